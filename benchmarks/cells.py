@@ -22,9 +22,8 @@ from benchmarks.items import main
 from benchmarks.signatures import Lent, name_of, written
 from coterie.protocol.randomness import rng
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
+from coterie.runs import RunConfig, build, resolve
 from coterie.runs.comparison import budget_of, with_budget
-from coterie.runs.config import RunConfig, resolve
-from coterie.runs.experiment import build
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.on_data import ClientData
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from coterie.crypto.shared_rows import Grid
 from coterie.record.folder import write_json
-from coterie.runs import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build
 from coterie.runs.intervals import spread
 
 CLIENTS, ROUNDS = 24, 10

@@ -32,9 +32,7 @@ from typing import Any
 
 from coterie.operate.rehearsal import rehearse
 from coterie.operate.supervision import warm
-from coterie.runs import on_data
-from coterie.runs.config import RunConfig
-from coterie.runs.runner import FinishedRun, run
+from coterie.runs import FinishedRun, RunConfig, on_data, run
 from coterie.training import engine
 
 COMMON: dict[str, Any] = {"clients": 4, "rounds": 8, "seed": 7, "crypto": "real"}

@@ -23,8 +23,7 @@ from typing import Any
 
 from coterie.protocol.errors import RunError
 from coterie.record.folder import write_json
-from coterie.runs import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 from coterie.runs.intervals import spread
 
 PARTITIONS = ("iid", "dirichlet:0.3")

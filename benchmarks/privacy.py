@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
+import coterie.method as fl
 from benchmarks.items import crossed, main, mean
 from coterie.clustering.isomorphic import cluster
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import noise_multiplier
+from coterie.privacy.attacks import sparsity
 from coterie.privacy.attacks.labels import (
     label_entropy,
     pair_correlation,
@@ -29,18 +31,6 @@ from coterie.privacy.attacks.labels import (
     top_label_hit_rate,
 )
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.sparsity import (
-    by_cluster,
-    class_means,
-    shares_by_nnls,
-    total_variation,
-    unnamed_total_variation,
-)
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
 from coterie.reproductions.study import Item, Row, named
 from coterie.training.engine import fit_many
@@ -60,7 +50,7 @@ WAYS = (CLEAR, *(f"epsilon {epsilon:g}{of}" for of in ("", ", along classes") fo
 """Noise in all channels, or along the directions in which the public samples' classes differ."""
 
 
-class Device(Party, role="device"):
+class Device(fl.Party, role="device"):
     """Only what ``describe`` needs."""
 
 
@@ -85,7 +75,7 @@ def fleet(form: str, samples: int, seed: int) -> Fleet:
     """Devices of one seed; the public samples are taken away before the data are dealt."""
     data = load("mnist")
     x, y = data.inputs(), data.labels().astype(np.int64)
-    order = rng(seed, "", "privacy study").permutation(len(y))
+    order = fl.rng(seed, "", "privacy study").permutation(len(y))
     hold = round(DEVICES * samples * PUBLIC / (1 - PUBLIC))
     own, others = order[:hold], order[hold : hold + DEVICES * samples]
     model = build("mlp", data.input_shape, data.classes)
@@ -134,21 +124,21 @@ def told(form: str, samples: int, way: str, seed: int) -> Told:
         auxiliary = bounded(auxiliary, noise.centre, noise.clip, noise.basis)  # as devices do
     classes, counts = devices.counts.shape[1], devices.counts
     prior = np.bincount(devices.public_labels, minlength=classes)
-    estimate = shares_by_nnls(
-        np.stack([one.vector for one in sent]), class_means(auxiliary, devices.public_labels, classes)
+    estimate = sparsity.shares_by_nnls(
+        np.stack([one.vector for one in sent]), sparsity.class_means(auxiliary, devices.public_labels, classes)
     )
-    within = by_cluster(estimate, labels)
+    within = sparsity.by_cluster(estimate, labels)
     floors = np.array([one.floor for one in sent]) * counts.sum(axis=1)
     return Told(
         0.0 if noise is None else noise.multiplier,
         len(np.unique(labels)),
         None if devices.groups is None else float(adjusted_rand_score(devices.groups, labels)),
         float(adjusted_rand_score(clear, labels)),
-        total_variation(estimate, counts, prior),
+        sparsity.total_variation(estimate, counts, prior),
         top_label_hit_rate(estimate, counts),
-        unnamed_total_variation(estimate, counts, prior),
+        sparsity.unnamed_total_variation(estimate, counts, prior),
         _if_any(lambda: pair_correlation(similar_pairs(labels[:, None] == np.unique(labels)), counts)),
-        total_variation(within, counts, prior),
+        sparsity.total_variation(within, counts, prior),
         top_label_hit_rate(within, counts),
         _if_any(lambda: rank_correlation(floors, label_entropy(counts), "label entropy")),
     )
@@ -157,7 +147,7 @@ def told(form: str, samples: int, way: str, seed: int) -> Told:
 def _if_any(score: Any) -> AttackResult | None:
     try:
         return score()  # type: ignore[no-any-return]
-    except UserError:
+    except fl.UserError:
         return None
 
 
@@ -186,11 +176,11 @@ def grouped(form: str, samples: int, way: str, seed: int) -> tuple[NDArray[np.in
 
 def description(devices: Fleet, name: str, x: NDArray[np.float32], seed: int, noise: Noise | None) -> Described:
     """What a device with these samples sends."""
-    work = describe(Device(Own(name, Randomness(seed, True))), devices.weights, "auto", noise=noise)
+    work = describe(Device(fl.Own(name, fl.Randomness(seed, True))), devices.weights, "auto", noise=noise)
     effect = next(work)
-    assert isinstance(effect, Local)
+    assert isinstance(effect, fl.Local)
     try:
-        work.send(effect.registered(OwnData(x, np.zeros(len(x), np.int64), devices.model), *effect.arguments))
+        work.send(effect.registered(fl.OwnData(x, np.zeros(len(x), np.int64), devices.model), *effect.arguments))
     except StopIteration as stopped:
         return stopped.value  # type: ignore[no-any-return]
     raise AssertionError("a description takes one effect")

@@ -17,7 +17,7 @@ from coterie.privacy.audits import Finding
 from coterie.privacy.audits.fedepc import passive
 from coterie.privacy.plain import plain_findings
 from coterie.reproductions.study import Calculation, Item, Row, named
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 
 GROUNDS: Mapping[str, Mapping[str, Any]] = {

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from benchmarks.items import crossed, main, mean
 from coterie.data.sources import load
 from coterie.dp import heuristic
@@ -24,8 +25,6 @@ from coterie.dp.composition import composed
 from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.privacy.attacks.membership import upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
-from coterie.protocol.effects import Vector
-from coterie.protocol.randomness import Secrets, rng
 from coterie.reproductions.study import Calculation, Item, Row, named
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor
 from coterie.training.engine import fit_many
@@ -33,7 +32,6 @@ from coterie.training.evaluate import judge_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build
-from coterie.training.solvers import Sgd
 
 DELTA = 1e-5
 SIZE = 50
@@ -119,10 +117,10 @@ class Fleet(NamedTuple):
     """model, start: what all clients begin with.  x, y: their samples.  trained: their models.  others: test data."""
 
     model: Model
-    start: Vector
+    start: fl.Vector
     x: Sequence[NDArray[np.float32]]
     y: Sequence[NDArray[np.int64]]
-    trained: Sequence[Vector]
+    trained: Sequence[fl.Vector]
     others: tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
@@ -131,18 +129,18 @@ def fleet(seed: int) -> Fleet:
     """Clients of one seed. The common start is the mean of what they train in one round before."""
     data = load("digits")
     x, y = data.inputs(), data.labels().astype(np.int64)
-    parts = np.array_split(rng(seed, "", "uploads study").permutation(len(y)), CLIENTS)
+    parts = np.array_split(fl.rng(seed, "", "uploads study").permutation(len(y)), CLIENTS)
     model = build("mlp", data.input_shape, data.classes)
-    solver = Sgd(0.1, 10)
+    solver = fl.Sgd(0.1, 10)
 
-    def train(start: Vector, epochs: int, turn: int) -> list[Vector]:
+    def train(start: fl.Vector, epochs: int, turn: int) -> list[fl.Vector]:
         jobs = [
             Job(start, solver, epochs, seed + turn, torch.from_numpy(x[part]), torch.from_numpy(y[part]))
             for part in parts
         ]
         return [one.weights for one in fit_many(model, jobs)]
 
-    start: Vector = np.mean(np.stack(train(model.initial(seed), 5, 1)), axis=0, dtype=np.float32)
+    start: fl.Vector = np.mean(np.stack(train(model.initial(seed), 5, 1)), axis=0, dtype=np.float32)
     others = data.inputs(split="test"), data.labels(split="test").astype(np.int64)
     return Fleet(model, start, [x[p] for p in parts], [y[p] for p in parts], train(start, EPOCHS, 2), others)
 
@@ -164,7 +162,7 @@ def membership(sent: str, share: float, seed: int) -> Told:
     k, trained, others = count(share, len(places)), [], []
     right = []
     for i, weights in enumerate(of.trained):
-        draw = Secrets(rng(seed, f"client/{i}", f"noise {sent} {share}"))
+        draw = fl.Secrets(fl.rng(seed, f"client/{i}", f"noise {sent} {share}"))
         change = (weights - of.start).astype(np.float64)
         if sent.startswith("paper"):
             utility = max_min(o_factor(weights[places], of.start[places], of.start[places], density(weights[places])))

@@ -8,7 +8,7 @@ from benchmarks.security.compared import summary
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits.coterie import passive
 from coterie.privacy.audits.hidden_grouping import planted_row
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 
 ROUNDS = (10, 30, 60)

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.security.compared import summary
 from coterie.privacy.audits.fedcaprivacy import passive
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import recorded_run
 
 VARIANTS: Mapping[str, tuple[str, str]] = {

@@ -18,20 +18,9 @@ from numpy.typing import NDArray
 from benchmarks.security.compared import compared
 from benchmarks.security.played import Played
 from benchmarks.security.scripted import play
-from coterie.privacy.audits import Finding
-from coterie.privacy.audits.mingledpie import (
-    IdentityRound,
-    Opener,
-    by_all_keys,
-    by_changes,
-    by_coefficients,
-    by_one_set,
-    by_sizes,
-    opener,
-    recorded_rounds,
-)
+from coterie.privacy.audits import Finding, mingledpie
+from coterie.runs import RunConfig
 from coterie.runs.audited import attacked
-from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
@@ -121,8 +110,8 @@ def several_keys(seeds: int) -> list[Row]:
         }
         script = [_even(k)] * KEYS
         runs = [_read(play(script, seed=seed, **settings)) for seed in _seeds(seeds, 50 + cell)]
-        first = [by_one_set(rounds[:1])[0] for rounds in runs]
-        later = [by_all_keys(rounds)[0] for rounds in runs]
+        first = [mingledpie.by_one_set(rounds[:1])[0] for rounds in runs]
+        later = [mingledpie.by_all_keys(rounds)[0] for rounds in runs]
         rows.append({**settings, "sets": 1, **_beside(first)})
         for n in range(KEYS - 1):
             row = compared([one.results[n] for one in later], [one.expected[n] for one in later])
@@ -130,7 +119,7 @@ def several_keys(seeds: int) -> list[Row]:
         if not halved:
             settings["keep_sets"] = True
             runs = [_read(play(script, seed=seed, **settings)) for seed in _seeds(seeds, 60 + cell)]
-            last = [by_one_set(rounds[-1:])[0] for rounds in runs]
+            last = [mingledpie.by_one_set(rounds[-1:])[0] for rounds in runs]
             same = all(np.array_equal(one.sets, rounds[0].sets) for rounds in runs for one in rounds)
             rows.append({**settings, "sets": KEYS, "all_the_same": same, **_beside(last)})
     return rows
@@ -145,7 +134,7 @@ def change(seeds: int) -> list[Row]:
             first = _even(k)
             second = (first + np.random.default_rng(seed).integers(1, k, len(first))) % k
             rounds = _read(play([first, second, first], seed=seed, clusters=k, p=p))
-            by_one, by_both = by_changes(rounds[:2])
+            by_one, by_both = mingledpie.by_changes(rounds[:2])
             alone.append(by_one)
             both.append(by_both)
             again.append(float((rounds[2].sets == rounds[0].sets).all(axis=1).mean()))
@@ -165,7 +154,7 @@ def hardened() -> list[Row]:
     for name in ("hardened, products", "hardened, uploads"):
         played = play([_sized(UNEQUAL)], **FORMS[name])
         rounds = _read(played)
-        guess, by_size = *by_one_set(rounds), *by_sizes(rounds)
+        guess, by_size = *mingledpie.by_one_set(rounds), *mingledpie.by_sizes(rounds)
         sent = [seen for seen in played.views[HUB].seen if seen.kind == "Update"]
         kinds = {(getattr(seen.message, "identities", np.zeros(1)).tobytes(), seen.size) for seen in sent}
         row: Row = {"mode": name, "sizes": list(UNEQUAL), "kinds_of_update": len(kinds)}
@@ -199,7 +188,7 @@ def coefficients() -> list[Row]:
     for name, settings in FORMS.items():
         played = play([_sized(sizes)], **settings)
         rounds = _read(played)
-        for finding in by_coefficients(played.views, rounds, _opener(played)):
+        for finding in mingledpie.by_coefficients(played.views, rounds, _opener(played)):
             rows.append({"mode": name, "sizes": list(sizes), "who": finding.name, **_measured([finding])})
     return rows
 
@@ -247,23 +236,23 @@ def _seeds(count: int, cell: int) -> range:
     return range(1000 * cell, 1000 * cell + count)
 
 
-def _opener(played: Played) -> Opener:
-    return opener(played.federation, played.views)
+def _opener(played: Played) -> mingledpie.Opener:
+    return mingledpie.opener(played.federation, played.views)
 
 
-def _read(played: Played) -> list[IdentityRound]:
+def _read(played: Played) -> list[mingledpie.IdentityRound]:
     """What the server saw of a script."""
     return [one for one, _ in _opened(played)]
 
 
-def _opened(played: Played) -> Iterator[tuple[IdentityRound, NDArray[np.float64]]]:
+def _opened(played: Played) -> Iterator[tuple[mingledpie.IdentityRound, NDArray[np.float64]]]:
     """The same, with the models (n, d) that the clients' key opens."""
-    return recorded_rounds(played.views, played.clients, played.config, played.mode, _opener(played))
+    return mingledpie.recorded_rounds(played.views, played.clients, played.config, played.mode, _opener(played))
 
 
 def _one_round(truth: NDArray[np.int64], seed: int, **settings: Any) -> list[Finding]:
     rounds = _read(play([truth], seed=seed, **settings))
-    return by_one_set(rounds) + by_sizes(rounds)
+    return mingledpie.by_one_set(rounds) + mingledpie.by_sizes(rounds)
 
 
 def _beside(findings: Sequence[Finding]) -> Row:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from benchmarks.security import closed_forms
 from benchmarks.security.compared import compared, summary
 from benchmarks.security.directed import Directed, played
@@ -29,11 +30,7 @@ from coterie.privacy.attacks.masks import count_accuracy, count_posterior, telli
 from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Recorded
 from coterie.privacy.audits.pafed import COUNTED, by_signs, passive, recorded_rounds
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.randomness import Secrets
-from coterie.protocol.steps import Answers
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.classification import MASK_BITS, by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
@@ -137,7 +134,7 @@ def decoded(key: Any, vector: Any) -> Doubles:
     return made.decoded(key.arrays._plain(vector.array), made.unit(vector.tally.form)).ravel()[: vector.length]
 
 
-def _towards(weight: float, _: str, weights: Vector) -> Vector:
+def _towards(weight: float, _: str, weights: fl.Vector) -> fl.Vector:
     return np.float32(weight) - weights
 
 
@@ -217,7 +214,7 @@ def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles,
 
     A round has as many as the helper compares in it.
     """
-    helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
+    helper, source = run.party(HELPER), fl.Secrets(np.random.default_rng(0))
     key: Any = helper.keys.own(SERVICE)
     weights: list[Doubles] = []
     most = helper.late(1)
@@ -227,7 +224,7 @@ def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles,
         asked = next(steps)
         asked.fold(HELPER, helper.compare(asked.requests[HELPER], HUB))
         try:
-            steps.send(Answers((HELPER,)))
+            steps.send(fl.Answers((HELPER,)))
         except StopIteration as done:
             weights.append(np.array([[key.decrypt(w)[0] for w in found] for found in done.value[:2]]))
     agreeing, conflicting = np.concatenate(weights, axis=1)
@@ -269,7 +266,7 @@ def collusion() -> list[Row]:
     return rows
 
 
-def _told(directions: Mapping[str, Doubles], name: str, _: Vector) -> Vector:
+def _told(directions: Mapping[str, Doubles], name: str, _: fl.Vector) -> fl.Vector:
     return directions[name].astype(np.float32)
 
 
@@ -329,7 +326,7 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
         by_seed += [fmean(result.value for result in results)] if results else []
         found += results
     if not by_seed:
-        raise UserError("no late update was compared in these runs: more rounds, or more clients")
+        raise fl.UserError("no late update was compared in these runs: more rounds, or more clients")
     some = [result.value for result, number in zip(found, truth, strict=True) if number]
     return {
         **hiding,

@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Vector
+import coterie.method as fl
 from coterie.protocol.interpreters import PLAIN, each, interpret
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.system import Federation, System
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import simulate
 from coterie.transport.local import LocalTransport
@@ -31,12 +28,12 @@ class Effects:
     chunk = 1 << 10
 
     def __init__(self) -> None:
-        self.trained: Callable[[str, Vector], Vector] = lambda client, weights: weights
-        self.loss: Callable[[str, Vector], float] = lambda client, weights: 0.0
+        self.trained: Callable[[str, fl.Vector], fl.Vector] = lambda client, weights: weights
+        self.loss: Callable[[str, fl.Vector], float] = lambda client, weights: 0.0
         self.table = {
             **PLAIN,
-            Fit: each(lambda party, effect: Fitted(self.trained(party, effect.weights), 1, 1, 0.0)),
-            Evaluate: each(lambda party, effect: Evaluated(self.loss(party, effect.weights), 0.0, 1)),
+            fl.Fit: each(lambda party, effect: fl.Fitted(self.trained(party, effect.weights), 1, 1, 0.0)),
+            fl.Evaluate: each(lambda party, effect: fl.Evaluated(self.loss(party, effect.weights), 0.0, 1)),
         }
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -51,8 +48,8 @@ class Played:
     clients: tuple[str, ...]
     config: Any
     mode: str
-    starts: Vector
-    federation: Federation
+    starts: fl.Vector
+    federation: fl.Federation
     transport: LocalTransport
     effects: Effects
 
@@ -72,10 +69,10 @@ class Played:
 
 @contextmanager
 def federation(
-    system: System,
+    system: fl.System,
     config: Any,
     clients: int,
-    starts: Vector,
+    starts: fl.Vector,
     *,
     mode: str = "paper",
     seed: int = 0,
@@ -84,8 +81,8 @@ def federation(
 ) -> Iterator[Played]:
     """A federation after its set-up. starts: (k, d) start models. links(clients): where not the transport's own."""
     names, size = tuple(f"client/{i}" for i in range(clients)), starts.shape[1]
-    one, randomness = dict.fromkeys(names, 1), Randomness(seed, emulated)
-    spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
+    one, randomness = dict.fromkeys(names, 1), fl.Randomness(seed, emulated)
+    spec = fl.ModelSpec((fl.Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
     built, owns = simulate(system, config, names, spec, starts, mode, randomness, one, one)
     identities = {name: own.identity for name, own in owns.items() if own.identity}
     keyring, effects = PartyKeys(built.common.roster, identities), Effects()

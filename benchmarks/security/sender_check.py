@@ -1,6 +1,6 @@
 """The masked-sum check: whether senders know what their ciphertexts under a joint key hold. No system uses it.
 
-Joint pads (``protocols/threshold_pads``) need senders that hold shares. Here anybody sends whole ciphertexts. A sender
+Joint pads (``protocols/threshold/pads``) need senders that hold shares. Here anybody sends whole ciphertexts. A sender
 that adds K to the second polynomial of one has it open to K s more (``privacy/attacks/key_in_sum``), which it doesn't
 know. So it is asked for a combination of what its ciphertexts hold:
 
@@ -33,18 +33,15 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.method as fl
 from coterie.crypto import residues, threshold, threshold_opening
 from coterie.crypto.ckks import CipherVector, PublicKey
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
 from coterie.crypto.tally import Form
 from coterie.protocol.codec import weighted
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import ANY, message
-from coterie.protocol.party import Component, from_hub, on
-from coterie.protocol.steps import Steps
-from coterie.protocols.threshold_keys import Lost, OfKey, gather
-from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold.keys import Lost, OfKey, gather
+from coterie.protocols.threshold.opening import Closed, open_closed
 
 SEED_BYTES = 32
 FORGED = "its ciphertexts do not hold what it knows"
@@ -54,14 +51,14 @@ HONEST = -2
 Floats = NDArray[np.float64]
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Challenge(OfKey, frozen=True):
     """Answer this challenge for what you have sent in this round."""
 
     challenge: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Response(OfKey, frozen=True):
     """The answer."""
 
@@ -85,23 +82,23 @@ class Claims(msgspec.Struct):
     of: dict[str, Claimed] = msgspec.field(default_factory=dict)
 
 
-class Checks(Component):
+class Checks(fl.Component):
     """How a party shows that it knows what it has encrypted under a joint key, beside its ``keys`` and ``joint``."""
 
     Secret = Claims
     secret: Claims
 
-    @on(Challenge)
+    @fl.on(Challenge)
     def respond(self, msg: Challenge, src: str) -> Response:
         """Answer the first challenge for the claim of this round."""
         party = self.party
-        from_hub(party, msg, src)
+        fl.from_hub(party, msg, src)
         party.joint.of(msg.key)
         claim, terms = self.secret.of.get(msg.key), party.joint.terms(msg.key)
         if claim is None or claim.round != msg.round or terms.number != msg.number:
-            raise PeerError(f"{party.name} has claimed nothing in round {msg.round}, or has answered for it")
+            raise fl.PeerError(f"{party.name} has claimed nothing in round {msg.round}, or has answered for it")
         if len(msg.challenge) != SEED_BYTES:
-            raise PeerError(f"a challenge of {len(msg.challenge)} bytes")
+            raise fl.PeerError(f"a challenge of {len(msg.challenge)} bytes")
         del self.secret.of[msg.key]
         made = answer(party.keys.public(msg.key), claim.values, claim.seed, msg.challenge)
         return Response(msg.round, msg.key, msg.number, made)
@@ -120,7 +117,7 @@ def check_senders(
     r: int,
     *,
     deadline_s: float | None = None,
-) -> Steps[dict[str, str]]:
+) -> fl.Steps[dict[str, str]]:
     """By name, why a sender is to be left out. uploads: of each, its ciphertext as it came, and its claim.
 
     Raises NoAnswerError if the holders open nothing.
@@ -137,7 +134,7 @@ def check_senders(
         make = partial(difference, one, *uploads[sender], seeds[sender], msg.answer)
         try:
             request = make().request
-        except PeerError:
+        except fl.PeerError:
             failed[sender] = "its answer to the challenge cannot be read"
             continue
         number = HONEST - len(closed)
@@ -190,16 +187,20 @@ def difference(
     """
     key, space, form = cipher.key, group.space, cipher.tally.form
     if form != key.fresh or cipher.terms != 1 or not group.switched(form).levels:
-        raise CryptoError(f"the check is for fresh vectors under a set whose sums are divided, not {group.parameters}")
+        raise fl.CryptoError(
+            f"the check is for fresh vectors under a set whose sums are divided, not {group.parameters}"
+        )
     total = key.from_bytes(claimed, 1 if group.emulated else space.degree, terms=1, blinded=0, form=form)
     if group.emulated:
         return threshold_opening.server_dec(group, total, **random_bytes)
     made, widths = ring(space), space.residue_bytes[: form.level + 1]
     if len(answered) != space.degree * sum(widths):
-        raise DecodeError(f"an answer of {len(answered)} bytes to a challenge: {space.degree * sum(widths)} are needed")
+        raise fl.DecodeError(
+            f"an answer of {len(answered)} bytes to a challenge: {space.degree * sum(widths)} are needed"
+        )
     z, moduli = residues.unpack(answered, (1, form.level + 1, space.degree), widths), made.moduli_at(form.level)
     if not residues.valid(z, moduli):
-        raise DecodeError("an answer with a residue that is not below its prime")
+        raise fl.DecodeError("an answer with a residue that is not below its prime")
     array = residues.add(total.array, _combined(key, cipher.array, challenge), moduli)
     array[:, 0] = residues.add(array[:, 0], moduli - z, moduli)
     limbs = group.opened_limbs  # the other primes are dropped, and not divided by, so that the error stays as it is
@@ -212,7 +213,7 @@ def difference(
 def _combined(key: PublicKey, polynomials: Residues, challenge: bytes) -> Residues:
     """``(1, k, limbs, N)``: the sum of ternary polynomials, which follow from the challenge, times each row."""
     if len(challenge) != SEED_BYTES:
-        raise CryptoError(f"a challenge has {SEED_BYTES} bytes, not {len(challenge)}")
+        raise fl.CryptoError(f"a challenge has {SEED_BYTES} bytes, not {len(challenge)}")
     count, _, limbs, degree = polynomials.shape
     words = residues.secret_words(hashlib.sha256(b"coterie/challenge/" + challenge).digest())(count * degree)
     made = ring(key.parameters)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from coterie.privacy.audits.pafed import by_theft, steal
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 
 Row = dict[str, Any]

@@ -20,39 +20,9 @@ from numpy.typing import NDArray
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import Sum
 from coterie.aggregation.sums import WeightedMean as Mean
-from coterie.protocol.effects import (
-    Encrypt,
-    Evaluate,
-    Fit,
-    Fitted,
-    Local,
-    Losses,
-    Open,
-    OwnData,
-    Vector,
-    local,
-)
-from coterie.protocol.errors import DecodeError, PeerError, UserError
-from coterie.protocol.messages import (
-    ANY,
-    Bundle,
-    Doubles,
-    Floats,
-    Floats2D,
-    FromTraining,
-    Integers,
-    Message,
-    OfRound,
-    Signed,
-    bundle,
-    message,
-    unbundle,
-)
-from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive
-from coterie.protocol.party import Cost, Party, To, Work, from_party, initial, initials, on, zeros
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, compute, for_each, post, spend, take, wake
-from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System, party_type, telling
+from coterie.dp.ledger import Release
+from coterie.protocol import core
+from coterie.protocol.core import *
 from coterie.protocols.averaging import (
     Averaging,
     Gather,
@@ -62,6 +32,7 @@ from coterie.protocols.averaging import (
     ServerOfSeveral,
     Train,
     Update,
+    members,
     membership,
     own_model,
     own_models,
@@ -84,10 +55,11 @@ from coterie.protocols.local_training import (
     fit,
     joined,
     positive,
+    told,
     within,
 )
 from coterie.protocols.local_training import training_cost as training
-from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change
+from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
 
 if TYPE_CHECKING:
     from coterie.protocols.sums import SumClient, SumKeys, Sums, SumServer
@@ -98,74 +70,35 @@ field = msgspec.field
 Array = NDArray[Any]
 
 __all__ = [
-    "ANY",
-    "LARGEST",
     "LEARNS",
     "Admm",
-    "Answers",
     "Array",
-    "AtLeastOne",
     "Averaging",
     "AveragingClient",
-    "Bundle",
     "Client",
     "ClusterModels",
-    "Common",
-    "Cost",
-    "DecodeError",
-    "Doubles",
-    "Encrypt",
-    "Evaluate",
-    "Federation",
-    "Fit",
-    "Fitted",
-    "Floats",
-    "Floats2D",
-    "FromTraining",
     "Gather",
-    "Integers",
-    "Local",
     "LocalTraining",
-    "Losses",
     "Mean",
-    "Message",
     "Meta",
-    "Mixture",
-    "NoAnswerError",
-    "NotNegative",
     "OfModel",
-    "OfRound",
-    "Open",
-    "Own",
-    "OwnData",
-    "Party",
-    "PeerError",
-    "Positive",
     "Proximal",
+    "Release",
     "Scaffold",
-    "Sees",
     "Server",
     "ServerOfGroups",
     "ServerOfSeveral",
     "Sgd",
     "Share",
-    "Signed",
     "State",
     "SteppedTraining",
-    "Steps",
     "Sum",
     "SumClient",
     "SumKeys",
     "SumServer",
     "Sums",
-    "System",
-    "To",
     "Train",
     "Update",
-    "UserError",
-    "Vector",
-    "Work",
-    "ask",
     "ask_all",
     "ask_each",
     "ask_round",
@@ -175,38 +108,26 @@ __all__ = [
     "averaging",
     "batch_seed",
     "best_model",
-    "bundle",
     "check_model",
-    "compute",
     "field",
     "fit",
-    "for_each",
-    "from_party",
     "global_models",
-    "initial",
-    "initials",
     "joined",
-    "local",
+    "largest",
+    "members",
     "membership",
-    "message",
-    "on",
     "own_model",
     "own_models",
     "positive",
-    "post",
     "settings",
-    "spend",
     "stepped",
     "system",
-    "take",
-    "telling",
+    "told",
     "training",
-    "unbundle",
-    "wake",
     "with_buffers",
     "within",
-    "zeros",
 ]
+__all__ += core.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -11,13 +11,10 @@ from federation import Pulled, Rig, Steady, misbehaving, planted, rig
 from matrix import few
 from sklearn.metrics import adjusted_rand_score
 
+import coterie.method as fl
 from coterie.baselines import clsm_fl, fedavg, flacc
 from coterie.baselines.clsm_fl import capabilities
 from coterie.clustering.fuzzy import memberships
-from coterie.protocol.effects import Losses, OwnData
-from coterie.protocol.errors import UserError
-from coterie.protocols.averaging import Train, membership
-from coterie.protocols.local_training import asked_in
 from coterie.runs import RunConfig, build, run
 
 GROUPS = [0, 1, 0, 1, 0, 1]
@@ -28,7 +25,7 @@ change = msgspec.structs.replace
 
 
 def grouped(made: Rig) -> list[list[int]]:
-    return membership(made.common.clients, made.hub.state.groups)
+    return fl.membership(made.common.clients, made.hub.state.groups)
 
 
 def test_it_is_fedavg_until_clusters_are_separate_and_then_a_federation_for_each() -> None:
@@ -105,7 +102,7 @@ def test_a_cluster_of_which_nobody_was_asked_keeps_its_model_and_an_unmoved_clie
     assert (made.models()[1] == before[1]).all()
     assert (made.models()[0] != before[0]).any()
     idle = rig(flacc.SYSTEM, TARGETS)
-    misbehaving(idle.party("client/0"), Train, lambda p, request, answer: change(answer, weights=request.weights))
+    misbehaving(idle.party("client/0"), fl.Train, lambda p, request, answer: change(answer, weights=request.weights))
     idle.rounds(4)
     assert grouped(idle)[0] == []
     assert [own[0] for own in grouped(idle)[1:]] == [0, 1, 0, 1, 0]
@@ -115,7 +112,7 @@ def test_a_liar_weighs_as_much_as_anyone_in_its_group_s_direction() -> None:
     """Its update is a million times as long, and unlike all others: it is alone, and others are grouped as ever."""
     made = rig(flacc.SYSTEM, TARGETS)
     lie = np.random.default_rng(99).normal(size=20)
-    misbehaving(made.party("client/0"), Train, lambda p, q, a: change(a, weights=(1e6 * lie).astype(np.float32)))
+    misbehaving(made.party("client/0"), fl.Train, lambda p, q, a: change(a, weights=(1e6 * lie).astype(np.float32)))
     made.round(1)
     found = [own[0] for own in grouped(made)]
     assert adjusted_rand_score(GROUPS[1:], found[1:]) == 1.0
@@ -141,10 +138,10 @@ class Judged(Pulled):
     The centres are the targets of clients 0, 1 and nobody.
     """
 
-    def own(self, party: str) -> OwnData:
-        return OwnData(np.zeros((SAMPLES, 1), np.float32), np.arange(SAMPLES) % 3)
+    def own(self, party: str) -> fl.OwnData:
+        return fl.OwnData(np.zeros((SAMPLES, 1), np.float32), np.arange(SAMPLES) % 3)
 
-    def losses(self, party: str, effect: Losses) -> np.ndarray:
+    def losses(self, party: str, effect: fl.Losses) -> np.ndarray:
         assert party == "server"
         centres = np.stack([TARGETS[0], TARGETS[1], np.full(20, 9.0)])
         far = np.linalg.norm(effect.weights[:, None] - centres, axis=2) / 10
@@ -156,7 +153,7 @@ def clsm(**options: Any) -> Rig:
 
 
 def test_capabilities_are_mean_probabilities_of_the_right_answer() -> None:
-    own = OwnData(np.zeros((5, 1), np.float32), np.array([0, 2, 0, 2, 2]))
+    own = fl.OwnData(np.zeros((5, 1), np.float32), np.array([0, 2, 0, 2, 2]))
     losses = -np.log(np.array([[0.5, 1, 0.1, 0.2, 0.3], [1, 1, 1, 1, 1]], np.float32))
     assert capabilities(own, losses, 4).ravel().tolist() == pytest.approx([0.3, 0, 0.5, 0, 1, 0, 1, 0])
     broken = np.array([[np.nan, 0, np.inf, 0, 0]], np.float32)
@@ -170,7 +167,7 @@ def test_one_round_by_hand() -> None:
     note = made.round(1)
     trained = start + 0.5 * (TARGETS - start)
     rows = np.exp(-Judged(dict(zip(made.common.clients, TARGETS, strict=True))).losses(
-        "server", Losses(trained.astype(np.float32)))[:, :3].astype(float))  # fmt: skip
+        "server", fl.Losses(trained.astype(np.float32)))[:, :3].astype(float))  # fmt: skip
     state = made.hub.state
     u = memberships(rows, state.centres, 1.7)
     assert np.abs(np.stack([state.memberships[name] for name in made.common.clients]) - u).max() < 1e-4
@@ -196,7 +193,7 @@ def test_clients_that_are_not_asked_keep_their_place_and_new_ones_get_the_mean_o
     assert len(known) == first["participants"] == 3
     new = [i for i, name in enumerate(made.common.clients) if name not in known]
     assert np.abs(made.models()[new] - made.hub.state.models.mean(axis=0)).max() < 1e-6
-    asked = asked_in(made.common.clients, made.config, 0, 2)
+    asked = fl.asked_in(made.common.clients, made.config, 0, 2)
     made.round(2)
     for name, u in known.items():
         assert name in asked or (made.hub.state.memberships[name] == u).all()
@@ -206,7 +203,7 @@ def test_clients_that_are_not_asked_keep_their_place_and_new_ones_get_the_mean_o
 def test_a_liar_moves_each_cluster_by_its_membership_at_most() -> None:
     """Of each cluster's mean the liar has the share u^m / sum of u^m: it moves it by so much of its distance."""
     lied = clsm()
-    misbehaving(lied.party("client/0"), Train, lambda p, q, a: change(a, weights=np.full(20, 50.0, np.float32)))
+    misbehaving(lied.party("client/0"), fl.Train, lambda p, q, a: change(a, weights=np.full(20, 50.0, np.float32)))
     start = lied.hub.state.models[0].astype(float)
     assert lied.round(1)["participants"] == 6
     weights = np.stack([lied.hub.state.memberships[name] for name in lied.common.clients]) ** 2
@@ -225,7 +222,7 @@ def test_planted_label_sets_are_found_on_digits_with_as_many_clusters() -> None:
 
 
 def test_without_public_samples_or_classes_it_says_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"--public"):
+    with pytest.raises(fl.UserError, match=r"--public"):
         build(RunConfig("clsm_fl", clients=4, rounds=1, public=0.0))
-    with pytest.raises(UserError, match="reads labels as classes"):
+    with pytest.raises(fl.UserError, match="reads labels as classes"):
         build(RunConfig("clsm_fl", clients=4, rounds=1, task="regression"))

@@ -12,8 +12,7 @@ from torch import nn
 from coterie.baselines import fedavg, fedprox
 from coterie.protocol.randomness import rng
 from coterie.protocols.averaging import Train, Update
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build
 
 TARGETS = np.random.default_rng(0).normal(size=(4, 20))
 change = msgspec.structs.replace

@@ -12,16 +12,12 @@ import numpy as np
 import pytest
 from federation import Rig, Steady, misbehaving, planted, rig
 
+import coterie.method as fl
 from coterie.baselines.central_noise import SYSTEMS, Clipped, multiplier, releases
 from coterie.dp.gaussian import epsilon
 from coterie.dp.ledger import Ledger
 from coterie.privacy.attacks.noisy_uploads import lower_bound
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.steps import for_each
-from coterie.protocols.averaging import Train
-from coterie.runs import Interrupted, RunConfig, run
-from coterie.runs.experiment import build
+from coterie.runs import Interrupted, RunConfig, build, run
 
 EACH = pytest.mark.parametrize("name", SYSTEMS)
 TARGETS = planted([0, 0, 1, 1, 2], 40)
@@ -65,7 +61,7 @@ def test_a_change_that_is_too_long_is_refused_with_its_sender(name: str) -> None
         length = np.linalg.norm(answer.weights.astype(np.float64))
         return msgspec.structs.replace(answer, weights=answer.weights * np.float32(1.00001 / length))
 
-    misbehaving(run.party("client/1"), Train, longer)
+    misbehaving(run.party("client/1"), fl.Train, longer)
     without.round(1)
     assert run.round(1)["participants"] == 4
     (reason,) = run.refused
@@ -249,7 +245,7 @@ def test_a_client_takes_part_no_more_often_than_its_budget_allows_whatever_it_is
 
 def asking(run: Rig, r: int) -> Any:
     """A server that asks every client in every round."""
-    yield from for_each(dict.fromkeys(run.common.clients, run.hub.train(r)), Clipped, lambda name, answer: None)
+    yield from fl.for_each(dict.fromkeys(run.common.clients, run.hub.train(r)), Clipped, lambda name, answer: None)
     return {}
 
 
@@ -293,15 +289,18 @@ def test_an_audit_proves_no_more_than_the_ledger_says(name: str) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=why):
+    with pytest.raises(fl.UserError, match=why):
         SYSTEMS["dp_ftrl"].config(**settings)
 
 
 @EACH
 def test_models_with_buffers_and_empty_cohorts_are_refused(name: str) -> None:
-    parts = (Part("w", (37,), "float32", "parameter", "", 0), Part("running_var", (3,), "float32", "buffer", "", 37))
+    parts = (
+        fl.Part("w", (37,), "float32", "parameter", "", 0),
+        fl.Part("running_var", (3,), "float32", "buffer", "", 37),
+    )
     system, run = SYSTEMS[name], made(name)
-    with pytest.raises(UserError, match="no model with running statistics"):
-        system.check(run.config, replace(run.common, spec=ModelSpec(parts)))
-    with pytest.raises(UserError, match="asks nobody in some rounds"):
+    with pytest.raises(fl.UserError, match="no model with running statistics"):
+        system.check(run.config, replace(run.common, spec=fl.ModelSpec(parts)))
+    with pytest.raises(fl.UserError, match="asks nobody in some rounds"):
         build(RunConfig(name, clients=4, settings={"participation": 0.2}))

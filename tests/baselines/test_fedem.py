@@ -18,17 +18,13 @@ from hypothesis import strategies as st
 from matrix import few
 from scipy.special import logsumexp
 
+import coterie.method as fl
 from coterie.baselines import fedavg, fedem
 from coterie.baselines.fedem import responsibilities
-from coterie.protocol.effects import Fit, Fitted, Losses
-from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.interpreters import each
-from coterie.protocol.system import Mixture
-from coterie.protocols.averaging import Train, Update
 from coterie.record.folder import read_lines
 from coterie.report.html import render
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build
 from coterie.runs.runner import run as run_to_the_end
 
 GROUPS = [0, 1, 0, 1, 0, 1]
@@ -44,17 +40,17 @@ class Scattered(Pulled):
         super().__init__(targets)
         noise = np.random.default_rng(1).normal(0, 1.0, (len(targets), SAMPLES, 20))
         self.samples = {name: targets[name] + noise[i] for i, name in enumerate(targets)}
-        self.table[Losses] = each(self.losses)
+        self.table[fl.Losses] = each(self.losses)
 
-    def losses(self, party: str, effect: Losses) -> np.ndarray:
+    def losses(self, party: str, effect: fl.Losses) -> np.ndarray:
         return (np.square(effect.weights[:, None] - self.samples[party]).sum(axis=2) / 2).astype(np.float32)
 
-    def fit(self, party: str, effect: Fit) -> Fitted:
+    def fit(self, party: str, effect: fl.Fit) -> fl.Fitted:
         q = np.ones(SAMPLES) if effect.sample_weights is None else effect.sample_weights.astype(float)
         w = effect.weights.astype(float)
         for _ in range(effect.epochs):
             w = w - effect.solver.lr * (q[:, None] * (w - self.samples[party])).mean(axis=0)
-        return Fitted(w.astype(np.float32), SAMPLES, effect.epochs, 0.0)
+        return fl.Fitted(w.astype(np.float32), SAMPLES, effect.epochs, 0.0)
 
 
 def toy(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
@@ -105,7 +101,7 @@ def test_a_component_that_was_given_up_stays_so() -> None:
 def test_losses_that_are_not_finite_are_the_senders_fault(bad: float) -> None:
     losses = np.ones((3, 4), np.float32)
     losses[1, 2] = bad
-    with pytest.raises(PeerError, match="component 1"):
+    with pytest.raises(fl.PeerError, match="component 1"):
         responsibilities(np.full(3, 1 / 3), losses)
 
 
@@ -135,12 +131,12 @@ def test_the_mean_is_weighted_by_samples() -> None:
     run = toy(TARGETS[:2], components=2)
     sent: dict[str, np.ndarray] = {}
 
-    def note(party: Any, request: Train, update: Update) -> Update:
+    def note(party: Any, request: fl.Train, update: fl.Update) -> fl.Update:
         sent[party.name] = update.weights
         return change(update, samples=3 if party.name == "client/0" else 1)
 
     for name in ("client/0", "client/1"):
-        misbehaving(run.party(name), Train, note)
+        misbehaving(run.party(name), fl.Train, note)
     run.round(1)
     expected = (3 * sent["client/0"] + sent["client/1"]) / 4
     np.testing.assert_allclose(run.hub.state.weights.ravel(), expected, rtol=1e-6)
@@ -206,7 +202,7 @@ def accuracies(experiment: Experiment) -> list[float]:
     found = []
     for name, model in experiment.models().items():
         data = experiment.effects.data[name]
-        parts = model if isinstance(model, Mixture) else Mixture(np.ones(1), model[None])
+        parts = model if isinstance(model, fl.Mixture) else fl.Mixture(np.ones(1), model[None])
         with torch.inference_mode():
             p = sum(
                 share * torch.softmax(experiment.model.module_with(weights)(data.x), 1)
@@ -231,9 +227,9 @@ def test_how_far_the_components_moved_tells_the_mixture() -> None:
     two = flipped("fedem", 9, components=2)
     transcript = two.transport.transcript
     assert transcript is not None
-    (_, sent), *_ = transcript.views["client/0"].messages(Train, 9)
+    (_, sent), *_ = transcript.views["client/0"].messages(fl.Train, 9)
     seen = {
-        entry.src: update.weights - sent.weights for entry, update in transcript.views["server"].messages(Update, 9)
+        entry.src: update.weights - sent.weights for entry, update in transcript.views["server"].messages(fl.Update, 9)
     }
     assert len(seen) == 6
     for name, moved in seen.items():
@@ -260,7 +256,7 @@ def test_a_sample_of_the_clients_is_asked_and_newcomers_wait() -> None:
 @pytest.mark.parametrize("count", [0, 20, 60])
 def test_a_client_refuses_another_number_of_components(count: int) -> None:
     run = toy(components=2)
-    on_the_wire(run.transport, Train, lambda m: change(m, weights=np.zeros(count, np.float32)), dst="client/0")
+    on_the_wire(run.transport, fl.Train, lambda m: change(m, weights=np.zeros(count, np.float32)), dst="client/0")
     assert run.round(1)["participants"] == 5
     assert run.refusals("client", "Train") == 1
 
@@ -268,7 +264,7 @@ def test_a_client_refuses_another_number_of_components(count: int) -> None:
 def test_a_client_refuses_components_that_have_blown_up_and_keeps_its_mixture() -> None:
     run = toy(components=2)
     huge = np.full(40, 3e38, np.float32)
-    on_the_wire(run.transport, Train, lambda m: change(m, weights=huge), dst="client/0")
+    on_the_wire(run.transport, fl.Train, lambda m: change(m, weights=huge), dst="client/0")
     with np.errstate(over="ignore"):
         assert run.round(1)["participants"] == 5
     assert run.refusals("client", "Train") == 1
@@ -276,17 +272,17 @@ def test_a_client_refuses_components_that_have_blown_up_and_keeps_its_mixture() 
 
 
 def test_settings_and_what_travels() -> None:
-    with pytest.raises(UserError, match="components"):
+    with pytest.raises(fl.UserError, match="components"):
         toy(components=0)
     assert fedem.FedEmConfig().components == 3
     assert not fedem.SYSTEM.fine_tunes
-    assert Update.__struct_fields__ == ("round", "spec", "weights", "samples")  # no mixture, no responsibilities
+    assert fl.Update.__struct_fields__ == ("round", "spec", "weights", "samples")  # no mixture, no responsibilities
 
 
 def test_the_clock_counts_every_component() -> None:
     """M epochs' training and M forward passes, each a third of a training step."""
     run = toy(components=3)
-    cost = run.party("client/0").cost(Train(1, b"", np.zeros(0, np.float32)))
+    cost = run.party("client/0").cost(fl.Train(1, b"", np.zeros(0, np.float32)))
     assert cost.samples == pytest.approx(10 * 3 * (1 + 1 / 3))
 
 

@@ -10,11 +10,9 @@ import pytest
 from federation import Steady, misbehaving, planted, rig
 from sklearn.metrics import adjusted_rand_score
 
+import coterie.method as fl
 from coterie.baselines import cfl, fedavg, rfl_ha
 from coterie.baselines.rfl_ha import Belong, Client, Lead, Train, balanced
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import bundle
-from coterie.protocols.averaging import membership
 from coterie.runs import RunConfig, run
 
 GROUPS = [0, 1, 0, 1, 0, 1]
@@ -24,7 +22,7 @@ TARGETS = planted(GROUPS, 20)
 
 
 def grouped(made: Any) -> list[list[int]]:
-    return membership(made.common.clients, made.hub.state.groups)
+    return fl.membership(made.common.clients, made.hub.state.groups)
 
 
 def test_it_is_fedavg_until_the_mean_update_is_small_and_then_parts_the_groups() -> None:
@@ -135,7 +133,7 @@ def test_a_member_trains_for_its_own_head_only() -> None:
     party = client_of(made, member)
     task = Train(2, party.spec.digest, party.common.initial)
     for other in set(made.common.clients) - {head}:
-        with pytest.raises(PeerError, match="not the head"):
+        with pytest.raises(fl.PeerError, match="not the head"):
             next(party.train(task, other))
     assert party.state.head == head
 
@@ -143,19 +141,19 @@ def test_a_member_trains_for_its_own_head_only() -> None:
 @pytest.mark.parametrize(
     ("head", "members", "count", "error"),
     [
-        ("client/1", ["client/1", "client/0"], 2, PeerError),  # told the members without being the head
-        ("client/0", [], 0, PeerError),  # the head without members
-        ("client/0", ["client/1"], 1, PeerError),
-        ("client/0", ["client/0", "client/0"], 2, PeerError),
-        ("client/0", ["client/0", "server"], 2, PeerError),
-        ("client/0", ["client/0"], 5, DecodeError),
-        ("nobody", [], 0, PeerError),
+        ("client/1", ["client/1", "client/0"], 2, fl.PeerError),  # told the members without being the head
+        ("client/0", [], 0, fl.PeerError),  # the head without members
+        ("client/0", ["client/1"], 1, fl.PeerError),
+        ("client/0", ["client/0", "client/0"], 2, fl.PeerError),
+        ("client/0", ["client/0", "server"], 2, fl.PeerError),
+        ("client/0", ["client/0"], 5, fl.DecodeError),
+        ("nobody", [], 0, fl.PeerError),
     ],
 )
 def test_a_cluster_that_is_none_is_refused(head: str, members: list[str], count: int, error: type) -> None:
     party = client_of(rig(rfl_ha.SYSTEM, TARGETS, clusters=2))
     with pytest.raises(error):
-        party.belong(Belong(0, head, bundle([name.encode() for name in members]), count), "server")
+        party.belong(Belong(0, head, fl.bundle([name.encode() for name in members]), count), "server")
 
 
 def test_a_head_without_an_answer_is_replaced_in_the_next_round() -> None:
@@ -164,7 +162,7 @@ def test_a_head_without_an_answer_is_replaced_in_the_next_round() -> None:
     first = made.hub.state.clusters[0][0]
 
     def refuses(party: Any, request: Any, answer: Any) -> Any:
-        raise PeerError("not today")
+        raise fl.PeerError("not today")
 
     misbehaving(client_of(made, first), Lead, refuses)
     note = made.round(2)

@@ -11,8 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import fedavg, ifca
 from coterie.protocols.averaging import Train
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 
 GROUPS = [0, 1, 0, 1, 0, 1]
 TARGETS = planted(GROUPS, 20)

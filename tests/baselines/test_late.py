@@ -20,8 +20,7 @@ from coterie.devices.links import Delays
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
 from coterie.protocols.local_training import sample_clients
-from coterie.runs import Interrupted, RunConfig, run
-from coterie.runs.experiment import build
+from coterie.runs import Interrupted, RunConfig, build, run
 
 N, ROUNDS, LR = 8, 14, 0.3
 TARGETS = np.random.default_rng(0).normal(size=(N, 10))

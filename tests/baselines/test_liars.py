@@ -13,18 +13,14 @@ import pytest
 from federation import misbehaving, spec_of
 from matrix import few
 
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING, Gather
-from coterie.protocols.local_training import check_model
+import coterie.method as fl
+from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING
 from coterie.report import render
 from coterie.report.summary import results
-from coterie.runs import Interrupted, RunConfig, registry, run, runner
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, Interrupted, RunConfig, build, registry, run, runner
 from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, Job
-from coterie.training.solvers import MOST_WEIGHT, Sgd, largest
+from coterie.training.solvers import MOST_WEIGHT
 
 LIAR = "client/2"  # which is no head in RFL-HA
 BASELINES = [
@@ -34,7 +30,7 @@ BASELINES = [
 ]
 BUFFERLESS = ("dp_fedavg", "dp_ftrl")  # which take no model with buffers
 ROBUST = ["fltrust", "krum", "median", "multi_krum", "trimmed_mean"]
-Lie = Callable[[Message], Message]
+Lie = Callable[[fl.Message], fl.Message]
 
 
 def config(name: str, clients: int = 5, rounds: int = 8, **settings: Any) -> RunConfig:
@@ -61,7 +57,7 @@ def attacked(wanted: RunConfig, lie: Lie) -> Experiment:
 def weights(value: float) -> Lie:
     """All of its numbers are of this size, with signs of their own."""
 
-    def lie(update: Message) -> Message:
+    def lie(update: fl.Message) -> fl.Message:
         arrays = {name: getattr(update, name) for name in type(update).ARRAYS}
         source = np.random.default_rng(0)
         made = {n: (value * source.choice([-1, 1], a.shape)).astype(a.dtype) for n, a in arrays.items()}
@@ -104,7 +100,7 @@ def test_samples_that_no_client_has_are_refused_with_their_sender() -> None:
 def test_a_negative_running_variance_is_refused_with_its_sender(name: str) -> None:
     """Its square root is no number: the loss of everybody who takes the mean would be none."""
 
-    def lie(update: Message) -> Message:
+    def lie(update: fl.Message) -> fl.Message:
         field = "values" if hasattr(update, "values") else "weights"
         made = getattr(update, field).copy()
         made.reshape(-1, spec.size)[-1, np.flatnonzero(spec.variances)[-1]] = -1e-3
@@ -124,31 +120,34 @@ def test_a_negative_running_variance_is_refused_with_its_sender(name: str) -> No
 
 
 def test_a_negative_running_variance_of_any_model_is_refused_and_parameters_may_be_negative() -> None:
-    parts = (Part("w", (3,), "float32", "parameter", "", 0), Part("bn.running_var", (2,), "float32", "buffer", "", 3))
-    spec = ModelSpec(parts)
+    parts = (
+        fl.Part("w", (3,), "float32", "parameter", "", 0),
+        fl.Part("bn.running_var", (2,), "float32", "buffer", "", 3),
+    )
+    spec = fl.ModelSpec(parts)
     just = np.array([-1, -2, -3, 0, -0.0] * 2, np.float32)
-    assert check_model(spec, spec.digest, just, 2) is just
+    assert fl.check_model(spec, spec.digest, just, 2) is just
     for place in (3, 4, 8, 9):
         below = just.copy()
         below[place] = -1e-30
-        with pytest.raises(PeerError, match="running variance of -1e-30"):
-            check_model(spec, spec.digest, below, 2)
+        with pytest.raises(fl.PeerError, match="running variance of -1e-30"):
+            fl.check_model(spec, spec.digest, below, 2)
 
 
 def test_the_bounds_themselves_are_taken() -> None:
     spec = spec_of(5)
-    updates = Gather(spec, np.zeros(5, np.float32))
+    updates = fl.Gather(spec, np.zeros(5, np.float32))
     whole = np.full(5, MOST_WEIGHT, np.float32)
     assert updates.checked("a", spec.digest, whole, MOST_SAMPLES) is whole
     assert updates.checked("a", spec.digest, -whole, 1) is not None
     beyond = whole.copy()
     beyond[3] = np.nextafter(np.float32(MOST_WEIGHT), np.float32(np.inf))
     for values, n in ((beyond, 1), (-beyond, 1), (whole, 0), (whole, MOST_SAMPLES + 1), (whole[:4], 1)):
-        with pytest.raises(PeerError, match="a: "):
+        with pytest.raises(fl.PeerError, match="a: "):
             updates.checked("a", spec.digest, values, n)
-    with pytest.raises(PeerError, match="nan"):
-        check_model(spec, spec.digest, np.array([0, np.nan, 0, 0, 0], np.float32))
-    assert np.isnan(largest(np.array([1.0, np.nan])))
+    with pytest.raises(fl.PeerError, match="nan"):
+        fl.check_model(spec, spec.digest, np.array([0, np.nan, 0, 0, 0], np.float32))
+    assert np.isnan(fl.largest(np.array([1.0, np.nan])))
 
 
 def test_an_honest_training_never_gives_what_would_be_refused() -> None:
@@ -158,9 +157,9 @@ def test_an_honest_training_never_gives_what_would_be_refused() -> None:
     start = experiment.common.initial
     rates, outcomes = (1e-1, 1e16), []
     for lr in rates:
-        job = Job(start, Sgd(lr, batch_size=1 << 20), 1, 0, own.x, own.y)
+        job = Job(start, fl.Sgd(lr, batch_size=1 << 20), 1, 0, own.x, own.y)
         try:
-            outcomes.append(largest(fit_many(experiment.model, [job])[0].weights) <= MOST_WEIGHT)
+            outcomes.append(fl.largest(fit_many(experiment.model, [job])[0].weights) <= MOST_WEIGHT)
         except DivergedError:
             outcomes.append(False)
     assert outcomes == [True, False]
@@ -176,7 +175,7 @@ def error_of(made: Experiment, rounds: int) -> tuple[str, list[dict[str, Any]]]:
     try:
         for r in range(1, rounds + 1):
             lines.append(made.round(r))
-    except RunError as error:
+    except fl.RunError as error:
         return str(error), lines
     finally:
         made.close()
@@ -241,7 +240,7 @@ def test_what_stands_out_is_measured_against_the_median_of_the_round() -> None:
     spec = spec_of(5)
 
     def outliers(*taken: tuple[float, int]) -> list[str]:
-        updates = Gather(spec, np.full(5, 0.5, np.float32))
+        updates = fl.Gather(spec, np.full(5, 0.5, np.float32))
         for i, (most, n) in enumerate(taken):
             updates.took(str(i), np.full(5, most, np.float32), samples=n)
         return list(updates.outliers())
@@ -306,7 +305,7 @@ def test_a_server_whose_step_is_too_large_says_so() -> None:
 def test_what_stands_out_is_measured_against_the_model_that_was_sent() -> None:
     spec = spec_of(5)
     for scale, usual in ((0.1, 1.0), (30.0, 30.0)):
-        updates = Gather(spec, np.array([scale, -scale, 0, 0, 0], np.float32))
+        updates = fl.Gather(spec, np.array([scale, -scale, 0, 0, 0], np.float32))
         updates.took("just", np.full(5, usual * OUTLYING, np.float32))
         assert updates.notes() == {}
         updates.took("more", np.full(5, -usual * OUTLYING * 1.01, np.float32))
@@ -328,7 +327,7 @@ def test_a_resumed_run_still_knows_whose_update_it_was(tmp_path: Path, monkeypat
     with pytest.raises(Interrupted):
         run(wanted, stop)
     monkeypatch.setattr(runner, "build", real)
-    with pytest.raises(RunError, match=rf"poisoned, .* by {LIAR}'s update of round 1") as caught:
+    with pytest.raises(fl.RunError, match=rf"poisoned, .* by {LIAR}'s update of round 1") as caught:
         run(wanted, resume=True)
     assert "learning rate" not in str(caught.value)
 

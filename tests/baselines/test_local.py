@@ -8,8 +8,7 @@ import pytest
 from coterie.baselines.local import Train
 from coterie.protocol.errors import PeerError
 from coterie.protocol.randomness import rng
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 

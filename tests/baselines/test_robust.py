@@ -9,15 +9,12 @@ import pytest
 from federation import Pulled, Steady, planted, public_target, rig
 from matrix import few
 
+import coterie.method as fl
 from coterie.aggregation import robust
 from coterie.baselines.robust import SYSTEMS, combined
 from coterie.privacy.attacks.active import attacked, parse
-from coterie.protocol.effects import Fit
-from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.interpreters import each
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.runs import RunConfig, registry
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build, registry
 
 SIZE = 12
 TARGETS = planted([0] * 7, SIZE)
@@ -44,7 +41,7 @@ def test_a_round_is_the_rule_on_the_changes(name: str) -> None:
     changes = np.stack([updates[c].astype(float) - start for c in made.common.clients])
     if name == "fltrust":
         effects = Pulled({"server": public_target(TARGETS)})
-        own = effects.fit("server", Fit(start, made.config.solver(), made.config.max_epochs, 0)).weights - start
+        own = effects.fit("server", fl.Fit(start, made.config.solver(), made.config.max_epochs, 0)).weights - start
         found = robust.fltrust(changes, own)
     else:
         found = RULES[name](changes)
@@ -95,25 +92,28 @@ def test_fltrust_without_an_update_of_its_own_skips_the_round() -> None:
     made = rig(SYSTEMS["fltrust"], TARGETS)
     usual = made.transport.effects
 
-    def fit(party: str, effect: Fit) -> Any:
+    def fit(party: str, effect: fl.Fit) -> Any:
         if party == "server":
-            raise PeerError("its training diverged")
+            raise fl.PeerError("its training diverged")
         return usual.fit(party, effect)
 
-    usual.table[Fit] = each(fit)
+    usual.table[fl.Fit] = each(fit)
     assert made.round(1)["skipped"] == "its training diverged"
     np.testing.assert_array_equal(made.hub.state.weights, made.common.initial)
 
 
 def test_fltrust_needs_public_samples() -> None:
-    with pytest.raises(UserError, match="give it some"):
+    with pytest.raises(fl.UserError, match="give it some"):
         build(RunConfig("fltrust", clients=4, public=0.0))
 
 
 # -- buffers -----------------------------------------------------------------------------------------------------------
 
-SPEC = ModelSpec(
-    (Part("w", (3,), "float32", "parameter", "shared", 0), Part("running_var", (2,), "float32", "buffer", "shared", 3))
+SPEC = fl.ModelSpec(
+    (
+        fl.Part("w", (3,), "float32", "parameter", "shared", 0),
+        fl.Part("running_var", (2,), "float32", "buffer", "shared", 3),
+    )
 )
 
 

@@ -10,8 +10,7 @@ from federation import Pulled, Steady, on_the_wire, rig
 
 from coterie.baselines import fedavg, scaffold
 from coterie.baselines.scaffold import Train
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 
 change = msgspec.structs.replace
 

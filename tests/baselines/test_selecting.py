@@ -15,14 +15,11 @@ from federation import Pulled, Rig, Steady, misbehaving, planted, rig
 from matrix import few
 from sklearn.metrics import adjusted_rand_score
 
+import coterie.method as fl
 from coterie.baselines import fedavg, haccs, oort
 from coterie.clustering.histograms import density_clusters, hellinger
 from coterie.devices.profiles import SERVER
-from coterie.protocol.effects import Losses, OwnData
-from coterie.protocol.errors import UserError
 from coterie.protocol.interpreters import each
-from coterie.protocol.system import System
-from coterie.protocols.averaging import Train
 from coterie.protocols.selecting import Introduce, round_seconds
 from coterie.record.folder import read_lines
 from coterie.runs import Interrupted, RunConfig, build, run
@@ -36,13 +33,13 @@ change = msgspec.structs.replace
 class Labelled(Pulled):
     """Client i has 30 samples of class ``GROUPS[i]`` and 10 of class 2. Losses of a client are |w - target|^2 / 2."""
 
-    def own(self, party: str) -> OwnData:
+    def own(self, party: str) -> fl.OwnData:
         of = super().own(party)
         y = np.array([GROUPS[int(party.split("/")[1])]] * 30 + [2] * 10)
-        return OwnData(of.x, y)
+        return fl.OwnData(of.x, y)
 
 
-def toy(system: System, **options: Any) -> Rig:
+def toy(system: fl.System, **options: Any) -> Rig:
     return rig(system, TARGETS, **{"effects": Labelled, "participation": 1 / 3, **options})
 
 
@@ -54,7 +51,7 @@ def picked(notes: list[dict[str, Any]]) -> Counter[str]:
 
 
 @SELECTING
-def test_with_everybody_selected_it_is_fedavg(system: System) -> None:
+def test_with_everybody_selected_it_is_fedavg(system: fl.System) -> None:
     """The same clients on the same batches, so the models are equal bit for bit."""
     one, other = toy(system, participation=1.0), rig(fedavg.SYSTEM, TARGETS)
     for r in (1, 2, 3):
@@ -64,7 +61,7 @@ def test_with_everybody_selected_it_is_fedavg(system: System) -> None:
 
 
 @SELECTING
-def test_a_round_selects_as_many_as_a_uniform_sample_would_have_and_only_those_that_joined(system: System) -> None:
+def test_a_round_selects_as_many_as_a_uniform_sample_would_have_and_only_those_that_joined(system: fl.System) -> None:
     made = toy(system, participation=0.5, founders=2, newcomers=2, join_every=2)
     for r, number in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3)):
         note = made.round(r)
@@ -73,7 +70,7 @@ def test_a_round_selects_as_many_as_a_uniform_sample_would_have_and_only_those_t
 
 
 @SELECTING
-def test_durations_are_what_the_server_observes(system: System) -> None:
+def test_durations_are_what_the_server_observes(system: fl.System) -> None:
     """A claim counts until there is an answer: 1 s of work and .01 s each way."""
     made = toy(system, links=Steady(slow={"client/2": 7.0}), participation=1.0)
     before = dict(made.hub.state.seconds)
@@ -106,16 +103,16 @@ def test_a_run_that_was_interrupted_ends_with_the_same_models(name: str, tmp_pat
 def test_a_device_s_own_estimate_is_its_profile_s() -> None:
     """Two messages of 1000 bytes, and 2e9 flops, on a device of 1e9 flops/s, 100 B/s down and 50 up."""
     device = replace(SERVER, compute_flops_per_s=1e9, down_bytes_per_s=100.0, up_bytes_per_s=50.0, latency_s=0.5)
-    empty = OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
+    empty = fl.OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     assert round_seconds(replace(empty, device=device), 2e9, 1000) == 1.0 + 10 + 20 + 2
     assert round_seconds(empty, 2e9, 1000) == 0.0
 
 
 @SELECTING
 @pytest.mark.parametrize("loss", [-1.0, 1e300])
-def test_a_loss_that_no_model_has_is_refused_and_changes_nothing(system: System, loss: float) -> None:
+def test_a_loss_that_no_model_has_is_refused_and_changes_nothing(system: fl.System, loss: float) -> None:
     honest, lied = (toy(system, participation=1.0) for _ in range(2))
-    misbehaving(lied.party("client/2"), Train, lambda p, request, answer: change(answer, loss=loss))
+    misbehaving(lied.party("client/2"), fl.Train, lambda p, request, answer: change(answer, loss=loss))
     assert lied.round(1)["participants"] == 5
     assert lied.refusals("server", "Scored") == 1
     honest.round(1)
@@ -132,7 +129,9 @@ def test_a_loss_that_no_model_has_is_refused_and_changes_nothing(system: System,
 
 @SELECTING
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e9])
-def test_a_speed_that_no_device_has_is_refused_and_its_device_is_not_selected(system: System, seconds: float) -> None:
+def test_a_speed_that_no_device_has_is_refused_and_its_device_is_not_selected(
+    system: fl.System, seconds: float
+) -> None:
     kind = haccs.Describe if system is haccs.SYSTEM else Introduce
 
     def wrap(federation: Any) -> None:
@@ -231,7 +230,7 @@ def test_a_liar_about_its_loss_draws_rounds_to_its_cluster_but_not_to_itself() -
     """
     links = Steady(slow={"client/0": 2.0})
     made = toy(haccs.SYSTEM, links=links, participation=1 / 6, rho=0.0, epsilon=np.inf)
-    misbehaving(made.party("client/0"), Train, lambda p, request, answer: change(answer, loss=2.0**40))
+    misbehaving(made.party("client/0"), fl.Train, lambda p, request, answer: change(answer, loss=2.0**40))
     notes = made.rounds(40)
     assert picked(notes)["client/0"] == 1
     lied = next(r for r, note in enumerate(notes) if "client/0" in note["selected"])
@@ -269,7 +268,7 @@ def test_the_ledger_has_the_histogram_with_its_epsilon_and_every_model_without(t
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     experiment: Mapping[str, Any] = {"data": "digits", "task": "regression", "clients": 4, "rounds": 1}
-    with pytest.raises(UserError, match="reads labels as classes"):
+    with pytest.raises(fl.UserError, match="reads labels as classes"):
         build(RunConfig("haccs", **experiment))
 
 
@@ -279,7 +278,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
 class Unequal(Pulled):
     """Client i has two samples of losses i and 7 i under any model, and claims 10 (i + 1) samples."""
 
-    def losses(self, party: str, effect: Losses) -> np.ndarray:
+    def losses(self, party: str, effect: fl.Losses) -> np.ndarray:
         i = int(party.split("/")[1])
         return np.array([[i, 7 * i]], np.float32)
 
@@ -332,7 +331,7 @@ def test_a_liar_about_its_loss_and_samples_is_cut_off_at_another_s_utility() -> 
     """Its utility counts as the largest that is within the quantile, so it gains a place, and not all of them."""
     made = toy(oort.SYSTEM, effects=Unequal, participation=1.0, clip=0.8, exploration=0.0, least_exploration=0.0)
     lie = lambda p, request, answer: change(answer, loss=2.0**40, samples=1 << 24)  # noqa: E731
-    misbehaving(made.party("client/0"), Train, lie)
+    misbehaving(made.party("client/0"), fl.Train, lie)
     made.round(1)
     made.hub.config = replace(made.config, participation=1 / 3, clip=0.8, cutoff=1.0)
     often = picked([made.round(r) for r in range(2, 22)])
@@ -352,7 +351,7 @@ def test_losses_are_per_sample_effects() -> None:
     """``Pulled`` has one sample a client; its root mean square loss is that loss."""
     made = toy(oort.SYSTEM, participation=1.0)
     start = made.hub.state.weights.astype(float)
-    made.transport.effects.table[Losses] = each(made.transport.effects.losses)
+    made.transport.effects.table[fl.Losses] = each(made.transport.effects.losses)
     made.round(1)
     expected = np.square(start - TARGETS).sum(axis=1) / 2
     assert made.hub.state.pool.utility == pytest.approx(expected, rel=1e-5)

@@ -14,18 +14,7 @@ from federation import Rig, misbehaving, rig
 from joint_parts import CLIENTS, HOLDERS, KEY, drive, false_share, made, small_keys
 from threshold_parts import MUL, SUM, N, answers
 
-from benchmarks.security.sender_check import (
-    FORGED,
-    SEED_BYTES,
-    Challenge,
-    Checks,
-    Claimed,
-    Response,
-    answer,
-    check_senders,
-    committed,
-    difference,
-)
+from benchmarks.security import sender_check
 from coterie.crypto import threshold as th
 from coterie.crypto import threshold_opening
 from coterie.crypto.arrays import CiphertextError
@@ -36,7 +25,7 @@ from coterie.protocol.steps import NoAnswerError
 
 MODELS = np.random.default_rng(0).normal(size=(5, 1500))
 BOTH = pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-SEED, CHALLENGE = b"s" * SEED_BYTES, bytes(range(SEED_BYTES))
+SEED, CHALLENGE = b"s" * sender_check.SEED_BYTES, bytes(range(sender_check.SEED_BYTES))
 
 
 # ---- one ciphertext, among holders without a protocol
@@ -45,8 +34,8 @@ SEED, CHALLENGE = b"s" * SEED_BYTES, bytes(range(SEED_BYTES))
 def judged(shared: threshold_parts.Shared, cipher: Any, values: np.ndarray) -> None:
     """Raises CiphertextError unless the sender of this ciphertext knows that it holds these values."""
     g = shared.group
-    z = answer(shared.key, values, SEED, CHALLENGE)
-    prepared = difference(g, cipher, committed(shared.key, SEED), CHALLENGE, z)
+    z = sender_check.answer(shared.key, values, SEED, CHALLENGE)
+    prepared = sender_check.difference(g, cipher, sender_check.committed(shared.key, SEED), CHALLENGE, z)
     threshold_opening.opened(g, prepared, answers(shared, prepared))
 
 
@@ -80,27 +69,27 @@ def test_what_passes_the_check_is_drowned_in_the_sum() -> None:
 
 def test_answers_to_a_challenge_are_checked() -> None:
     shared = threshold_parts.made(SUM, 3)
-    g, values, claim = shared.group, np.ones(10), committed(shared.key, SEED)
-    cipher, z = shared.key.encrypt(values), answer(shared.key, values, SEED, CHALLENGE)
+    g, values, claim = shared.group, np.ones(10), sender_check.committed(shared.key, SEED)
+    cipher, z = shared.key.encrypt(values), sender_check.answer(shared.key, values, SEED, CHALLENGE)
     for bad in (z[:-1], b"", b"\xff" * len(z)):
         with pytest.raises(DecodeError):
-            difference(g, cipher, claim, CHALLENGE, bad)
+            sender_check.difference(g, cipher, claim, CHALLENGE, bad)
     with pytest.raises(DecodeError):
-        difference(g, cipher, claim[:-1], CHALLENGE, z)
+        sender_check.difference(g, cipher, claim[:-1], CHALLENGE, z)
     with pytest.raises(CryptoError, match="fresh vectors"):
-        difference(g, cipher.scale(2), claim, CHALLENGE, z)
+        sender_check.difference(g, cipher.scale(2), claim, CHALLENGE, z)
     with pytest.raises(CryptoError, match="32 bytes"):
-        answer(shared.key, values, SEED, b"")
+        sender_check.answer(shared.key, values, SEED, b"")
     mul = threshold_parts.made(MUL, 3)
     with pytest.raises(CryptoError, match="sums are divided"):
-        difference(mul.group, mul.key.encrypt(values), claim, CHALLENGE, z)
+        sender_check.difference(mul.group, mul.key.encrypt(values), claim, CHALLENGE, z)
 
 
 # ---- in a federation
 
 
 class Sender(joint_parts.Client, role="client"):
-    checks = Checks()
+    checks = sender_check.Checks()
 
 
 SYSTEM = replace(joint_parts.SYSTEM, parties=lambda config: {**joint_parts.parties(config), "client": Sender})
@@ -129,7 +118,7 @@ def sent(run: Rig, r: int = 1) -> dict[str, Any]:
 
 
 def checked(run: Rig, uploads: Any, r: int = 1) -> dict[str, str]:
-    return dict(drive(run, check_senders(run.hub, KEY, uploads, r), r))
+    return dict(drive(run, sender_check.check_senders(run.hub, KEY, uploads, r), r))
 
 
 @BOTH
@@ -148,30 +137,30 @@ def test_who_changed_its_second_polynomial_is_found(share_bits: int) -> None:
     uploads = sent(run)
     cipher, claim = uploads["client/4"]
     uploads["client/4"] = forged(cipher, 1, 2.0**share_bits), claim
-    assert checked(run, uploads) == {"client/4": FORGED}
+    assert checked(run, uploads) == {"client/4": sender_check.FORGED}
 
 
 def test_all_of_them_may_be_found() -> None:
     run = joint()
     uploads = {name: (forged(cipher, 0), claim) for name, (cipher, claim) in sent(run).items()}
-    assert checked(run, uploads) == dict.fromkeys(CLIENTS, FORGED)
+    assert checked(run, uploads) == dict.fromkeys(CLIENTS, sender_check.FORGED)
 
 
 def test_a_claim_for_another_vector_is_found() -> None:
     run = joint()
     uploads = sent(run)
     uploads["client/1"] = uploads["client/2"][0], uploads["client/1"][1]
-    assert checked(run, uploads) == {"client/1": FORGED}
+    assert checked(run, uploads) == {"client/1": sender_check.FORGED}
 
 
 @pytest.mark.parametrize("answered", [None, b"", b"garbage", b"\xff" * 100_000])
 def test_a_sender_that_gives_no_answer_is_left_out(answered: bytes | None) -> None:
     run = joint()
 
-    def lie(party: Any, request: Any, honest: Response) -> Any:
-        return None if answered is None else Response(1, KEY, 1, answered)
+    def lie(party: Any, request: Any, honest: sender_check.Response) -> Any:
+        return None if answered is None else sender_check.Response(1, KEY, 1, answered)
 
-    misbehaving(run.party("client/4"), Challenge, lie)
+    misbehaving(run.party("client/4"), sender_check.Challenge, lie)
     assert checked(run, sent(run)).keys() == {"client/4"}
     uploads = sent(run, 2)
     uploads["client/3"] = uploads["client/3"][0], b"garbage"
@@ -183,20 +172,20 @@ def test_one_challenge_is_answered_and_only_of_the_hub() -> None:
     run = joint()
     party = run.party("client/0")
     with pytest.raises(PeerError, match="has claimed nothing in round 1"):
-        party.checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub")
+        party.checks.respond(sender_check.Challenge(1, KEY, 1, bytes(32)), "hub")
     sent(run)
     for challenge, src, says in [
-        (Challenge(1, KEY, 1, bytes(32)), "client/1", "only the hub may send one"),
-        (Challenge(2, KEY, 1, bytes(32)), "hub", "has claimed nothing in round 2"),
-        (Challenge(1, KEY, 2, bytes(32)), "hub", "has claimed nothing"),
-        (Challenge(1, KEY, 1, bytes(31)), "hub", "a challenge of 31 bytes"),
+        (sender_check.Challenge(1, KEY, 1, bytes(32)), "client/1", "only the hub may send one"),
+        (sender_check.Challenge(2, KEY, 1, bytes(32)), "hub", "has claimed nothing in round 2"),
+        (sender_check.Challenge(1, KEY, 2, bytes(32)), "hub", "has claimed nothing"),
+        (sender_check.Challenge(1, KEY, 1, bytes(31)), "hub", "a challenge of 31 bytes"),
     ]:
         with pytest.raises(PeerError, match=says):
             party.checks.respond(challenge, src)
-    assert party.checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer
+    assert party.checks.respond(sender_check.Challenge(1, KEY, 1, bytes(32)), "hub").answer
     with pytest.raises(PeerError, match="or has answered for it"):
-        party.checks.respond(Challenge(1, KEY, 1, b"x" * 32), "hub")
-    assert repr(Claimed(1, MODELS[0], SEED)) == "<Claimed in round 1>"
+        party.checks.respond(sender_check.Challenge(1, KEY, 1, b"x" * 32), "hub")
+    assert repr(sender_check.Claimed(1, MODELS[0], SEED)) == "<Claimed in round 1>"
 
 
 def test_a_false_share_blames_no_sender() -> None:
@@ -208,7 +197,7 @@ def test_a_false_share_blames_no_sender() -> None:
     false_share(run, HOLDERS[1])
     uploads = sent(run)
     uploads["client/2"] = forged(uploads["client/2"][0], 0), uploads["client/2"][1]
-    assert checked(run, uploads) == {"client/2": FORGED}  # opened without the holder that lies
+    assert checked(run, uploads) == {"client/2": sender_check.FORGED}  # opened without the holder that lies
 
 
 def test_it_costs_as_much_emulated() -> None:
@@ -216,5 +205,8 @@ def test_it_costs_as_much_emulated() -> None:
     for emulated in (True, False):
         checks = joint(emulated=emulated).party("client/0").checks
         claim = checks.claim(KEY, 1, MODELS[0])
-        sizes[emulated] = weighs(claim), weighs(checks.respond(Challenge(1, KEY, 1, bytes(32)), "hub").answer)
+        sizes[emulated] = (
+            weighs(claim),
+            weighs(checks.respond(sender_check.Challenge(1, KEY, 1, bytes(32)), "hub").answer),
+        )
     assert sizes[True] == sizes[False]

@@ -9,21 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.correlation import (
-    RESTARTS,
-    answered,
-    grouped,
-    in_the_clear,
-    joined,
-    labelled,
-    most_comparisons,
-    side_by_side,
-    sums,
-)
+from coterie.clustering import correlation
 
 
 def orders(count: int, seed: int = 0) -> list[list[int]]:
-    return [np.random.default_rng([seed, k]).permutation(count).tolist() for k in range(RESTARTS)]
+    return [np.random.default_rng([seed, k]).permutation(count).tolist() for k in range(correlation.RESTARTS)]
 
 
 def planted(sizes: list[int], noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +31,9 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 def test_planted_groups_are_found(sizes: list[int]) -> None:
     for seed in range(5):
         gains, truth = planted(sizes, 0.5, seed)
-        found = labelled(in_the_clear(grouped(orders(len(truth), seed), 10, 3), gains), len(truth))
+        found = correlation.labelled(
+            correlation.in_the_clear(correlation.grouped(orders(len(truth), seed), 10, 3), gains), len(truth)
+        )
         assert same(found, truth)
 
 
@@ -65,7 +57,7 @@ def test_no_other_partition_of_a_few_clients_is_better_in_most_cases() -> None:
     for seed in range(20):
         gains = np.random.default_rng(seed).normal(size=(7, 7))
         gains = gains + gains.T
-        found = in_the_clear(grouped(orders(7, seed), 7, 1), gains)
+        found = correlation.in_the_clear(correlation.grouped(orders(7, seed), 7, 1), gains)
         most = max(score(one, gains) for one in partitions(list(range(7))))
         best += score([list(group) for group in found], gains) >= most - 1e-9
     assert best >= 17
@@ -73,14 +65,14 @@ def test_no_other_partition_of_a_few_clients_is_better_in_most_cases() -> None:
 
 def test_too_small_groups_join_the_others_and_one_group_may_be_small() -> None:
     gains, _ = planted([8, 8, 2], 0.1, 3)
-    found = in_the_clear(grouped(orders(18), 10, 3), gains)
+    found = correlation.in_the_clear(correlation.grouped(orders(18), 10, 3), gains)
     assert sorted(map(len, found)) in ([8, 10], [9, 9])
-    assert in_the_clear(grouped(orders(2), 2, 3), np.ones((2, 2))) == [(0, 1)]
+    assert correlation.in_the_clear(correlation.grouped(orders(2), 2, 3), np.ones((2, 2))) == [(0, 1)]
 
 
 def test_there_are_no_more_groups_than_asked_for() -> None:
     gains, _ = planted([4, 4, 4, 4], 0.1, 4)
-    assert len(in_the_clear(grouped(orders(16), 2, 1), gains)) <= 2
+    assert len(correlation.in_the_clear(correlation.grouped(orders(16), 2, 1), gains)) <= 2
 
 
 @given(st.integers(3, 14), st.integers(2, 6), st.integers(0, 2**16))
@@ -91,16 +83,16 @@ def test_the_number_of_comparisons_is_bounded(count: int, most: int, seed: int) 
     def answer(questions: list) -> list[bool]:
         nonlocal asked
         asked += len(questions)
-        return [bool(value > 0) for value in sums(questions, gains)]
+        return [bool(value > 0) for value in correlation.sums(questions, gains)]
 
-    groups = answered(grouped(orders(count, seed), most, 3), answer)
+    groups = correlation.answered(correlation.grouped(orders(count, seed), most, 3), answer)
     assert sorted(i for group in groups for i in group) == list(range(count))
-    assert asked <= most_comparisons(count, most)
+    assert asked <= correlation.most_comparisons(count, most)
 
 
 def test_newcomers_join_the_group_that_gains_most() -> None:
     gains = np.array([[1.0, 3.0, 2.0], [0.0, -5.0, -1.0], [-3.0, -2.0, -1.0], [4.0, 4.0, 9.0]])
-    assert in_the_clear(joined([(0,), (1,), (2,)], range(4)), gains) == [1, 0, 2, 2]
+    assert correlation.in_the_clear(correlation.joined([(0,), (1,), (2,)], range(4)), gains) == [1, 0, 2, 2]
 
 
 def test_searches_side_by_side_ask_together_and_end_alone() -> None:
@@ -115,5 +107,5 @@ def test_searches_side_by_side_ask_together_and_end_alone() -> None:
         batches.append(len(asked))
         return [True] * len(asked)
 
-    assert answered(side_by_side([search(1), search(3), search(0)]), answer) == [1, 3, 0]
+    assert correlation.answered(correlation.side_by_side([search(1), search(3), search(0)]), answer) == [1, 3, 0]
     assert batches == [2, 1, 1]

@@ -10,22 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.crypto.two_party import (
-    Dealt,
-    Sizes,
-    above_zero,
-    corrections_bytes,
-    deal,
-    multiplied,
-    shuffled,
-    squared,
-)
+from coterie.crypto import two_party
 from coterie.protocol.errors import DecodeError
 
-SIZES = Sizes(clients=6, groups=3, length=5, comparisons=40, placings=2)
+SIZES = two_party.Sizes(clients=6, groups=3, length=5, comparisons=40, placings=2)
 KEYS = b"a" * 16, b"b" * 16
-CORRECTIONS = deal(SIZES, lambda rows: rows[:, ::-1], KEYS)
-BOTH = Dealt(0, SIZES, KEYS[0]), Dealt(1, SIZES, KEYS[1], CORRECTIONS)
+CORRECTIONS = two_party.deal(SIZES, lambda rows: rows[:, ::-1], KEYS)
+BOTH = two_party.Dealt(0, SIZES, KEYS[0]), two_party.Dealt(1, SIZES, KEYS[1], CORRECTIONS)
 
 
 def reversed_rows(rows: Any) -> Any:
@@ -63,13 +54,13 @@ def run(step: Any, *shared: Any) -> tuple[Any, Any]:
 
 
 def test_corrections_have_the_length_that_is_said() -> None:
-    assert len(CORRECTIONS) == corrections_bytes(SIZES)
+    assert len(CORRECTIONS) == two_party.corrections_bytes(SIZES)
 
 
 @pytest.mark.parametrize("count", [1, 4, 6])
 def test_the_shares_of_a_square_are_its_shares(count: int) -> None:
     x = np.random.default_rng(1).integers(-(2**20), 2**20, (count, 5))
-    one, other = run(lambda dealt, part: squared(dealt, part, reversed_rows), x)
+    one, other = run(lambda dealt, part: two_party.squared(dealt, part, reversed_rows), x)
     assert ((one + other).view(np.int64) == x @ x[:, ::-1].T).all()
 
 
@@ -77,14 +68,14 @@ def test_the_shares_of_a_square_are_its_shares(count: int) -> None:
 def test_the_shares_of_a_product_are_its_shares(count: int, groups: int, placing: int) -> None:
     draw = np.random.default_rng(2)
     x, y = draw.integers(-(2**20), 2**20, (count, 5)), draw.integers(-(2**20), 2**20, (groups, 5))
-    one, other = run(lambda dealt, a, b: multiplied(dealt, placing, a, b, reversed_rows), x, y)
+    one, other = run(lambda dealt, a, b: two_party.multiplied(dealt, placing, a, b, reversed_rows), x, y)
     assert ((one + other).view(np.int64) == x @ y[:, ::-1].T).all()
 
 
 @pytest.mark.parametrize("count", [6, 4])
 def test_a_shuffle_moves_rows_and_only_one_party_knows_how(count: int) -> None:
     values = np.arange(count * SIZES.length).reshape(count, SIZES.length)
-    (one, nothing), (other, order) = run(lambda dealt, part: shuffled(dealt, "founding", part), values)
+    (one, nothing), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "founding", part), values)
     assert not len(nothing)
     assert sorted(order.tolist()) == list(range(count))
     assert ((one + other).view(np.int64) == values[order]).all()
@@ -92,19 +83,19 @@ def test_a_shuffle_moves_rows_and_only_one_party_knows_how(count: int) -> None:
 
 def test_a_shuffle_of_newcomers_gains() -> None:
     values = np.arange(8).reshape(4, 2)
-    (one, _), (other, order) = run(lambda dealt, part: shuffled(dealt, "placing 1", part), values)
+    (one, _), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "placing 1", part), values)
     assert ((one + other).view(np.int64) == values[order]).all()
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12), st.integers(0, 28))
 def test_both_learn_which_numbers_are_above_zero(values: list[int], used: int) -> None:
-    one, other = run(lambda dealt, part: above_zero(dealt, used, part), values)
+    one, other = run(lambda dealt, part: two_party.above_zero(dealt, used, part), values)
     assert one == other == [value > 0 for value in values]
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 2**62, -(2**62)])
 def test_the_edges_of_a_comparison(value: int) -> None:
-    assert run(lambda dealt, part: above_zero(dealt, 0, part), [value])[0] == [value > 0]
+    assert run(lambda dealt, part: two_party.above_zero(dealt, 0, part), [value])[0] == [value > 0]
 
 
 def test_what_is_sent_does_not_depend_on_the_numbers() -> None:
@@ -113,10 +104,13 @@ def test_what_is_sent_does_not_depend_on_the_numbers() -> None:
     for value, total in ones.items():
         for seed in range(120):
             keys = seed.to_bytes(16, "big"), (seed + 1000).to_bytes(16, "big")
-            sizes = Sizes(1, 1, 3, 1, 0)
-            both = Dealt(0, sizes, keys[0]), Dealt(1, sizes, keys[1], deal(sizes, reversed_rows, keys))
+            sizes = two_party.Sizes(1, 1, 3, 1, 0)
+            both = (
+                two_party.Dealt(0, sizes, keys[0]),
+                two_party.Dealt(1, sizes, keys[1], two_party.deal(sizes, reversed_rows, keys)),
+            )
             parts = split([value], seed)
-            *_, seen = together(above_zero(both[0], 0, parts[0]), above_zero(both[1], 0, parts[1]))
+            *_, seen = together(two_party.above_zero(both[0], 0, parts[0]), two_party.above_zero(both[1], 0, parts[1]))
             for party in (0, 1):  # but for the last message, which opens the sign
                 bits = np.unpackbits(np.frombuffer(b"".join(seen[party:-2:2]), np.uint8))
                 total[party] += bits.mean() / 120
@@ -126,19 +120,19 @@ def test_what_is_sent_does_not_depend_on_the_numbers() -> None:
 
 def test_more_comparisons_than_were_dealt_are_refused() -> None:
     with pytest.raises(DecodeError, match="41 comparisons; 40"):
-        next(above_zero(BOTH[0], 40, np.zeros(1, np.uint64)))
+        next(two_party.above_zero(BOTH[0], 40, np.zeros(1, np.uint64)))
 
 
 @pytest.mark.parametrize("data", [b"", bytes(7), bytes(16)])
 def test_bytes_of_another_length_are_refused(data: bytes) -> None:
-    step = above_zero(BOTH[0], 0, np.zeros(1, np.uint64))
+    step = two_party.above_zero(BOTH[0], 0, np.zeros(1, np.uint64))
     next(step)
     with pytest.raises(DecodeError):
         step.send(data)
 
 
 def test_places_that_no_shuffle_has_are_refused() -> None:
-    step = shuffled(BOTH[0], "founding", np.zeros((2, 5), np.uint64))
+    step = two_party.shuffled(BOTH[0], "founding", np.zeros((2, 5), np.uint64))
     next(step)
     with pytest.raises(DecodeError, match="2 places of 2 rows"):
         step.send(np.array([1, 1], "<u4").tobytes())

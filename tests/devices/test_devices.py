@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
+import coterie.method as fl
 from coterie.devices import FLEETS, SERVER, Profile, fleet
 from coterie.devices.jetson import BOARDS
 from coterie.devices.links import FleetLinks
 from coterie.devices.resources import resources
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Cost
 
 PI = Profile("pi", 2e9, 1e6, 4e6, latency_s=0.1, crypto_speed=0.25, compute_watts=6.0, radio_watts=2.0)
 
@@ -32,11 +30,11 @@ def up_s(device: Profile, size: float) -> float:
 
 
 def training_s(device: Profile, flops_per_sample: float, samples: float) -> float:
-    return FleetLinks({"it": device}, 0).work_s("it", Cost(samples=samples, flops_per_sample=flops_per_sample))
+    return FleetLinks({"it": device}, 0).work_s("it", fl.Cost(samples=samples, flops_per_sample=flops_per_sample))
 
 
 def crypto_s(device: Profile, nominal_s: float) -> float:
-    return FleetLinks({"it": device}, 0).work_s("it", Cost(crypto_s=nominal_s))
+    return FleetLinks({"it": device}, 0).work_s("it", fl.Cost(crypto_s=nominal_s))
 
 
 def test_times_and_energy_by_hand() -> None:
@@ -137,7 +135,7 @@ def test_jetson_boards_are_those_of_table_2_in_equal_numbers() -> None:
 def test_two_devices_of_one_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(table() + table(compute_watts=1))
-    with pytest.raises(UserError, match="two devices are called 'pi'"):
+    with pytest.raises(fl.UserError, match="two devices are called 'pi'"):
         fleet(str(path), 3, 0)
 
 
@@ -162,11 +160,11 @@ def test_the_draws_of_older_fleets_stay_as_they_are() -> None:
 
 def test_a_device_tells_its_resources_and_nothing_where_it_knows_none() -> None:
     x, y = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
-    own = OwnData(x, y, device=replace(PI, cpu_ghz=1.5, memory_gib=0.5))
+    own = fl.OwnData(x, y, device=replace(PI, cpu_ghz=1.5, memory_gib=0.5))
     assert resources(own) == (1.5, 0.5)
-    assert Local("device resources").registered is resources
-    with pytest.raises(PeerError, match="its device is not known"):
-        resources(OwnData(x, y))
+    assert fl.Local("device resources").registered is resources
+    with pytest.raises(fl.PeerError, match="its device is not known"):
+        resources(fl.OwnData(x, y))
 
 
 @given(clients=st.integers(1, 200), shares=st.lists(st.integers(1, 50), min_size=1, max_size=6))
@@ -255,7 +253,7 @@ def test_own_file(tmp_path: Path) -> None:
 def test_files_that_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(text)
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(fl.UserError, match=message) as error:
         fleet(str(path), 3, 0)
     assert str(path) in str(error.value)
 
@@ -264,20 +262,20 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.toml").mkdir()
     for name in ("none.toml", "bytes.toml", "folder.toml"):
-        with pytest.raises(UserError, match="cannot be read"):
+        with pytest.raises(fl.UserError, match="cannot be read"):
             fleet(str(tmp_path / name), 3, 0)
 
 
 def test_other_mistakes() -> None:
     with pytest.raises(
-        UserError,
+        fl.UserError,
         match=r"unknown devices 'fast'\. Known: uniform, paper, mobile, slow_tail, mixed, jetson, or the path",
     ):
         fleet("fast", 3, 0)
     for clients in (0, -1, 2.5, True):
-        with pytest.raises(UserError, match="clients is"):
+        with pytest.raises(fl.UserError, match="clients is"):
             fleet("uniform", clients, 0)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="seed is -1"):
+    with pytest.raises(fl.UserError, match="seed is -1"):
         fleet("uniform", 3, -1)
-    with pytest.raises(UserError, match="device profile 'x': up_bytes_per_s"):
+    with pytest.raises(fl.UserError, match="device profile 'x': up_bytes_per_s"):
         Profile("x", 1e9, -1.0, 1.0)

@@ -15,8 +15,7 @@ from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import fleet
 from coterie.devices.traces import DAY_S, HOUR_S, PACE_S, Availability, Traces, diurnal, load_csv, parse, traces
 from coterie.protocol.errors import UserError
-from coterie.runs.config import RunConfig, resolve
-from coterie.runs.runner import run
+from coterie.runs import RunConfig, resolve, run
 
 NAMES = ("client/0", "client/1", "client/2")
 HEAD = "client,start_s,end_s\n"

@@ -17,10 +17,8 @@ from command import Command
 from federation import Rig, misbehaving, planted, rig
 
 import coterie
+import coterie.method as fl
 from coterie.clustering.histograms import density_clusters, hellinger
-from coterie.protocol.effects import Fit, Fitted
-from coterie.protocols.averaging import Train
-from coterie.training.solvers import Sgd
 
 from .contributing import fedadagrad, nearest_leader, told_loss
 from .contributing.loss_audit import told_losses
@@ -111,7 +109,7 @@ def telling(*rounds: list[float]) -> Rig:
     made = rig(told_loss.SYSTEM, TARGETS)
     for i in range(len(TARGETS)):
         says = lambda party, msg, told, i=i: msgspec.structs.replace(told, loss=rounds[msg.round - 1][i])  # noqa: E731
-        misbehaving(made.party(f"client/{i}"), Train, says)
+        misbehaving(made.party(f"client/{i}"), fl.Train, says)
     return made
 
 
@@ -148,11 +146,11 @@ def test_losses_rank_clients_by_the_variety_of_their_labels() -> None:
 
 def test_an_attacker_goes_its_own_way() -> None:
     start = np.array([1, 2, 3, 4], np.float32)
-    fit = Fit(start, Sgd(0.1, 1), 1, 0)
+    fit = fl.Fit(start, fl.Sgd(0.1, 1), 1, 0)
     trained = one_way(None, fit, 5.0)
     assert next(trained) is fit
     with pytest.raises(StopIteration) as ended:
-        trained.send(Fitted(np.array([1, 4, 3, 2], np.float32), 7, 1, 0.5))
+        trained.send(fl.Fitted(np.array([1, 4, 3, 2], np.float32), 7, 1, 0.5))
     assert ended.value.value.weights.tolist() == [6, 7, 8, 9]
     assert ended.value.value.samples == 7
 

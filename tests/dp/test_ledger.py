@@ -13,23 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import coterie.method as fl
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
 from coterie.dp.gaussian import epsilon, noise_multiplier
-from coterie.dp.ledger import Ledger, Release, statements
+from coterie.dp.ledger import Ledger, statements
 from coterie.privacy.attacks.noisy_uploads import lower_bound
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Noise, describe
-from coterie.runs.config import RunConfig
-from coterie.runs.registry import SYSTEMS, register
-from coterie.runs.runner import run
+from coterie.runs import SYSTEMS, RunConfig, register, run
 from coterie.training.model import Model
 
-VECTOR = Release("sparsity vector", "gaussian", 4.0, 0.1)
-MODEL = Release("update", round=1)
+VECTOR = fl.Release("sparsity vector", "gaussian", 4.0, 0.1)
+MODEL = fl.Release("update", round=1)
 
 
 def test_a_ledger_of_equal_releases_is_their_number():
@@ -48,7 +42,7 @@ def test_unequal_releases_compose_as_their_loss_distributions(noises):
     composed, *others = (from_gaussian_mechanism(z, value_discretization_interval=step) for z in noises)
     for other in others:
         composed = composed.compose(other)
-    found = Ledger(tuple(Release("x", "gaussian", z, 1.0) for z in noises)).epsilon(1e-5)
+    found = Ledger(tuple(fl.Release("x", "gaussian", z, 1.0) for z in noises)).epsilon(1e-5)
     assert found == pytest.approx(composed.get_epsilon_for_delta(1e-5), rel=1e-3, abs=1e-5)
 
 
@@ -56,7 +50,7 @@ def test_unequal_releases_compose_as_their_loss_distributions(noises):
 @settings(max_examples=10)
 def test_the_order_of_releases_makes_no_difference(noises):
     def of(some):
-        return Ledger(tuple(Release("x", "gaussian", z, 1.0) for z in some)).epsilon(1e-5)
+        return Ledger(tuple(fl.Release("x", "gaussian", z, 1.0) for z in some)).epsilon(1e-5)
 
     assert of(noises) == of(sorted(noises))
     assert of(noises[:3]) < of(noises)
@@ -89,7 +83,7 @@ def test_what_hides_a_sample_does_not_hide_a_client_but_the_other_way_round():
     ],
 )
 def test_a_release_that_proves_nothing_may_not_claim_to(wrong):
-    with pytest.raises(UserError, match="sparsity vector"):
+    with pytest.raises(fl.UserError, match="sparsity vector"):
         replace(VECTOR, **wrong)
 
 
@@ -132,13 +126,13 @@ def test_a_run_says_what_its_clients_have_released(tmp_path, monkeypatch):
 
 def test_laplace_releases_come_to_at_most_the_sum_of_their_epsilons() -> None:
     """And to little less, if there are few; a release without a proof ends it."""
-    once = Release("counts", "laplace", sensitivity_l2=1.0, pure_epsilon=0.75)
+    once = fl.Release("counts", "laplace", sensitivity_l2=1.0, pure_epsilon=0.75)
     assert 1.499 < Ledger((once, once)).epsilon(0.0001) <= 1.5
     assert Ledger((once,)).epsilon(0.5) == 0.75
-    noise = Release("mean", "gaussian", 2.0, 1.0)
+    noise = fl.Release("mean", "gaussian", 2.0, 1.0)
     assert Ledger((noise,)).epsilon(1e-5) < Ledger((noise, once)).epsilon(1e-5) <= 0.75 + Ledger((noise,)).epsilon(1e-5)
     assert Ledger((once,)).epsilon(1e-5, "replace one client") == math.inf
-    assert Ledger((once, Release("model"))).epsilon(1e-5) == math.inf
+    assert Ledger((once, fl.Release("model"))).epsilon(1e-5) == math.inf
     row = Ledger((once, once)).statement()["releases"][0]
     assert (row["pure_epsilon"], row["count"]) == (0.75, 2)
     assert (row["epsilon"], row["epsilon_after_one_more"]) == pytest.approx((1.5, 2.25), rel=1e-3)
@@ -146,26 +140,26 @@ def test_laplace_releases_come_to_at_most_the_sum_of_their_epsilons() -> None:
         ("laplace", None, None), ("laplace", None, 0.0), ("laplace", None, math.inf), ("laplace", 1.0, 1.0),
         ("none", None, 1.0), ("gaussian", 1.0, 1.0),
     ):  # fmt: skip
-        with pytest.raises(UserError):
-            Release("counts", mechanism, multiplier, 1.0, pure_epsilon=pure)  # type: ignore[arg-type]
+        with pytest.raises(fl.UserError):
+            fl.Release("counts", mechanism, multiplier, 1.0, pure_epsilon=pure)  # type: ignore[arg-type]
 
 
 def test_a_heuristic_counts_as_no_proof_and_its_claim_stands_beside() -> None:
-    claimed = Release("values", "heuristic", claimed_epsilon=200.0, neighbours="replace one client")
+    claimed = fl.Release("values", "heuristic", claimed_epsilon=200.0, neighbours="replace one client")
     ledger = Ledger((claimed, replace(claimed, round=1)))
     assert ledger.epsilon(1e-5) == ledger.epsilon(1e-5, "replace one client") == math.inf
     (row,) = ledger.statement()["releases"]
     assert (row["claimed_epsilon"], row["epsilon"], row["count"]) == (200.0, "infinite", 2)
     for wrong in ({"claimed_epsilon": -1.0}, {"noise_multiplier": 1.0}, {"pure_epsilon": 1.0}, {"draws": 2}):
-        with pytest.raises(UserError, match="values"):
+        with pytest.raises(fl.UserError, match="values"):
             replace(claimed, **wrong)
-    with pytest.raises(UserError, match="claim"):
+    with pytest.raises(fl.UserError, match="claim"):
         replace(VECTOR, claimed_epsilon=1.0)
 
 
 def test_a_further_round_repeats_what_the_last_one_released() -> None:
     """Two uploads in the last round, one in the first, and a description in the set-up that is not repeated."""
-    upload = Release("upload", "gaussian", 5.0, 1.0, "replace one client", round=1)
+    upload = fl.Release("upload", "gaussian", 5.0, 1.0, "replace one client", round=1)
     ledger = Ledger((VECTOR, upload, replace(upload, round=4), replace(upload, round=4)))
     after = ledger.further_round()
     assert after.releases[4:] == (replace(upload, round=5),) * 2
@@ -178,13 +172,13 @@ def test_a_further_round_repeats_what_the_last_one_released() -> None:
     [{"sampled": 0.0}, {"sampled": 1.5}, {"sampled": math.nan}, {"draws": 0}, {"draws": 1.5}, {"pure_epsilon": 1.0}],
 )
 def test_numbers_that_a_gaussian_does_not_have_are_refused(wrong) -> None:
-    with pytest.raises(UserError, match="sparsity vector"):
+    with pytest.raises(fl.UserError, match="sparsity vector"):
         replace(VECTOR, **wrong)
 
 
 def test_only_pure_mechanisms_are_not_sampled() -> None:
-    with pytest.raises(UserError, match="choice"):
-        Release("choice", "exponential", pure_epsilon=0.1, sampled=0.5, hidden=True)
+    with pytest.raises(fl.UserError, match="choice"):
+        fl.Release("choice", "exponential", pure_epsilon=0.1, sampled=0.5, hidden=True)
 
 
 # -- releases ----------------------------------------------------------------------------------------------------------
@@ -194,7 +188,7 @@ WIDTH, SAMPLES, DRAWS = 4, 10, 4_000
 CENTRE = np.full(WIDTH, 0.5, np.float32)
 
 
-class Device(Party, role="client"):
+class Device(fl.Party, role="client"):
     """Only what ``describe`` needs."""
 
 
@@ -214,13 +208,13 @@ def released(first: float, seed: int, noise: Noise) -> np.ndarray[Any, Any]:
     model, weights = identity()
     x = np.tile(np.array([1.0, -1.0] * (WIDTH // 2), np.float32), (SAMPLES, 1))
     x[0] = first
-    device, halves, vectors = Device(Own("c", Randomness(seed, True))), None, []
+    device, halves, vectors = Device(fl.Own("c", fl.Randomness(seed, True))), None, []
     for r in range(DRAWS):
         work = describe(device, weights, "1", round=r, noise=noise)
         effect = next(work)
-        assert isinstance(effect, Local)
+        assert isinstance(effect, fl.Local)
         if halves is None:
-            halves = effect.registered(OwnData(x, np.zeros(SAMPLES, np.int64), model), *effect.arguments)
+            halves = effect.registered(fl.OwnData(x, np.zeros(SAMPLES, np.int64), model), *effect.arguments)
         with pytest.raises(StopIteration) as stopped:
             work.send(halves)
         vectors.append(stopped.value.value.vector)
@@ -244,8 +238,8 @@ def test_a_described_device_keeps_the_epsilon_that_is_claimed() -> None:
 
 def test_a_release_of_noisy_data_has_the_better_of_both_proofs_for_a_sample() -> None:
     """DP-SGD covers a sample, and noise on the whole upload a client, which covers its samples, too."""
-    training = Release("upload", "gaussian", 2.0, 0.1, draws=50, sampled=0.05, hidden=True)
-    upload = Release("upload", "gaussian", 1.0, 2.0, neighbours="replace one client")
+    training = fl.Release("upload", "gaussian", 2.0, 0.1, draws=50, sampled=0.05, hidden=True)
+    upload = fl.Release("upload", "gaussian", 1.0, 2.0, neighbours="replace one client")
     both = replace(upload, sample=training)
     for count in (1, 4):
         of_client, of_sample = Ledger((upload,) * count), Ledger((training,) * count)

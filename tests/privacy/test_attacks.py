@@ -14,23 +14,13 @@ from sklearn.metrics.pairwise import cosine_similarity
 from benchmarks.scalar_mask import unmask_scalar, unmasking_error
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy import attacks, audits
+from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.blinded_rows import (
     recover,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
-)
-from coterie.privacy.attacks.labels import (
-    label_shares,
-    label_shares_by_rows,
-    label_shares_from_bias,
-    last_bias,
-    pair_auc,
-    pair_correlation,
-    share_correlation,
-    similar_pairs,
-    top_label_hit_rate,
 )
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Attack
@@ -153,10 +143,10 @@ SPEC = ModelSpec(
 
 
 def test_the_last_bias_is_found():
-    assert last_bias(SPEC) == slice(16, 20)
-    assert last_bias(ModelSpec((Part("bias", (3,), "float32", "parameter", "shared", 0),))) == slice(0, 3)
+    assert labels.last_bias(SPEC) == slice(16, 20)
+    assert labels.last_bias(ModelSpec((Part("bias", (3,), "float32", "parameter", "shared", 0),))) == slice(0, 3)
     with pytest.raises(UserError, match=r"no parameter named '\*.bias'"):
-        last_bias(ModelSpec((Part("debias", (3,), "float32", "parameter", "shared", 0),)))
+        labels.last_bias(ModelSpec((Part("debias", (3,), "float32", "parameter", "shared", 0),)))
 
 
 def planted_biases(rng, n=25, classes=10):
@@ -169,10 +159,10 @@ def planted_biases(rng, n=25, classes=10):
 @pytest.mark.parametrize("seed", range(2))
 def test_planted_shares_come_back_exactly(seed):
     bias, counts, shares = planted_biases(np.random.default_rng(seed))
-    estimate = label_shares_from_bias(bias)
+    estimate = labels.label_shares_from_bias(bias)
     np.testing.assert_allclose(estimate, 0.37 * (shares - shares.mean(axis=0)), atol=1e-12)
-    assert share_correlation(estimate, counts).value == pytest.approx(1.0, abs=1e-12)
-    hits = top_label_hit_rate(estimate + 0.37 * shares.mean(axis=0), counts)
+    assert labels.share_correlation(estimate, counts).value == pytest.approx(1.0, abs=1e-12)
+    hits = labels.top_label_hit_rate(estimate + 0.37 * shares.mean(axis=0), counts)
     assert hits.value == 1.0
     assert hits.chance < 0.25
 
@@ -181,7 +171,7 @@ def test_whole_rows_are_cut_at_the_last_bias():
     bias, counts, _ = planted_biases(np.random.default_rng(0), classes=4)
     rows = np.random.default_rng(1).normal(size=(25, 24)) * 1e3
     rows[:, 16:20] = bias
-    assert share_correlation(label_shares(rows, SPEC), counts).value == pytest.approx(1.0)
+    assert labels.share_correlation(labels.label_shares(rows, SPEC), counts).value == pytest.approx(1.0)
 
 
 def adjusted_gradient(rng, shares, means, n=400):
@@ -210,18 +200,22 @@ def test_rows_show_label_shares_where_the_bias_is_blind():
     spec = ModelSpec(parts)
     assert np.abs(steps[:, -classes:]).max() < 1e-12
     noise = steps + 1e-9 * rng.normal(size=steps.shape)
-    assert abs(share_correlation(label_shares(noise, spec), counts).leak) < 3 / 30**0.5
+    assert abs(labels.share_correlation(labels.label_shares(noise, spec), counts).leak) < 3 / 30**0.5
     true = counts / counts.sum(axis=1, keepdims=True)
     lengths = true * np.linalg.norm(means - (true @ means)[:, None], axis=2)
     lengths /= np.linalg.norm(lengths, axis=1, keepdims=True)
-    np.testing.assert_allclose(label_shares_by_rows(steps, spec), label_shares_from_bias(lengths), atol=0.02)
-    assert share_correlation(label_shares_by_rows(noise, spec), counts).value > 0.8
+    np.testing.assert_allclose(
+        labels.label_shares_by_rows(steps, spec), labels.label_shares_from_bias(lengths), atol=0.02
+    )
+    assert labels.share_correlation(labels.label_shares_by_rows(noise, spec), counts).value > 0.8
 
 
 def test_rows_need_a_layer_with_one_for_each_class():
     with pytest.raises(UserError, match="no row of weights for each class"):
-        label_shares_by_rows(np.ones((2, 3)), ModelSpec((Part("bias", (3,), "float32", "parameter", "shared", 0),)))
-    assert (label_shares_by_rows(np.zeros((2, 24)), SPEC) == 0).all()
+        labels.label_shares_by_rows(
+            np.ones((2, 3)), ModelSpec((Part("bias", (3,), "float32", "parameter", "shared", 0),))
+        )
+    assert (labels.label_shares_by_rows(np.zeros((2, 24)), SPEC) == 0).all()
 
 
 def test_unrelated_biases_say_nothing():
@@ -230,9 +224,9 @@ def test_unrelated_biases_say_nothing():
     correlations, hits = [], []
     for _ in range(100):
         _, counts, _ = planted_biases(rng)
-        estimate = label_shares_from_bias(rng.normal(size=counts.shape))
-        correlations.append(share_correlation(estimate, counts))
-        hits.append(top_label_hit_rate(estimate, counts))
+        estimate = labels.label_shares_from_bias(rng.normal(size=counts.shape))
+        correlations.append(labels.share_correlation(estimate, counts))
+        hits.append(labels.top_label_hit_rate(estimate, counts))
     for results in (correlations, hits):
         gain = [r.value - r.chance for r in results]
         sd = np.mean([r.chance_sd for r in results])
@@ -242,8 +236,8 @@ def test_unrelated_biases_say_nothing():
 
 def test_chance_of_label_shares_is_that_of_all_permutations():
     bias, counts, _ = planted_biases(np.random.default_rng(3), n=5, classes=3)
-    estimate = label_shares_from_bias(bias + np.random.default_rng(4).normal(size=bias.shape) * 0.1)
-    for score in (share_correlation, top_label_hit_rate):
+    estimate = labels.label_shares_from_bias(bias + np.random.default_rng(4).normal(size=bias.shape) * 0.1)
+    for score in (labels.share_correlation, labels.top_label_hit_rate):
         all_orders = [score(estimate[list(p)], counts) for p in itertools.permutations(range(5))]
         values = [r.value for r in all_orders]
         assert np.mean(values) == pytest.approx(all_orders[0].chance, abs=1e-12)
@@ -254,10 +248,10 @@ def test_chance_of_label_shares_is_that_of_all_permutations():
 def test_correlation_is_pearson_s():
     rng = np.random.default_rng(0)
     bias, counts, shares = planted_biases(rng)
-    estimate = label_shares_from_bias(bias + rng.normal(size=bias.shape) * 0.1)
+    estimate = labels.label_shares_from_bias(bias + rng.normal(size=bias.shape) * 0.1)
     truth = shares - shares.mean(axis=0)
     expected = np.corrcoef(estimate.ravel(), truth.ravel())[0, 1]
-    assert share_correlation(estimate, counts).value == pytest.approx(expected)
+    assert labels.share_correlation(estimate, counts).value == pytest.approx(expected)
 
 
 # ---------------------------------------------------------------- similarity
@@ -265,17 +259,17 @@ def test_correlation_is_pearson_s():
 
 def test_similar_pairs_by_hand():
     phi = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1]])
-    np.testing.assert_allclose(similar_pairs(phi), [[1, 1 / 2, 0], [1 / 2, 1, 0], [0, 0, 1]])
+    np.testing.assert_allclose(labels.similar_pairs(phi), [[1, 1 / 2, 0], [1 / 2, 1, 0], [0, 0, 1]])
 
 
 def test_a_membership_that_follows_the_groups_gives_them_away():
     groups = np.repeat(np.arange(5), 4)
     phi = np.eye(5)[groups]
     counts = 10 * np.eye(10)[2 * groups] + 5 * np.eye(10)[2 * groups + 1]
-    pairs = similar_pairs(phi)
-    assert pair_auc(pairs, groups).value == 1.0
-    assert pair_correlation(pairs, counts).value == pytest.approx(1.0)
-    for result in (pair_auc(pairs, groups), pair_correlation(pairs, counts)):
+    pairs = labels.similar_pairs(phi)
+    assert labels.pair_auc(pairs, groups).value == 1.0
+    assert labels.pair_correlation(pairs, counts).value == pytest.approx(1.0)
+    for result in (labels.pair_auc(pairs, groups), labels.pair_correlation(pairs, counts)):
         assert result.leak == pytest.approx(1.0)
         assert 0 < result.chance_sd < 0.15
 
@@ -286,8 +280,8 @@ def test_random_memberships_are_at_chance():
     results = {"auc": [], "correlation": []}
     for _ in range(12):
         phi = np.eye(4)[rng.permutation(groups)]
-        results["auc"].append(pair_auc(similar_pairs(phi), groups))
-        results["correlation"].append(pair_correlation(similar_pairs(phi), np.eye(4)[groups]))
+        results["auc"].append(labels.pair_auc(labels.similar_pairs(phi), groups))
+        results["correlation"].append(labels.pair_correlation(labels.similar_pairs(phi), np.eye(4)[groups]))
     for found in results.values():
         sd = np.mean([r.chance_sd for r in found])
         assert abs(np.mean([r.value - r.chance for r in found])) < 3 * sd / 12**0.5
@@ -297,12 +291,12 @@ def test_random_memberships_are_at_chance():
 def test_scores_of_pairs_equal_the_libraries_own():
     rng = np.random.default_rng(0)
     groups, phi = rng.integers(0, 3, 15), rng.random((15, 4)) < 0.5
-    pairs, upper = similar_pairs(phi), np.triu_indices(15, 1)
+    pairs, upper = labels.similar_pairs(phi), np.triu_indices(15, 1)
     same_group = (groups[:, None] == groups)[upper]
-    assert pair_auc(pairs, groups).value == pytest.approx(roc_auc_score(same_group, pairs[upper]))
+    assert labels.pair_auc(pairs, groups).value == pytest.approx(roc_auc_score(same_group, pairs[upper]))
     counts = rng.integers(1, 9, size=(15, 6))
     expected = np.corrcoef(pairs[upper], cosine_similarity(counts)[upper])[0, 1]
-    assert pair_correlation(pairs, counts).value == pytest.approx(expected)
+    assert labels.pair_correlation(pairs, counts).value == pytest.approx(expected)
 
 
 # ---------------------------------------------------------------- masks and models
@@ -364,7 +358,9 @@ def test_a_shuffled_view_gives_the_shuffled_guess(seed):
     rng = np.random.default_rng(seed)
     rows, order = rng.integers(-99, 99, size=(12, 30)) / 64, rng.permutation(12)
     start = rng.integers(-99, 99, size=30) / 64
-    np.testing.assert_allclose(label_shares_from_bias(rows[order]), label_shares_from_bias(rows)[order], atol=1e-12)
+    np.testing.assert_allclose(
+        labels.label_shares_from_bias(rows[order]), labels.label_shares_from_bias(rows)[order], atol=1e-12
+    )
     np.testing.assert_allclose(recover(rows[order], start), recover(rows, start)[order], atol=1e-12)
     following = rows + rng.normal(size=rows.shape) * 0.01
     np.testing.assert_array_equal(relink(rows, following[order]), relink(rows, following)[order])
@@ -414,12 +410,12 @@ def test_every_attack_is_described_and_every_score_says_what_chance_gives():
         (lambda: relink(np.full((2, 3), np.nan), np.ones((2, 3))), "not finite"),
         (lambda: relink_by_profiles(np.zeros((1, 1)), np.zeros((1, 1))), "at least 2 clients"),
         (lambda: relink_accuracy(np.array([0]), np.array([-1]), 2), "no client took part in both"),
-        (lambda: label_shares_from_bias(np.ones(3)), "bias must be"),
-        (lambda: share_correlation(np.ones((2, 3)), np.ones((2, 3))), "no correlation exists"),
-        (lambda: top_label_hit_rate(np.ones((2, 3)), np.zeros((2, 3))), "every client needs a sample"),
-        (lambda: top_label_hit_rate(np.ones((2, 3)), -np.ones((2, 3))), "not be negative"),
-        (lambda: pair_auc(np.eye(4), np.zeros(4)), "ROC curve needs"),
-        (lambda: pair_correlation(np.eye(4), np.ones((4, 2))), "no similarity to find"),
+        (lambda: labels.label_shares_from_bias(np.ones(3)), "bias must be"),
+        (lambda: labels.share_correlation(np.ones((2, 3)), np.ones((2, 3))), "no correlation exists"),
+        (lambda: labels.top_label_hit_rate(np.ones((2, 3)), np.zeros((2, 3))), "every client needs a sample"),
+        (lambda: labels.top_label_hit_rate(np.ones((2, 3)), -np.ones((2, 3))), "not be negative"),
+        (lambda: labels.pair_auc(np.eye(4), np.zeros(4)), "ROC curve needs"),
+        (lambda: labels.pair_correlation(np.eye(4), np.ones((4, 2))), "no similarity to find"),
         (lambda: unmask_scalar(np.array([["a"]])), "array of numbers"),
         (lambda: unmasking_error(np.ones((1, 1)), np.zeros((1, 1))), "all models are 0"),
         (lambda: unmasking_error(np.array([[np.inf]]), np.ones((1, 1))), "NaN or infinity"),

@@ -13,22 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import coterie.method as fl
 from coterie.aggregation.contribution import contributed, contribution
 from coterie.baselines import fedavg, fedem, scaffold
 from coterie.privacy.attacks.active import ATTACKERS, KINDS, attacked, drawn, parse
 from coterie.privacy.attacks.active.deviations import cosine, instead_of, moved, noisy, within
 from coterie.privacy.attacks.active.samples import TARGET, Poison, backdoored, flipped, poisoned_fit, triggered
-from coterie.protocol.effects import Compute, Fit, Fitted, Local, OwnData
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Party, Work, on
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Common, Entry, Own, Roster
-from coterie.protocol.system import System
-from coterie.protocols.averaging import Averaging, Client, Server, Train, Update
 from coterie.runs.parties import dumped, restore
 from coterie.training.models import build
-from coterie.training.solvers import Sgd
 
 SIZE = 12
 TARGETS = planted([0, 0, 1, 1], SIZE)
@@ -65,7 +57,7 @@ def test_every_kind_is_parsed_with_its_usual_strength_and_with_another(name: str
     ],
 )
 def test_nonsense_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(fl.UserError, match=said):
         parse(text)
 
 
@@ -83,7 +75,7 @@ def test_attackers_follow_the_seed_alone_and_are_as_many_as_was_said() -> None:
 
 @pytest.mark.parametrize(("share", "said"), [(0.02, "is nobody"), (0.98, "is everybody")])
 def test_a_share_without_attackers_or_without_honest_clients_is_refused(share: float, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(fl.UserError, match=said):
         drawn(share, [f"client/{i}" for i in range(10)], 0)
     assert 0 < ATTACKERS < 1
 
@@ -166,13 +158,13 @@ def test_half_of_the_samples_get_the_trigger_and_the_target() -> None:
     assert (y == 5).all()
 
 
-def own_data(seed: int = 0, n: int = 30) -> OwnData:
+def own_data(seed: int = 0, n: int = 30) -> fl.OwnData:
     source = np.random.default_rng(seed)
     model = build("linear", (1, 4, 4), 3)
     x, y = source.normal(size=(n, 1, 4, 4)).astype(np.float32), source.integers(0, 3, n)
     for values in (x, y):
         values.setflags(write=False)
-    return OwnData(x, y, model)
+    return fl.OwnData(x, y, model)
 
 
 def test_a_poisoned_training_is_the_training_on_poisoned_samples() -> None:
@@ -181,7 +173,7 @@ def test_a_poisoned_training_is_the_training_on_poisoned_samples() -> None:
     from coterie.training.jobs import Job
 
     one, two = own_data(0), own_data(1, 20)
-    fit = Fit(one.model.initial(0), Sgd(0.1, 10), 2, 5)
+    fit = fl.Fit(one.model.initial(0), fl.Sgd(0.1, 10), 2, 5)
     poison = Poison("labels", 1.0, 0.0, 3)
     alone = poisoned_fit(one, poison, fit)
     labels = torch.from_numpy((one.y + 1) % 3)
@@ -190,17 +182,17 @@ def test_a_poisoned_training_is_the_training_on_poisoned_samples() -> None:
     assert alone.samples == 30
     together = poisoned_fit.many([one, two], [(poison, fit), (poison, fit)])
     np.testing.assert_allclose(together[0].weights, alone.weights, atol=1e-6)
-    diverging = replace(fit, solver=Sgd(1e30, 10))
-    with pytest.raises(PeerError, match="poisoned samples diverged"):
+    diverging = replace(fit, solver=fl.Sgd(1e30, 10))
+    with pytest.raises(fl.PeerError, match="poisoned samples diverged"):
         poisoned_fit(one, poison, diverging)
-    with pytest.raises(PeerError, match="poisoned samples diverged"):
+    with pytest.raises(fl.PeerError, match="poisoned samples diverged"):
         poisoned_fit.many([one, two], [(poison, fit), (poison, diverging)])
 
 
 # -- deviations --------------------------------------------------------------------------------------------------------
 
 
-def rounds_of(system: System, rounds: int = 3, **settings: Any) -> tuple[Rig, list[dict[str, Update]]]:
+def rounds_of(system: fl.System, rounds: int = 3, **settings: Any) -> tuple[Rig, list[dict[str, fl.Update]]]:
     """A run, and by client the updates that the server received in each round."""
     made = rig(system, TARGETS, delta=0.0, **settings)
     made.rounds(rounds)
@@ -244,7 +236,7 @@ def test_an_adapting_client_keeps_to_the_length_and_the_angle_of_an_honest_one()
     made, updates = rounds_of(ADAPTING, 4)
     start, last = made.common.initial, None
     for got in updates:
-        fit = Fit(start, made.config.solver(), made.owns[LIAR].epochs, 0)
+        fit = fl.Fit(start, made.config.solver(), made.owns[LIAR].epochs, 0)
         u, v = (Pulled({LIAR: sign * TARGETS[1]}).fit(LIAR, fit).weights - start for sign in (1, -1))
         sent = got[LIAR].weights - start
         if last is None:
@@ -281,41 +273,43 @@ def test_a_client_of_several_models_takes_each_for_what_became_of_it() -> None:
 def test_buffers_stay_as_they_are_trained() -> None:
     """A running variance below 0 would be refused."""
     parts = (
-        Part("weight", (4,), "float32", "parameter", "shared", 0),
-        Part("running_var", (2,), "float32", "buffer", "shared", 4),
+        fl.Part("weight", (4,), "float32", "parameter", "shared", 0),
+        fl.Part("running_var", (2,), "float32", "buffer", "shared", 4),
     )
-    party = bare(ModelSpec(parts, 1.0, outputs=2))
+    party = bare(fl.ModelSpec(parts, 1.0, outputs=2))
     start, trained = np.ones(6, np.float32), np.full(6, 2, np.float32)
     for text in ("sign_flip:3", "noise:1", "scale:9"):
-        work = instead_of(KINDS[parse(text).kind].deviation(parse(text)))[Fit](
-            party, Train(1, b"", start), Fit(start, Sgd(0.1, 1), 1, 0)
+        work = instead_of(KINDS[parse(text).kind].deviation(parse(text)))[fl.Fit](
+            party, fl.Train(1, b"", start), fl.Fit(start, fl.Sgd(0.1, 1), 1, 0)
         )
         next(work)
         with pytest.raises(StopIteration) as done:
-            work.send(Fitted(trained, 1, 1, 0.0))
+            work.send(fl.Fitted(trained, 1, 1, 0.0))
         sent = done.value.value.weights
         np.testing.assert_array_equal(sent[4:], 2)
         assert (sent[:4] != 2).all()
 
 
-def bare(spec: ModelSpec) -> Party:
-    common = Common(Roster(b"", (), b""), ("client/0",), spec, np.zeros((1, spec.size), np.float32), "paper", True)
-    return Client(Own("client/0", Randomness(0, True), samples=7), common, Averaging())
+def bare(spec: fl.ModelSpec) -> fl.Party:
+    common = fl.Common(
+        fl.Roster(b"", (), b""), ("client/0",), spec, np.zeros((1, spec.size), np.float32), "paper", True
+    )
+    return fl.AveragingClient(fl.Own("client/0", fl.Randomness(0, True), samples=7), common, fl.Averaging())
 
 
 # -- a leader's contribution -------------------------------------------------------------------------------------------
 
 
-class Leading(Client, role="client"):
+class Leading(fl.AveragingClient, role="client"):
     """Contributes a model of twos."""
 
-    @on(Train)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(fl.Train)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         found = yield from contributed(msg.weights, np.full(6, 2, np.float32))
-        return Update(msg.round, msg.spec, found, 1)
+        return fl.Update(msg.round, msg.spec, found, 1)
 
 
-LEADING = replace(fedavg.SYSTEM, parties=lambda config: {"server": Server, "client": Leading})
+LEADING = replace(fedavg.SYSTEM, parties=lambda config: {"server": fl.Server, "client": Leading})
 
 
 def led(text: str | None, rounds: int = 1) -> tuple[list[np.ndarray], list[Any]]:
@@ -324,18 +318,20 @@ def led(text: str | None, rounds: int = 1) -> tuple[list[np.ndarray], list[Any]]
     A poisoned training gives the opposite of what it starts from.
     """
     system = LEADING if text is None else attacked(LEADING, parse(text), ("client/0",))
-    entries = tuple(Entry(name, name.partition("/")[0], b"", b"") for name in ("server", "client/0"))
-    common = Common(Roster(b"", entries, b""), ("client/0",), spec_of(6), np.zeros((1, 6), np.float32), "paper", True)
-    party = system.make(Own("client/0", Randomness(0, True), samples=7), common, Averaging())
+    entries = tuple(fl.Entry(name, name.partition("/")[0], b"", b"") for name in ("server", "client/0"))
+    common = fl.Common(
+        fl.Roster(b"", entries, b""), ("client/0",), spec_of(6), np.zeros((1, 6), np.float32), "paper", True
+    )
+    party = system.make(fl.Own("client/0", fl.Randomness(0, True), samples=7), common, fl.Averaging())
     found, effects = [], []
     for r in range(rounds):
-        work = party.handlers[Train].run(party, Train(r + 1, b"", np.full(6, r / 2, np.float32)), "server")
+        work = party.handlers[fl.Train].run(party, fl.Train(r + 1, b"", np.full(6, r / 2, np.float32)), "server")
         result = None
         try:
             while True:
                 effects.append(effect := work.send(result))
-                result = Fitted(-effect.arguments[1].weights, 1, 1, 0.0) if isinstance(effect, Local) else None
-                if isinstance(effect, Compute):
+                result = fl.Fitted(-effect.arguments[1].weights, 1, 1, 0.0) if isinstance(effect, fl.Local) else None
+                if isinstance(effect, fl.Compute):
                     result = effect.function(*effect.arguments)
         except StopIteration as done:
             found.append(done.value.weights)
@@ -359,7 +355,7 @@ def test_a_leader_that_attacks_contributes_what_a_client_would_send() -> None:
 @pytest.mark.parametrize("text", ["label_flip", "backdoor"])
 def test_a_leader_trains_its_clusters_model_on_poisoned_samples(text: str) -> None:
     (found,), (effect,) = led(text)
-    assert isinstance(effect, Local)
+    assert isinstance(effect, fl.Local)
     assert effect.name == poisoned_fit.name
     np.testing.assert_array_equal(effect.arguments[1].weights, 2)
     np.testing.assert_array_equal(found, -2)
@@ -380,19 +376,19 @@ def test_a_leader_adapts_to_how_the_global_model_moved() -> None:
 def test_a_refused_effect_of_an_attacker_is_its_handlers_concern() -> None:
     """An attacker whose poisoned training diverges sends nothing, and the round goes on."""
     made = rig(attacked(fedavg.SYSTEM, parse("label_flip"), (LIAR,)), TARGETS, delta=0.0)
-    usual = made.transport.effects.table[Local]
+    usual = made.transport.effects.table[fl.Local]
 
     def refusing(wanted: Any) -> list[Any]:
-        return [PeerError("diverged") if p == LIAR else usual([(p, e)])[0] for p, e in wanted]
+        return [fl.PeerError("diverged") if p == LIAR else usual([(p, e)])[0] for p, e in wanted]
 
-    made.transport.effects.table[Local] = refusing
+    made.transport.effects.table[fl.Local] = refusing
     assert made.round(1)["participants"] == 3
     assert list(made.refused) == ["client/Train: diverged"]
 
 
 def test_other_effects_pass_through() -> None:
-    act = instead_of(lambda *_: pytest.fail("no training here"))[Compute]
-    work = act(bare(spec_of(6)), Train(1, b"", np.zeros(1, np.float32)), Compute(max, (1, 2)))
+    act = instead_of(lambda *_: pytest.fail("no training here"))[fl.Compute]
+    work = act(bare(spec_of(6)), fl.Train(1, b"", np.zeros(1, np.float32)), fl.Compute(max, (1, 2)))
     assert next(work).function is max
     with pytest.raises(StopIteration) as done:
         work.send(2)

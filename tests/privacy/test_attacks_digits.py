@@ -14,15 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.scalar_mask import unmask_scalar, unmasking_error
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.spectral import soft_spectral
+from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.blinded_rows import recover, recovery_error, relink, relink_accuracy, relink_by_profiles
-from coterie.privacy.attacks.labels import (
-    label_shares,
-    pair_auc,
-    pair_correlation,
-    share_correlation,
-    similar_pairs,
-    top_label_hit_rate,
-)
 from coterie.protocol.model_spec import ModelSpec, Part
 
 CLIENTS, ROUNDS = 30, 4
@@ -121,8 +114,8 @@ def test_a_sketch_of_16_numbers_is_enough_to_find_the_groups(grouped):
 def test_the_business_server_reads_similarity_off_phi(grouped):
     for history in grouped:
         phi = soft_spectral(history.rounds[0], 5).membership
-        assert pair_auc(similar_pairs(phi), history.groups).value > 0.95
-        assert pair_correlation(similar_pairs(phi), history.counts).value > 0.9
+        assert labels.pair_auc(labels.similar_pairs(phi), history.groups).value > 0.95
+        assert labels.pair_correlation(labels.similar_pairs(phi), history.counts).value > 0.9
 
 
 def test_shuffled_clients_are_re_linked(uneven):
@@ -154,13 +147,13 @@ def test_clients_of_another_training_are_not_re_linked(uneven):
 def test_the_last_bias_tells_the_labels(uneven):
     for seed, history in enumerate(uneven):
         rows, order = blinded(history.rounds[0], np.random.default_rng(seed))
-        estimate, counts = label_shares(rows, SPEC), history.counts[order]
-        correlation, top = share_correlation(estimate, counts), top_label_hit_rate(estimate, counts)
+        estimate, counts = labels.label_shares(rows, SPEC), history.counts[order]
+        correlation, top = labels.share_correlation(estimate, counts), labels.top_label_hit_rate(estimate, counts)
         assert correlation.value > 0.7
         assert correlation.value > 10 * correlation.chance_sd
         assert top.value > 0.5
         assert top.value > top.chance + 5 * top.chance_sd
-        control = share_correlation(estimate, np.roll(counts, 1, axis=0))  # everybody judged by a neighbour
+        control = labels.share_correlation(estimate, np.roll(counts, 1, axis=0))  # everybody judged by a neighbour
         assert abs(control.value) < 4 * control.chance_sd
 
 

@@ -7,17 +7,7 @@ import pytest
 
 from coterie.clustering import evidence
 from coterie.clustering.evidence import DIMENSION, ResidualSpread, twisted
-from coterie.privacy.attacks.hidden_groups import (
-    agreement,
-    bits_read,
-    by_names,
-    groups_found,
-    linked,
-    members_found,
-    planted_row,
-    sides,
-    update_cosine,
-)
+from coterie.privacy.attacks import hidden_groups
 from coterie.protocol.errors import UserError
 
 CLIENTS, GROUPS, LENGTH = 24, 4, 30
@@ -37,15 +27,15 @@ def counts(there: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def test_counts_show_groups_once_there_are_as_many_rounds_as_clients() -> None:
     there, groups, _ = played(40)
-    found = groups_found(by_names(there, counts(there, groups)), groups)
+    found = hidden_groups.groups_found(hidden_groups.by_names(there, counts(there, groups)), groups)
     assert (found.value, found.chance) == (1.0, pytest.approx(1 / GROUPS))
-    few = groups_found(by_names(there[:8], counts(there, groups)[:8]), groups)
+    few = hidden_groups.groups_found(hidden_groups.by_names(there[:8], counts(there, groups)[:8]), groups)
     assert 0.3 < few.value < 0.9
 
 
 def test_counts_of_other_rounds_show_nothing() -> None:
     found = [
-        groups_found(by_names(there, counts(played(40, seed + 100)[0], groups)), groups)
+        hidden_groups.groups_found(hidden_groups.by_names(there, counts(played(40, seed + 100)[0], groups)), groups)
         for seed in range(10)
         for there, groups, _ in [played(40, seed)]
     ]
@@ -56,29 +46,29 @@ def test_sums_show_members_and_their_updates() -> None:
     there, groups, updates = played(60)
     member = groups == 1
     sums = there[:, member] @ updates[member]
-    parts = by_names(there, sums)
+    parts = hidden_groups.by_names(there, sums)
     true = updates * member[:, None]
     true -= true.mean(axis=0)  # as many clients in every round: what all have in common does not show
     assert np.linalg.norm(parts - true) < 0.1 * np.linalg.norm(true)
-    alike = by_names(there, sums, alike=True)
-    assert members_found(alike, sums, member).value == 1
-    assert members_found(alike, sums, np.roll(member, 1)).leak < 0.9
+    alike = hidden_groups.by_names(there, sums, alike=True)
+    assert hidden_groups.members_found(alike, sums, member).value == 1
+    assert hidden_groups.members_found(alike, sums, np.roll(member, 1)).leak < 0.9
 
 
 def test_without_absences_there_is_nothing_to_compare() -> None:
     with pytest.raises(UserError, match="the same clients were added in all rounds"):
-        by_names(np.ones((5, 3)), np.random.default_rng(0).normal(size=(5, 2)))
+        hidden_groups.by_names(np.ones((5, 3)), np.random.default_rng(0).normal(size=(5, 2)))
     with pytest.raises(UserError, match="all clients are of one group"):
-        members_found(np.ones((3, 2)), np.ones((4, 2)), np.ones(3, bool))
+        hidden_groups.members_found(np.ones((3, 2)), np.ones((4, 2)), np.ones(3, bool))
 
 
 def test_the_cosine_of_a_guess_is_compared_with_the_other_members() -> None:
     rows = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    found = update_cosine([np.array([3.0, 0.0]), np.array([0.0, 2.0])], [rows, rows], [0, 0])
+    found = hidden_groups.update_cosine([np.array([3.0, 0.0]), np.array([0.0, 2.0])], [rows, rows], [0, 0])
     assert (found.value, found.n) == (0.5, 2)
     assert found.chance == pytest.approx((0 - 1 + 1 + 0) / 4)
     with pytest.raises(UserError, match="no other member"):
-        update_cosine([rows[0]], [rows[:1]], [0])
+        hidden_groups.update_cosine([rows[0]], [rows[:1]], [0])
 
 
 def test_the_outcomes_of_comparisons_are_counted_by_hand() -> None:
@@ -89,22 +79,22 @@ def test_the_outcomes_of_comparisons_are_counted_by_hand() -> None:
         ([(1, (0,), (2,)), (-1, (0,), (1,))], False),
     ]
     expected = np.array([[0.0, 1.0, -1.0], [1.0, 0.0, -1.0], [-1.0, -1.0, 0.0]])
-    assert (sides(outcomes, 3) == expected).all()
-    assert agreement(outcomes, np.array([0, 0, 1])) == pytest.approx([2 / 3] * 3)
-    assert agreement(outcomes, np.array([0, 1, 0])) == pytest.approx([-2 / 3, 0, 0])
+    assert (hidden_groups.sides(outcomes, 3) == expected).all()
+    assert hidden_groups.agreement(outcomes, np.array([0, 0, 1])) == pytest.approx([2 / 3] * 3)
+    assert hidden_groups.agreement(outcomes, np.array([0, 1, 0])) == pytest.approx([-2 / 3, 0, 0])
 
 
 def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:
     labels, scores = np.repeat([0, 1, 2], 20), np.random.default_rng(1).normal(size=60)
-    assert linked(scores, scores**3, labels).leak == 1
-    constant = linked(np.zeros(60), np.zeros(60), labels)
+    assert hidden_groups.linked(scores, scores**3, labels).leak == 1
+    constant = hidden_groups.linked(np.zeros(60), np.zeros(60), labels)
     assert constant.chance == pytest.approx(3 / 60)
     assert abs(constant.value - constant.chance) < 3 * constant.chance_sd
 
 
 def test_chance_links_a_group_of_one_always() -> None:
     labels, draw = np.repeat([0, 1, 2], [20, 1, 3]), np.random.default_rng(2)
-    found = [linked(*draw.normal(size=(2, 24)), labels) for _ in range(2000)]
+    found = [hidden_groups.linked(*draw.normal(size=(2, 24)), labels) for _ in range(2000)]
     values = [one.value for one in found]
     assert np.mean(values) == pytest.approx(found[0].chance, abs=0.005)
     assert np.std(values) == pytest.approx(found[0].chance_sd, rel=0.06)
@@ -114,7 +104,7 @@ def test_chance_links_a_group_of_one_always() -> None:
 def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
     """Whatever else a client has, its gain with the row says whether it has the label, from one sample on."""
     of, rng = ResidualSpread(np.full(4, ratio), np.ones(4)), np.random.default_rng(0)
-    row = twisted(planted_row(2, of, 100.0)[None])[0]
+    row = twisted(hidden_groups.planted_row(2, of, 100.0)[None])[0]
     for held in (0, 1, 2, 3, 10, 100, evidence.MOST):
         counts = rng.integers(0, 40, 4)
         counts[2] = held
@@ -125,7 +115,7 @@ def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
 
 def test_bits_that_are_all_read_or_all_guessed() -> None:
     truth = np.array([True] * 5 + [False] * 5)
-    assert bits_read(truth, truth, "bits").leak == 1
-    constant = bits_read(np.ones(10, bool), truth, "bits")
+    assert hidden_groups.bits_read(truth, truth, "bits").leak == 1
+    constant = hidden_groups.bits_read(np.ones(10, bool), truth, "bits")
     assert (constant.value, constant.leak) == (0.5, 0)
     assert constant.metric == "bits read (share)"

@@ -12,15 +12,7 @@ import pytest
 
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.privacy.attacks.identity import (
-    change_posterior,
-    cluster_posterior,
-    estimated_sizes,
-    expected_accuracy,
-    expected_after_change,
-    expected_by_estimates,
-    identity_accuracy,
-)
+from coterie.privacy.attacks import identity
 from coterie.protocol.errors import UserError
 
 LAW = IdentityLaw(5, 0.5, 2)
@@ -41,7 +33,7 @@ def test_the_posterior_after_changes_is_that_of_all_ways() -> None:
         m = int(source.integers(1, min(k, 4) + 1))
         sets = (source.random((m, k)) < 0.6).astype(int)
         try:
-            posterior = change_posterior(sets)
+            posterior = identity.change_posterior(sets)
         except UserError:
             continue
         assert posterior == pytest.approx(by_listing(sets))
@@ -50,9 +42,9 @@ def test_the_posterior_after_changes_is_that_of_all_ways() -> None:
 
 
 def test_what_is_in_one_set_only_is_likelier() -> None:
-    posterior = change_posterior(np.array([[1, 1, 0, 0], [0, 1, 1, 0]]))
+    posterior = identity.change_posterior(np.array([[1, 1, 0, 0], [0, 1, 1, 0]]))
     assert posterior.tolist() == pytest.approx(np.array([[2 / 3, 1 / 3, 0, 0], [0, 1 / 3, 2 / 3, 0]]))
-    alone = change_posterior(np.array([[0, 1, 1]]))
+    alone = identity.change_posterior(np.array([[0, 1, 1]]))
     assert alone.tolist() == pytest.approx(np.array([[0, 0.5, 0.5]]))
 
 
@@ -79,7 +71,7 @@ def test_the_closed_form_after_a_change_is_that_of_all_pairs(k: int, p: float, l
                 seen += wa * wb
                 scores += wa * wb * np.array([score, score**2, score])
     first, second, drawn = scores / seen
-    expected = expected_after_change(IdentityLaw(k, p, least))
+    expected = identity.expected_after_change(IdentityLaw(k, p, least))
     assert expected.accuracy == pytest.approx(first)
     assert (expected.sd, expected.drawn_sd) == pytest.approx(
         (math.sqrt(second - first**2), math.sqrt(drawn - first**2))
@@ -88,12 +80,12 @@ def test_the_closed_form_after_a_change_is_that_of_all_pairs(k: int, p: float, l
 
 def test_what_are_no_sets_of_a_client_is_refused() -> None:
     with pytest.raises(UserError, match="no different clusters"):
-        change_posterior(np.array([[1, 0, 0], [0, 0, 0]]))
+        identity.change_posterior(np.array([[1, 0, 0], [0, 0, 0]]))
 
 
 def test_where_all_sets_are_alike_no_change_is_seen() -> None:
     with pytest.raises(UserError, match="no change can be seen"):
-        expected_after_change(IdentityLaw(3, 0.5, 3))
+        identity.expected_after_change(IdentityLaw(3, 0.5, 3))
 
 
 def test_the_closed_form_with_estimated_sizes_is_that_of_many_rounds() -> None:
@@ -101,9 +93,9 @@ def test_the_closed_form_with_estimated_sizes_is_that_of_many_rounds() -> None:
     truth, source, off, naive = np.arange(60) % 5, np.random.default_rng(3), [], []
     for _ in range(40):
         sets, _ = coin_sets(LAW, truth, source.bytes)
-        sizes = estimated_sizes(sets, LAW.p_correct())
-        result = identity_accuracy(cluster_posterior(sets, sizes), truth, sizes)
-        off.append(result.value - expected_by_estimates(LAW, sets, truth).accuracy)
-        naive.append(result.value - expected_accuracy(LAW, sizes, np.ones(5)).accuracy)
+        sizes = identity.estimated_sizes(sets, LAW.p_correct())
+        result = identity.identity_accuracy(identity.cluster_posterior(sets, sizes), truth, sizes)
+        off.append(result.value - identity.expected_by_estimates(LAW, sets, truth).accuracy)
+        naive.append(result.value - identity.expected_accuracy(LAW, sizes, np.ones(5)).accuracy)
     assert abs(np.mean(off)) < 3 * np.std(off) / math.sqrt(40)
     assert np.mean(naive) < -3 * np.std(naive) / math.sqrt(40)

@@ -11,16 +11,7 @@ from federation import Rig, planted
 from pafed_parts import mistrusting, paf, service_key, small_keys
 
 from coterie.crypto import ckks
-from coterie.privacy.attacks.key_in_sum import (
-    LEAST,
-    KeyThief,
-    coefficients,
-    forged,
-    key_agreement,
-    key_coefficients,
-    read_key,
-    rebuilt,
-)
+from coterie.privacy.attacks import key_in_sum
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.effects import Encrypt, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, UserError
@@ -42,12 +33,12 @@ def key() -> Any:
     return ckks.keygen("insecure-1024-deep", allow_insecure=True)
 
 
-def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tuple[Rig, KeyThief]:
+def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tuple[Rig, key_in_sum.KeyThief]:
     """A federation whose first client is a thief. Rings of 1,024 spread the others' changes over fewer coefficients
     than those of 8,192, and so they hide more of K s: hence a larger K than the default.
     """
     run = paf(targets, **{"emulated": False, **options})
-    thief = KeyThief(run.common.spec, share=4, late=late)
+    thief = key_in_sum.KeyThief(run.common.spec, share=4, late=late)
     wrap(run.party("client/0"), thief.between)
     run.links.delays.least["client/0"] = late
     return run, thief
@@ -57,7 +48,7 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
 
 
 def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
-    truth = key_coefficients(key)
+    truth = key_in_sum.key_coefficients(key)
     assert set(truth) == {-1, 0, 1}
     limbs = key.parameters.levels + 1
     np.testing.assert_array_equal(
@@ -67,41 +58,45 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
 
 def test_a_forged_vector_looks_fresh_and_opens_to_the_key_in_one_place(key: Any) -> None:
     values = np.random.default_rng(1).normal(0, 0.01, 3 * N)
-    vector = forged(key.public.encrypt(values), 1)
+    vector = key_in_sum.forged(key.public.encrypt(values), 1)
     fresh = key.public.from_bytes(vector.to_bytes(), 3 * N, terms=1, blinded=0, form=key.public.fresh)
     added = key.decrypt(fresh) - values
     np.testing.assert_allclose(added[[*range(N), *range(2 * N, 3 * N)]], 0, atol=1e-5)
-    np.testing.assert_allclose(LEAST * coefficients(added[N : 2 * N], key.parameters), key_coefficients(key), atol=1e-3)
+    np.testing.assert_allclose(
+        key_in_sum.LEAST * key_in_sum.coefficients(added[N : 2 * N], key.parameters),
+        key_in_sum.key_coefficients(key),
+        atol=1e-3,
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.08, -0.3])
 def test_the_key_is_read_whatever_the_factor_and_the_mean(key: Any, factor: float) -> None:
     """Noise of a ninth of the unit; a mean that spoils three coefficients; K s may come in negative, too."""
-    truth, public = key_coefficients(key), key.public
-    unit = factor / LEAST
-    added = key.decrypt(forged(public.encrypt(np.zeros(N)), 0)) * factor
+    truth, public = key_in_sum.key_coefficients(key), key.public
+    unit = factor / key_in_sum.LEAST
+    added = key.decrypt(key_in_sum.forged(public.encrypt(np.zeros(N)), 0)) * factor
     noise = np.random.default_rng(2).normal(0, abs(unit) / 9 * np.sqrt(N / 2), N)
-    guess, found = read_key(added + noise + 0.9 * abs(unit), public)
+    guess, found = key_in_sum.read_key(added + noise + 0.9 * abs(unit), public)
     np.testing.assert_array_equal(guess, truth)
     update = np.random.default_rng(3).normal(0, 0.1, 2 * N)
     np.testing.assert_allclose(found.decrypt(public.encrypt(update)), update, atol=1e-5)
 
 
 def test_what_holds_no_key_gives_none(key: Any) -> None:
-    guess, found = read_key(np.random.default_rng(4).normal(size=N), key.public)
+    guess, found = key_in_sum.read_key(np.random.default_rng(4).normal(size=N), key.public)
     assert found is None
-    agreement = key_agreement(guess, key_coefficients(key))
+    agreement = key_in_sum.key_agreement(guess, key_in_sum.key_coefficients(key))
     assert abs(agreement.value - agreement.chance) < 0.1
-    assert read_key(np.zeros(N), key.public)[1] is None
+    assert key_in_sum.read_key(np.zeros(N), key.public)[1] is None
 
 
 def test_the_public_key_tells_a_right_guess_from_one_that_is_wrong_once(key: Any) -> None:
-    truth = key_coefficients(key)
-    assert rebuilt(truth, key.public) is not None
+    truth = key_in_sum.key_coefficients(key)
+    assert key_in_sum.rebuilt(truth, key.public) is not None
     wrong = truth.copy()
     wrong[5] += 1
-    assert rebuilt(wrong, key.public) is None
-    assert key_agreement(wrong, truth).value == 1 - 1 / N
+    assert key_in_sum.rebuilt(wrong, key.public) is None
+    assert key_in_sum.key_agreement(wrong, truth).value == 1 - 1 / N
 
 
 # -- a federation ------------------------------------------------------------------------------------------------------
@@ -129,7 +124,7 @@ def test_one_client_alone_gets_the_helpers_key(settings: dict[str, Any]) -> None
     assert thief.round == asked[1]
     key, truth = thief.key, service_key(run)
     assert key is not None
-    np.testing.assert_array_equal(key_coefficients(key), key_coefficients(truth))
+    np.testing.assert_array_equal(key_in_sum.key_coefficients(key), key_in_sum.key_coefficients(truth))
     updates = [(seen.src, truth.public.from_bytes(update.cipher)) for seen, update in run.view(HUB).messages(Update)]
     others = [vector for name, vector in updates if name != "client/0"]
     assert len({name for name, _ in updates}) == 6
@@ -149,13 +144,13 @@ def test_its_update_may_come_late() -> None:
     assert came.index(("client/0", 1)) > came.index(("client/3", 1))
     assert ("client/3", 2) in came[: came.index(("client/0", 2))]
     assert (thief.forged_in, thief.round) == ([1], 3)  # in round 2 it waits
-    np.testing.assert_array_equal(thief.guess, key_coefficients(service_key(run)))
+    np.testing.assert_array_equal(thief.guess, key_in_sum.key_coefficients(service_key(run)))
 
 
 def test_a_thief_that_reads_nothing_puts_in_more() -> None:
     """Up to a bound; here its update is lost on the way."""
     run, _ = robbed(delta=0.0)
-    thief = KeyThief(run.common.spec)
+    thief = key_in_sum.KeyThief(run.common.spec)
     weights = np.random.default_rng(0)
     shares = []
     for r in range(1, 6):

@@ -15,23 +15,10 @@ from scipy.optimize import minimize
 from coterie.data.partition import label_counts, partition
 from coterie.data.sources import load
 from coterie.dp.gaussian import clipped, mean_sensitivity, noise_multiplier, noised
+from coterie.privacy import measures
+from coterie.privacy.attacks import sparsity
 from coterie.privacy.attacks.labels import label_entropy, rank_correlation, share_correlation, top_label_hit_rate
 from coterie.privacy.attacks.result import handed_out
-from coterie.privacy.attacks.sparsity import (
-    by_cluster,
-    class_means,
-    shares_by_nnls,
-    total_variation,
-    unnamed_total_variation,
-)
-from coterie.privacy.measures import (
-    Auxiliary,
-    by_shares,
-    by_unnamed_shares,
-    floors,
-    memberships,
-    selections,
-)
 from coterie.protocol.errors import UserError
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -57,13 +44,13 @@ def planted(n: int, seed: int, beta: float = 0.3, spread: float = 0.0) -> tuple[
 @given(st.integers(0, 10**6))
 def test_mixtures_are_taken_apart_exactly(seed: int) -> None:
     counts, means, vectors = planted(6, seed)
-    np.testing.assert_allclose(shares_by_nnls(vectors, means), counts / 60, atol=1e-4)
+    np.testing.assert_allclose(sparsity.shares_by_nnls(vectors, means), counts / 60, atol=1e-4)
 
 
 def test_the_estimate_is_the_nearest_mixture() -> None:
     """Against a general minimiser over the simplex, for vectors that are no mixtures."""
     _, means, vectors = planted(8, 3, spread=0.3)
-    found = shares_by_nnls(vectors, means)
+    found = sparsity.shares_by_nnls(vectors, means)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-9)
     assert (found >= 0).all()
     for row, vector in zip(found, vectors, strict=True):
@@ -79,7 +66,7 @@ def test_the_estimate_is_the_nearest_mixture() -> None:
 
 def test_class_means_are_means_and_unknown_for_absent_classes() -> None:
     rows, labels = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([2, 0, 2])
-    means = class_means(rows, labels, 4)
+    means = sparsity.class_means(rows, labels, 4)
     np.testing.assert_array_equal(means[[0, 2]], [[0.0, 1.0], [1.0, 0.5]])
     assert np.isnan(means[[1, 3]]).all()
 
@@ -87,7 +74,7 @@ def test_class_means_are_means_and_unknown_for_absent_classes() -> None:
 def test_a_class_without_a_known_mean_gets_no_share() -> None:
     counts, means, vectors = planted(6, 1)
     means[2] = np.nan
-    found = shares_by_nnls(vectors, means)
+    found = sparsity.shares_by_nnls(vectors, means)
     assert (found[:, 2] == 0).all()
     rest = counts[:, 2] == 0
     np.testing.assert_allclose(found[rest], counts[rest] / 60, atol=1e-4)
@@ -95,7 +82,7 @@ def test_a_class_without_a_known_mean_gets_no_share() -> None:
 
 def test_dead_channels_and_alike_classes_have_a_defined_result() -> None:
     alike = np.ones((3, 4))
-    found = shares_by_nnls(np.zeros((2, 4)), alike)
+    found = sparsity.shares_by_nnls(np.zeros((2, 4)), alike)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
@@ -103,8 +90,8 @@ def test_dead_channels_and_alike_classes_have_a_defined_result() -> None:
 def test_hostile_input_is_refused() -> None:
     _, means, vectors = planted(4, 0)
     for call in (
-        lambda: shares_by_nnls(vectors, np.full_like(means, np.nan)),
-        lambda: shares_by_nnls(np.where(vectors > 0.5, np.nan, vectors), means),
+        lambda: sparsity.shares_by_nnls(vectors, np.full_like(means, np.nan)),
+        lambda: sparsity.shares_by_nnls(np.where(vectors > 0.5, np.nan, vectors), means),
         lambda: label_entropy(np.zeros((2, 3))),
         lambda: rank_correlation(np.ones(5), np.arange(5), "samples"),
         lambda: rank_correlation(np.arange(2), np.arange(2), "samples"),
@@ -118,7 +105,7 @@ def test_hostile_input_is_refused() -> None:
 
 
 def test_total_variation_of_a_hand_checked_toy() -> None:
-    result = total_variation(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[1, 1], [1, 3]]), np.array([3, 1]))
+    result = sparsity.total_variation(np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[1, 1], [1, 3]]), np.array([3, 1]))
     assert (result.value, result.perfect, result.n) == (pytest.approx((0.5 + 0.25) / 2), 0.0, 2)
     assert result.chance == pytest.approx((0.25 + 0.5) / 2)  # of 3/4, 1/4 for both
     assert result.leak == pytest.approx(0.0)
@@ -134,14 +121,14 @@ def test_luck_is_that_of_all_orders() -> None:
 
 def test_unnamed_estimates_are_matched_as_well_as_any_order_matches_them() -> None:
     counts, means, vectors = planted(5, 2, spread=0.2)
-    estimate = shares_by_nnls(vectors, means)
+    estimate = sparsity.shares_by_nnls(vectors, means)
     apart = [
         np.abs(counts / 60 - estimate[list(order)]).sum(axis=1).mean() / 2 for order in itertools.permutations(range(5))
     ]
     shuffled = estimate[[3, 0, 4, 2, 1]]
-    results = [unnamed_total_variation(some, counts, np.ones(CLASSES)) for some in (estimate, shuffled)]
+    results = [sparsity.unnamed_total_variation(some, counts, np.ones(CLASSES)) for some in (estimate, shuffled)]
     assert results[0].value == pytest.approx(results[1].value) == pytest.approx(min(apart))
-    assert results[0].chance <= total_variation(estimate, counts, np.ones(CLASSES)).chance + 1e-12
+    assert results[0].chance <= sparsity.total_variation(estimate, counts, np.ones(CLASSES)).chance + 1e-12
 
 
 def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
@@ -150,7 +137,7 @@ def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
     for seed in range(20):
         counts, _, _ = planted(30, seed, beta=0.1)
         guess = np.random.default_rng(seed + 99).permuted(counts / 60, axis=1)
-        result = unnamed_total_variation(guess, counts, np.ones(CLASSES))
+        result = sparsity.unnamed_total_variation(guess, counts, np.ones(CLASSES))
         gaps.append((result.value - result.chance) / result.chance_sd)
     assert abs(np.mean(gaps)) < 3 / np.sqrt(len(gaps)) * 1.5
 
@@ -158,10 +145,10 @@ def test_unnamed_estimates_that_know_nothing_are_at_chance() -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.1])
 def test_clusters_of_one_give_names_and_one_cluster_the_mean(spread: float) -> None:
     _, means, vectors = planted(9, 4, spread=spread)
-    estimate = shares_by_nnls(vectors, means)
-    np.testing.assert_allclose(by_cluster(estimate, np.arange(9)), estimate)
-    np.testing.assert_allclose(by_cluster(estimate, np.zeros(9)), np.tile(estimate.mean(axis=0), (9, 1)))
-    two = by_cluster(estimate, np.array([7] * 4 + [3] * 5))
+    estimate = sparsity.shares_by_nnls(vectors, means)
+    np.testing.assert_allclose(sparsity.by_cluster(estimate, np.arange(9)), estimate)
+    np.testing.assert_allclose(sparsity.by_cluster(estimate, np.zeros(9)), np.tile(estimate.mean(axis=0), (9, 1)))
+    two = sparsity.by_cluster(estimate, np.array([7] * 4 + [3] * 5))
     np.testing.assert_allclose(two[[0, 8]], [estimate[:4].mean(axis=0), estimate[4:].mean(axis=0)])
 
 
@@ -183,16 +170,16 @@ def test_entropy_and_rank_correlation() -> None:
 
 def test_an_audit_names_each_party_and_what_it_finds() -> None:
     counts, means, vectors = planted(12, 5)
-    auxiliary = Auxiliary(means, counts.sum(axis=0))
+    auxiliary = measures.Auxiliary(means, counts.sum(axis=0))
     estimate = auxiliary.shares(vectors)
     clusters = np.arange(12) % 3
     found = [
-        *by_shares("server", estimate, auxiliary.prior, counts),
-        by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
-        *by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
-        *memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
-        *selections("server", counts[:, 0], counts[:, 0], counts),
-        *floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),
+        *measures.by_shares("server", estimate, auxiliary.prior, counts),
+        measures.by_unnamed_shares("helper", estimate, auxiliary.prior, counts),
+        *measures.by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
+        *measures.memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
+        *measures.selections("server", counts[:, 0], counts[:, 0], counts),
+        *measures.floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),
     ]
     by_name = {f"{one.who}: {one.what}": one for one in found}
     assert by_name["server: label shares"].result.leak > 0.99
@@ -209,16 +196,16 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
 def test_what_an_attacker_knows_beforehand_comes_of_its_own_samples() -> None:
     _, _, vectors = planted(6, 0)
     labels = np.array([0, 1, 1, 4, 4, 4])
-    known = Auxiliary.of(vectors, labels, CLASSES)
-    np.testing.assert_array_equal(known.means, class_means(vectors, labels, CLASSES))
+    known = measures.Auxiliary.of(vectors, labels, CLASSES)
+    np.testing.assert_array_equal(known.means, sparsity.class_means(vectors, labels, CLASSES))
     np.testing.assert_array_equal(known.prior, [1, 2, 0, 0, 3])
 
 
 def test_an_audit_of_what_cannot_be_attacked_says_why() -> None:
     counts, means, vectors = planted(4, 0)
     with pytest.raises(UserError, match="class means"):
-        Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)).shares(vectors)
-    (few,) = memberships("server", np.zeros(2), [0, 1], counts, None)
+        measures.Auxiliary(np.full_like(means, np.nan), np.ones(CLASSES)).shares(vectors)
+    (few,) = measures.memberships("server", np.zeros(2), [0, 1], counts, None)
     assert few.result is None
 
 
@@ -247,8 +234,8 @@ def federation(data: str, clients: int, samples: int, public: int, beta: float, 
 
 def attacked(sent: Array, auxiliary: Array, labels: Array, counts: Array) -> tuple[float, float, float, float]:
     """Total variation, its chance, top labels guessed, correlation."""
-    estimate = shares_by_nnls(sent, class_means(auxiliary, labels, counts.shape[1]))
-    apart = total_variation(estimate, counts, np.bincount(labels, minlength=counts.shape[1]))
+    estimate = sparsity.shares_by_nnls(sent, sparsity.class_means(auxiliary, labels, counts.shape[1]))
+    apart = sparsity.total_variation(estimate, counts, np.bincount(labels, minlength=counts.shape[1]))
     hits, correlation = top_label_hit_rate(estimate, counts), share_correlation(estimate, counts)
     return apart.value, apart.chance, hits.value, correlation.value
 

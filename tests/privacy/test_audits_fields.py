@@ -14,18 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 import coterie
+import coterie.method as fl
 from coterie.baselines import fedavg
 from coterie.cli.app import app
 from coterie.privacy.attacks.labels import label_numbers
 from coterie.privacy.audits import Audit, Finding, Recorded
 from coterie.privacy.fields import MOST_NUMBERS, NotJudged, field_findings, watched
-from coterie.protocol.effects import Fit, Fitted, Local, OwnData, local
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Doubles, Floats, Signed, message
-from coterie.protocol.party import Work, on
-from coterie.protocol.steps import Steps
-from coterie.protocols.averaging import Averaging, Client, Server, Train
-from coterie.protocols.local_training import asked_in, batch_seed, training_cost
 from coterie.report import render
 from coterie.runs import RunConfig, run
 from coterie.runs.audited import attacked, together
@@ -112,17 +106,17 @@ def test_label_counts_of_a_few_clients_are_found_or_not_judged(classes: int) -> 
     found = []
     for _ in range(20):
         counts = counts_of(4, classes)
-        with suppress(UserError):
+        with suppress(fl.UserError):
             found.append(verdict(counts, counts)[0])
     assert set(found) <= {"everything"}
     assert classes != 2 or not found
-    with pytest.raises(UserError, match="4 are too few"):
+    with pytest.raises(fl.UserError, match="4 are too few"):
         label_numbers(np.array([[1], [2], [5], [7]]), np.array([[1, 9], [2, 8], [5, 5], [7, 3]]))
 
 
 def test_nothing_to_compare_is_said() -> None:
     for numbers, counts in ((np.ones((5, 3)), counts_of(5)), (rng.normal(size=(5, 3)), np.ones((5, 4)))):
-        with pytest.raises(UserError, match="nothing to compare"):
+        with pytest.raises(fl.UserError, match="nothing to compare"):
             label_numbers(numbers, counts)
 
 
@@ -132,24 +126,24 @@ Extra = Literal["counts", "shares", "hidden", "shuffled", "noise", "long"]
 
 
 @dataclass(frozen=True)
-class Config(Averaging):
+class Config(fl.Averaging):
     """extra: what the clients send beside their models."""
 
     extra: Extra = "counts"
 
 
-@message(src="client", dst="server")
-class Told(Signed, frozen=True, kw_only=True):
+@fl.message(src="client", dst="server")
+class Told(fl.Signed, frozen=True, kw_only=True):
     spec: bytes
-    weights: Floats
+    weights: fl.Floats
     samples: int
-    extra: Doubles
+    extra: fl.Doubles
     note: bytes
     same: bytes = b"of all"
 
 
-@local("test: what else a client tells")
-def extra_of(own: OwnData, extra: str, seed: int) -> Any:
+@fl.local("test: what else a client tells")
+def extra_of(own: fl.OwnData, extra: str, seed: int) -> Any:
     counts, noise = np.bincount(own.y, minlength=10).astype(float), np.random.default_rng(seed)
     others = 50 * noise.normal(size=40)
     return {
@@ -162,20 +156,20 @@ def extra_of(own: OwnData, extra: str, seed: int) -> Any:
     }[extra]
 
 
-class Telling(Client, role="client"):
-    @on(Train, training_cost, answers=Told)
-    def train(self, msg: Train, src: str) -> Work[Told]:
-        fitted: Fitted = yield Fit(msg.weights, self.config.solver(), self.epochs, batch_seed(self, msg.round))
+class Telling(fl.AveragingClient, role="client"):
+    @fl.on(fl.Train, fl.training, answers=Told)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[Told]:
+        fitted: fl.Fitted = yield fl.Fit(msg.weights, self.config.solver(), self.epochs, fl.batch_seed(self, msg.round))
         seed = int(self.rng("extra", msg.round).integers(1 << 62))
-        extra = yield Local(extra_of, (self.config.extra, seed))
+        extra = yield fl.Local(extra_of, (self.config.extra, seed))
         note = self.name.encode()
         own = {"weights": fitted.weights, "samples": fitted.samples, "extra": extra, "note": note}
         return Told(round=msg.round, spec=self.spec.digest, **own)
 
 
-class Listening(Server, role="server"):
-    def round(self, r: int) -> Steps[Any]:
-        notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Told)
+class Listening(fl.Server, role="server"):
+    def round(self, r: int) -> fl.Steps[Any]:
+        notes, _ = yield from self.average(r, fl.asked_in(self.clients, self.config, self.randomness.seed, r), Told)
         return notes
 
 

@@ -15,31 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.devices.profiles import Profile
 from coterie.protocol import effects as effects_module
-from coterie.protocol.effects import Encrypt, Evaluate, Fit, Fitted, Local, LocalFunction, OwnData, local
-from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.effects import LocalFunction
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
-from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Party, Work, on
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import System
-from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.models import build as build_model
-from coterie.training.solvers import Sgd
 
 # -- registered functions ----------------------------------------------------------------------------------------------
 
 
-@local("test: class counts")
-def class_counts(own: OwnData, classes: int) -> NDArray[np.float32]:
+@fl.local("test: class counts")
+def class_counts(own: fl.OwnData, classes: int) -> NDArray[np.float32]:
     """(classes,) how many samples of each it has."""
     if classes <= own.y.max():
-        raise PeerError(f"a class beyond {classes}")
+        raise fl.PeerError(f"a class beyond {classes}")
     return np.bincount(own.y, minlength=classes).astype(np.float32)
 
 
@@ -47,22 +40,22 @@ BATCHES: list[int] = []
 """How many parties each call of the batched form was for."""
 
 
-@local("test: scaled mean")
-def scaled_mean(own: OwnData, factor: float) -> dict[str, Any]:
+@fl.local("test: scaled mean")
+def scaled_mean(own: fl.OwnData, factor: float) -> dict[str, Any]:
     """The mean sample, and how many there are."""
     if factor < 0:
-        raise PeerError(f"a factor of {factor:g}")
+        raise fl.PeerError(f"a factor of {factor:g}")
     return {"mean": factor * own.x.mean(axis=0), "of": (len(own.x), own.x[:1])}
 
 
 @scaled_mean.batched
-def _(data: Sequence[OwnData], arguments: Sequence[tuple[float]]) -> list[dict[str, Any]]:
+def _(data: Sequence[fl.OwnData], arguments: Sequence[tuple[float]]) -> list[dict[str, Any]]:
     BATCHES.append(len(data))
     return [scaled_mean.run(own, factor) for own, (factor,) in zip(data, arguments, strict=True)]
 
 
-@local("test: gradient")
-def gradient(own: OwnData, weights: NDArray[np.float32]) -> NDArray[np.float32]:
+@fl.local("test: gradient")
+def gradient(own: fl.OwnData, weights: NDArray[np.float32]) -> NDArray[np.float32]:
     """(d,) of the mean loss over all its samples."""
     module = own.model.module_with(weights)
     outputs = module(torch.from_numpy(own.x.copy()))
@@ -70,13 +63,13 @@ def gradient(own: OwnData, weights: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate([p.grad.numpy().ravel() for p in module.parameters()])
 
 
-@local("test: speed")
-def speed(own: OwnData) -> float:
+@fl.local("test: speed")
+def speed(own: fl.OwnData) -> float:
     return 0.0 if own.device is None else float(own.device.compute_flops_per_s)
 
 
-@local("test: spoil")
-def spoil(own: OwnData) -> None:
+@fl.local("test: spoil")
+def spoil(own: fl.OwnData) -> None:
     own.x[0] = 9.0
 
 
@@ -102,7 +95,7 @@ def simulation(**options: Any) -> LocalEffects:
 
 def test_it_computes_of_each_party_s_own_data_by_function_or_by_name() -> None:
     runner = simulation()
-    wanted = [(name, Local(of, (3,))) for name in NAMES for of in (class_counts, "test: class counts")]
+    wanted = [(name, fl.Local(of, (3,))) for name in NAMES for of in (class_counts, "test: class counts")]
     found = runner.run(wanted)
     for (name, _), counts in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(counts, np.bincount(runner.data[name].y.numpy(), minlength=3))
@@ -112,21 +105,21 @@ def test_it_computes_of_each_party_s_own_data_by_function_or_by_name() -> None:
 def test_a_gradient_is_what_one_step_of_training_goes_against() -> None:
     """w - lr g after one step with the whole data as a batch."""
     runner, w = simulation(), MODEL.initial(1)
-    (found,) = runner.run([("client/2", Local(gradient, (w,)))])
-    (fitted,) = runner.run([("client/2", Fit(w, Sgd(0.5, 1000), 1, 0))])
+    (found,) = runner.run([("client/2", fl.Local(gradient, (w,)))])
+    (fitted,) = runner.run([("client/2", fl.Fit(w, fl.Sgd(0.5, 1000), 1, 0))])
     np.testing.assert_allclose(fitted.weights, w - 0.5 * found, atol=1e-6)
 
 
 def test_it_may_ask_what_its_own_device_can_do() -> None:
     fast = Profile("fast", 7e9, 1e6, 1e6)
     runner = simulation(devices={"client/1": fast})
-    assert runner.run([(name, Local(speed)) for name in NAMES]) == [0.0, 7e9, 0.0, 0.0]
+    assert runner.run([(name, fl.Local(speed)) for name in NAMES]) == [0.0, 7e9, 0.0, 0.0]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def plain(own: OwnData) -> int:
+def plain(own: fl.OwnData) -> int:
     return len(own.y)
 
 
@@ -145,15 +138,15 @@ def plain(own: OwnData) -> int:
 )
 def test_a_function_that_is_not_registered_is_refused_where_it_is_asked_for(function: Any, why: str) -> None:
     with pytest.raises(TypeError, match=why):
-        Local(function)
+        fl.Local(function)
 
 
 def test_a_name_is_of_one_function() -> None:
     known = dict(effects_module._REGISTERED)
     with pytest.raises(TypeError, match=r"'test: speed' is the name of speed of .* already: give plain of .* another"):
-        local("test: speed")(plain)
-    again = local("test: speed")(speed.run)  # its module was imported a second time
-    assert Local(speed).registered is Local(again).registered
+        fl.local("test: speed")(plain)
+    again = fl.local("test: speed")(speed.run)  # its module was imported a second time
+    assert fl.Local(speed).registered is fl.Local(again).registered
     effects_module._REGISTERED.update(known)
     with pytest.raises(TypeError, match="'test: scaled mean' has a batched form already"):
         scaled_mean.batched(lambda data, arguments: [])
@@ -162,8 +155,8 @@ def test_a_name_is_of_one_function() -> None:
 def test_nothing_that_it_hands_out_or_is_handed_can_be_changed() -> None:
     runner = simulation()
     with pytest.raises(ValueError, match="read-only"):
-        runner.run([("client/0", Local(spoil))])
-    counts, mean = runner.run([("client/0", Local(class_counts, (3,))), ("client/0", Local(scaled_mean, (1.0,)))])
+        runner.run([("client/0", fl.Local(spoil))])
+    counts, mean = runner.run([("client/0", fl.Local(class_counts, (3,))), ("client/0", fl.Local(scaled_mean, (1.0,)))])
     for array in (counts, mean["mean"], mean["of"][1]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
@@ -172,7 +165,7 @@ def test_nothing_that_it_hands_out_or_is_handed_can_be_changed() -> None:
 
 def test_who_has_no_data_computes_nothing_of_it() -> None:
     with pytest.raises(TypeError, match="server has no data"):
-        simulation().run([("server", Local(speed))])
+        simulation().run([("server", fl.Local(speed))])
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -184,7 +177,7 @@ CALLS = st.lists(st.tuples(st.sampled_from(NAMES), st.floats(0.5, 3)))
 def test_the_batched_form_is_called_once_and_gives_the_same(calls: list[tuple[str, float]]) -> None:
     runner = simulation()
     BATCHES.clear()
-    found = runner.run([(name, Local(scaled_mean, (factor,))) for name, factor in calls])
+    found = runner.run([(name, fl.Local(scaled_mean, (factor,))) for name, factor in calls])
     assert ([len(calls)] if calls else []) == BATCHES
     for (name, factor), got in zip(calls, found, strict=True):
         np.testing.assert_array_equal(got["mean"], factor * runner.data[name].x.numpy().mean(axis=0))
@@ -192,14 +185,14 @@ def test_the_batched_form_is_called_once_and_gives_the_same(calls: list[tuple[st
 
 def test_an_error_of_a_batch_finds_its_party() -> None:
     factors = (1.0, -2.0, 3.0, -4.0)
-    found = simulation().run([(name, Local(scaled_mean, (f,))) for name, f in zip(NAMES, factors, strict=True)])
-    assert [isinstance(one, PeerError) for one in found] == [False, True, False, True]
+    found = simulation().run([(name, fl.Local(scaled_mean, (f,))) for name, f in zip(NAMES, factors, strict=True)])
+    assert [isinstance(one, fl.PeerError) for one in found] == [False, True, False, True]
     assert [str(found[1]), str(found[3])] == ["a factor of -2", "a factor of -4"]
 
 
 def test_a_batched_form_with_another_number_of_results_is_a_bug() -> None:
     short = LocalFunction("test: short", speed.run, lambda data, arguments: [0.0])
-    effect = Local(speed)
+    effect = fl.Local(speed)
     known = effects_module._REGISTERED["test: speed"]
     effects_module._REGISTERED["test: speed"] = short
     try:
@@ -221,7 +214,7 @@ def doubled(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
 
 def refused_if_odd(party: str, effect: float) -> Any:
     if effect % 2:
-        raise (PeerError if effect > 0 else CryptoError)(f"{party}: {effect}")
+        raise (fl.PeerError if effect > 0 else fl.CryptoError)(f"{party}: {effect}")
     return -effect
 
 
@@ -242,7 +235,7 @@ def test_a_table_gives_what_its_interpreters_give_one_by_one(wanted: list[tuple[
     assert len(found) == len(wanted)
     for (party, effect), got in zip(wanted, found, strict=True):
         if isinstance(effect, float) and effect % 2:
-            assert type(got) is (PeerError if effect > 0 else CryptoError)
+            assert type(got) is (fl.PeerError if effect > 0 else fl.CryptoError)
             assert str(got) == f"{party}: {effect}"
         else:
             expected = 2 * effect if isinstance(effect, int) else party + effect if isinstance(effect, str) else -effect
@@ -253,15 +246,15 @@ def test_a_table_gives_what_its_interpreters_give_one_by_one(wanted: list[tuple[
 
 def test_what_a_table_does_not_have_is_no_effect_there() -> None:
     with pytest.raises(TypeError, match="a yields Fit, which is no effect here: there are int, float, str"):
-        interpret(TABLE, [("a", Fit(np.zeros(3, np.float32), None, 1, 0))])
+        interpret(TABLE, [("a", fl.Fit(np.zeros(3, np.float32), None, 1, 0))])
     with pytest.raises(TypeError, match="no effect here: there are Encrypt, Open, Compute"):
-        interpret(PLAIN, [("a", Local(speed))])
+        interpret(PLAIN, [("a", fl.Local(speed))])
 
 
 def test_an_error_that_refuses_nothing_is_raised() -> None:
     """A bug, such as an attribute that is not there, ends the run."""
     with pytest.raises(AttributeError):
-        interpret(PLAIN, [("a", Encrypt(None, np.zeros(1)))])
+        interpret(PLAIN, [("a", fl.Encrypt(None, np.zeros(1)))])
     with pytest.raises(ZeroDivisionError):
         interpret({int: each(lambda party, effect: 1 / effect)}, [("a", 0)])
 
@@ -269,62 +262,62 @@ def test_an_error_that_refuses_nothing_is_raised() -> None:
 # -- a federation ------------------------------------------------------------------------------------------------------
 
 
-@message(src="server", dst="client")
-class Describe(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Describe(fl.Message, frozen=True):
     """Say what you have."""
 
     round: int
     classes: int
 
 
-@message(src="client", dst="server")
-class Described(Message, frozen=True):
+@fl.message(src="client", dst="server")
+class Described(fl.Message, frozen=True):
     """Class counts, and the mean sample."""
 
-    counts: Floats
-    mean: Floats
+    counts: fl.Floats
+    mean: fl.Floats
 
 
-class Client(Party, role="client"):
+class Client(fl.Party, role="client"):
     """Computes two functions of its own data, and trains between them."""
 
-    @on(Describe, answers=Described)
-    def describe(self, msg: Describe, src: str) -> Work[Described]:
-        counts = yield Local(class_counts, (msg.classes,))
-        fitted: Fitted = yield Fit(self.common.initial, self.config.solver(), 1, batch_seed(self, msg.round))
+    @fl.on(Describe, answers=Described)
+    def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
+        counts = yield fl.Local(class_counts, (msg.classes,))
+        fitted: fl.Fitted = yield fl.Fit(self.common.initial, self.config.solver(), 1, fl.batch_seed(self, msg.round))
         assert np.isfinite(fitted.weights).all()
-        described = yield Local("test: scaled mean", (2.0,))
+        described = yield fl.Local("test: scaled mean", (2.0,))
         return Described(counts, described["mean"].ravel())
 
 
-class Server(Party, role="server"):
+class Server(fl.Party, role="server"):
     """Keeps what each client says of its data."""
 
     class State(msgspec.Struct):
         counts: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
         means: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
 
-    def __init__(self, own: Own, common: Common, config: LocalTraining) -> None:
+    def __init__(self, own: fl.Own, common: fl.Common, config: fl.LocalTraining) -> None:
         super().__init__(own, common, config)
         self.state, self.classes = self.State(), 10
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         yield from ()
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         def fold(name: str, said: Described) -> None:
             self.state.counts[name], self.state.means[name] = said.counts, said.mean
 
-        answers = yield from for_each(dict.fromkeys(self.clients, Describe(r, self.classes)), Described, fold)
+        answers = yield from fl.for_each(dict.fromkeys(self.clients, Describe(r, self.classes)), Described, fold)
         return {"participants": len(answers.got), "asked": len(self.clients)}
 
 
 @dataclass(frozen=True)
-class DescribingConfig(LocalTraining):
+class DescribingConfig(fl.LocalTraining):
     """Those of local training."""
 
 
-SYSTEM = System(
+SYSTEM = fl.System(
     name="describing",
     title="Describing",
     citation="none",
@@ -349,7 +342,7 @@ def test_a_run_whose_clients_describe_their_data() -> None:
         own = made.effects.data[name]
         np.testing.assert_array_equal(hub.state.counts[name], row)
         np.testing.assert_allclose(hub.state.means[name], 2 * own.x.numpy().mean(axis=0).ravel(), rtol=1e-6)
-    (device,) = made.effects.run([("client/0", Local(speed))])
+    (device,) = made.effects.run([("client/0", fl.Local(speed))])
     assert device == 20e9  # of the fleet "uniform"
     hub.classes = 9
     line = made.round(2)
@@ -362,14 +355,14 @@ def test_a_run_whose_clients_describe_their_data() -> None:
 def test_a_table_of_one_s_own_starts_from_what_is_there() -> None:
     """A test or study changes one interpreter, and the rest stays."""
     pulled = Pulled({"a": np.ones(4)})
-    pulled.table[Evaluate] = each(lambda party, effect: party)
+    pulled.table[fl.Evaluate] = each(lambda party, effect: party)
     w = np.zeros(4, np.float32)
     said, fitted, counts = pulled.run(
-        [("a", Evaluate(w)), ("a", Fit(w, Sgd(0.5), 1, 0)), ("a", Local(class_counts, (2,)))]
+        [("a", fl.Evaluate(w)), ("a", fl.Fit(w, fl.Sgd(0.5), 1, 0)), ("a", fl.Local(class_counts, (2,)))]
     )
     assert said == "a"
     np.testing.assert_allclose(fitted.weights, 0.5 * np.ones(4))
     np.testing.assert_array_equal(counts, [1, 0])
-    own = OwnData(np.zeros((2, 1), np.float32), np.array([0, 1]))
-    (lone,) = interpret({Local: locally(lambda party: own)}, [("a", Local(class_counts, (3,)))])
+    own = fl.OwnData(np.zeros((2, 1), np.float32), np.array([0, 1]))
+    (lone,) = interpret({fl.Local: locally(lambda party: own)}, [("a", fl.Local(class_counts, (3,)))])
     np.testing.assert_array_equal(lone, [1, 1, 0])

@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Nothing, Party, fork, from_party, on, transaction
-from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.setup_info import Own
+import coterie.method as fl
+from coterie.protocol.party import fork
 
 
 class Inner(msgspec.Struct):
@@ -37,26 +35,26 @@ class State(msgspec.Struct):
     w: Any = None
 
 
-@message(src="server", dst="client")
-class Hello(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Hello(fl.Message, frozen=True):
     pass
 
 
-@message(src="server", dst="leader")
-class Lead(Message, frozen=True):
+@fl.message(src="server", dst="leader")
+class Lead(fl.Message, frozen=True):
     pass
 
 
-@message(src=ANY, dst=ANY)
-class Anyone(Message, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Anyone(fl.Message, frozen=True):
     pass
 
 
-def party(state: State) -> Party:
-    class Client(Party, role="client"):
+def party(state: State) -> fl.Party:
+    class Client(fl.Party, role="client"):
         pass
 
-    made = Client(Own("c", Randomness(0, True)))
+    made = Client(fl.Own("c", fl.Randomness(0, True)))
     made.state = state
     return made
 
@@ -132,12 +130,12 @@ class Nested(msgspec.Struct):
 )
 def test_a_state_that_no_fork_would_copy_is_refused(kind: Any, says: str) -> None:
     state = msgspec.defstruct("Kept", [("x", kind | None, None)])
-    made: Any = type("Client", (Party,), {"State": state}, role="client")
+    made: Any = type("Client", (fl.Party,), {"State": state}, role="client")
     if not says:
-        made(Own("c", Randomness(0, True)))
+        made(fl.Own("c", fl.Randomness(0, True)))
         return
     with pytest.raises(TypeError, match=rf"Kept\.{says} could change in a handler that raises"):
-        made(Own("c", Randomness(0, True)))
+        made(fl.Own("c", fl.Randomness(0, True)))
 
 
 def test_a_transaction_commits_or_takes_everything_back() -> None:
@@ -145,7 +143,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
     before = fork(made.state)
 
     def fail() -> None:
-        with transaction(made):
+        with fl.transaction(made):
             change(made.state)
             made.state.w = made.state.w + 1
             raise ZeroDivisionError
@@ -155,7 +153,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
     assert made.state.w.tolist() == [0, 0]
     made.state.w = before.w = None
     assert made.state == before
-    with transaction(made):
+    with fl.transaction(made):
         change(made.state)
     change(before)
     assert made.state == before
@@ -165,7 +163,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
 def test_arrays_are_read_only_from_the_first_transaction_on(wrap: Any) -> None:
     first, second = np.zeros(2), np.zeros(2)
     made = party(State(w=wrap(first)))
-    with transaction(made):
+    with fl.transaction(made):
         with pytest.raises(ValueError, match="read-only"):
             first += 1
         second += 1
@@ -179,18 +177,18 @@ def test_arrays_are_read_only_from_the_first_transaction_on(wrap: Any) -> None:
 def test_a_party_handles_what_is_for_its_roles_only() -> None:
     with pytest.raises(TypeError, match=r"Wrong \(client\) handles Lead, which is for leader"):
 
-        class Wrong(Party, role="client"):
-            @on(Lead)
+        class Wrong(fl.Party, role="client"):
+            @fl.on(Lead)
             def lead(self, msg: Lead, src: str) -> None: ...
 
-    class Elected(Party, role="client", also=("leader",)):
-        @on(Lead)
+    class Elected(fl.Party, role="client", also=("leader",)):
+        @fl.on(Lead)
         def lead(self, msg: Lead, src: str) -> None: ...
 
-        @on(Hello)
+        @fl.on(Hello)
         def hello(self, msg: Hello, src: str) -> None: ...
 
-        @on(Anyone)
+        @fl.on(Anyone)
         def anyone(self, msg: Anyone, src: str) -> None: ...
 
     assert set(Elected.handlers) == {Lead, Hello, Anyone}
@@ -198,12 +196,12 @@ def test_a_party_handles_what_is_for_its_roles_only() -> None:
 
 
 def test_handlers_are_inherited_and_overridden_without_touching_the_base() -> None:
-    class Base(Party, role="client"):
-        @on(Hello)
+    class Base(fl.Party, role="client"):
+        @fl.on(Hello)
         def hello(self, msg: Hello, src: str) -> None: ...
 
     class Derived(Base):
-        @on(Hello)
+        @fl.on(Hello)
         def other(self, msg: Hello, src: str) -> None: ...
 
     assert Base.handlers[Hello].run is Base.hello
@@ -218,7 +216,7 @@ keys = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xy")
 
 def draw(key: tuple[int, str, str, int, int]) -> list[int]:
     seed, *rest = key
-    return list(Randomness(seed, True).rng(*rest).integers(1 << 60, size=3))
+    return list(fl.Randomness(seed, True).rng(*rest).integers(1 << 60, size=3))
 
 
 @given(keys, keys)
@@ -230,8 +228,8 @@ def test_randomness_is_a_function_of_seed_party_purpose_round_and_attempt(
 
 def test_no_draw_depends_on_another() -> None:
     """The same numbers whatever was drawn before, from whichever object."""
-    expected = rng(1, "a", "x", 2, 3).normal(size=5)
-    randomness = Randomness(1, emulated=False)
+    expected = fl.rng(1, "a", "x", 2, 3).normal(size=5)
+    randomness = fl.Randomness(1, emulated=False)
     for _ in range(3):
         randomness.rng("a", "x", 2, 3).normal(size=100)
         randomness.rng("b", "x", 2, 3)
@@ -242,21 +240,21 @@ def test_known_numbers_so_that_old_seeds_stay_what_they_were() -> None:
     """blake2b of the key, then numpy's Philox: both are specified, so these never change."""
     digest = hashlib.blake2b(b"7\x1fclient/0\x1fbatches\x1f3\x1f0", digest_size=16).digest()
     philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-    assert rng(7, "client/0", "batches", 3).integers(1 << 60) == philox.integers(1 << 60)
+    assert fl.rng(7, "client/0", "batches", 3).integers(1 << 60) == philox.integers(1 << 60)
 
 
 def test_secrets_follow_the_seed_only_when_emulated_and_never_what_experiments_draw() -> None:
-    real, emulated = Randomness(5, emulated=False), Randomness(5, emulated=True)
+    real, emulated = fl.Randomness(5, emulated=False), fl.Randomness(5, emulated=True)
     for kind in ("bytes", "permutation"):
 
-        def take(randomness: Randomness, kind: str = kind, **key: Any) -> bytes:
+        def take(randomness: fl.Randomness, kind: str = kind, **key: Any) -> bytes:
             secrets = randomness.secrets("p", "mask", **key)
             return secrets.bytes(32) if kind == "bytes" else secrets.permutation(64).tobytes()
 
-        assert take(emulated) == take(Randomness(5, emulated=True))
+        assert take(emulated) == take(fl.Randomness(5, emulated=True))
         assert take(emulated) != take(emulated, round=1)
         assert take(emulated) != take(emulated, attempt=1)
-        assert take(real) != take(real) != take(Randomness(5, emulated=False))
+        assert take(real) != take(real) != take(fl.Randomness(5, emulated=False))
         assert take(real) != take(emulated)
     assert emulated.secrets("p", "mask").bytes(16) != emulated.rng("p", "mask").bytes(16)
     assert real.rng("p", "mask").bytes(16) == emulated.rng("p", "mask").bytes(16)
@@ -265,7 +263,7 @@ def test_secrets_follow_the_seed_only_when_emulated_and_never_what_experiments_d
 @pytest.mark.parametrize("emulated", [True, False])
 def test_permutations_are_uniform(emulated: bool) -> None:
     """All 6 orders of 3, each 600 +- 6 sigma times of 3600."""
-    secrets = Randomness(0, emulated).secrets("p", "shuffle")
+    secrets = fl.Randomness(0, emulated).secrets("p", "shuffle")
     seen = Counter(tuple(int(i) for i in secrets.permutation(3)) for _ in range(3600))
     assert set(seen) == set(itertools.permutations(range(3)))
     assert all(abs(count - 600) < 6 * np.sqrt(3600 * 5 / 36) for count in seen.values())
@@ -273,12 +271,12 @@ def test_permutations_are_uniform(emulated: bool) -> None:
 
 
 def test_a_party_makes_its_state_from_its_set_up_info() -> None:
-    class Made(Party, role="own"):
+    class Made(fl.Party, role="own"):
         class State(msgspec.Struct):
-            name: str = from_party(lambda party: party.name)
+            name: str = fl.from_party(lambda party: party.name)
             seen: list[int] = msgspec.field(default_factory=list)
 
-    one, other = Made(Own("a", Randomness(0, True))), Made(Own("b", Randomness(0, True)))
+    one, other = Made(fl.Own("a", fl.Randomness(0, True))), Made(fl.Own("b", fl.Randomness(0, True)))
     assert (one.state, other.state) == (Made.State("a", []), Made.State("b", []))
     assert one.state.seen is not other.state.seen
-    assert isinstance(one.secret, Nothing)
+    assert isinstance(one.secret, fl.Nothing)

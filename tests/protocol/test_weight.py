@@ -13,27 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transport_toys import KEYS, RANDOMNESS, resigned
 
-from coterie.protocol import codec
+import coterie.method as fl
 from coterie.protocol.codec import content, field_weight, message_weight, weighs, weighted
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import Bundle, Message, bundle, message, unbundle
-from coterie.protocol.party import Party, To, on
-from coterie.protocol.setup_info import Own
-from coterie.protocol.spool import Spool
 from coterie.systems import pafed
 from coterie.transport.envelope import Sent
 from coterie.transport.member import Member
 from coterie.transport.queues import Queues
 
 
-@message(src="a", dst="b")
-class Package(Message, frozen=True):
+@fl.message(src="a", dst="b")
+class Package(fl.Message, frozen=True):
     """Byte strings, one of them optional, and a bundle of some."""
 
     number: int
     first: bytes
     second: bytes | None = None
-    many: Bundle = b""
+    many: fl.Bundle = b""
 
 
 class Twin:
@@ -58,20 +53,20 @@ def test_it_weighs_what_it_stands_for(twin: Twin) -> None:
 @given(twins, st.none() | twins, st.lists(twins, max_size=4))
 def test_a_message_weighs_as_the_message_of_the_real_ones(first: Twin, second: Twin | None, many: list[Twin]) -> None:
     """To the byte, whatever msgpack writes for a length; a bundle as the bundle of the real parts."""
-    twin = Package(7, first.data, second and second.data, bundle([one.data for one in many]))
-    real = Package(7, first.real, second and second.real, bundle([one.real for one in many]))
-    frame = codec.encode(twin)
-    assert message_weight(twin, len(frame)) == len(codec.encode(real))
+    twin = Package(7, first.data, second and second.data, fl.bundle([one.data for one in many]))
+    real = Package(7, first.real, second and second.real, fl.bundle([one.real for one in many]))
+    frame = fl.codec.encode(twin)
+    assert message_weight(twin, len(frame)) == len(fl.codec.encode(real))
     assert field_weight(twin, "many") == len(real.many)
-    back = codec.decode(frame, Package)
+    back = fl.codec.decode(frame, Package)
     assert (back.first, back.second) == (twin.first, twin.second)
-    assert unbundle(back.many, len(many)) == [one.data for one in many]
+    assert fl.unbundle(back.many, len(many)) == [one.data for one in many]
 
 
 @given(twins, st.binary(max_size=60))
 def test_a_bundle_that_is_none_weighs_its_own_length(twin: Twin, noise: bytes) -> None:
     """Whatever it holds: whoever opens it refuses it. One weighted string in its place weighs what it stands for."""
-    for data in (b"\xff" + noise, bundle([twin.data])[:-1]):
+    for data in (b"\xff" + noise, fl.bundle([twin.data])[:-1]):
         assert field_weight(Package(1, b"", None, data), "many") == len(data)
     assert field_weight(Package(1, b"", None, twin.data), "many") == len(twin.real)
 
@@ -85,14 +80,14 @@ def test_a_weight_beyond_all_measure_or_of_what_is_there_anyway_is_refused(weigh
     """So there is one form of everything."""
     data = claiming(weight, weighted(100, b"held.."))
     assert weighs(data) <= len(data)
-    with pytest.raises(DecodeError, match="claim to weigh"):
+    with pytest.raises(fl.DecodeError, match="claim to weigh"):
         content(data)
 
 
 def test_no_message_is_longer_than_msgpack_can_write() -> None:
     half = weighted(2**31, b"")
     assert message_weight(Package(1, half), 100) > 2**31
-    with pytest.raises(DecodeError, match="at most 4294967295"):
+    with pytest.raises(fl.DecodeError, match="at most 4294967295"):
         message_weight(Package(1, half, half), 100)
 
 
@@ -101,38 +96,38 @@ def test_any_bytes(noise: bytes) -> None:
     for data in (noise, weighted(100, b"")[:8] + noise):
         assert weighs(data) >= 0
         assert field_weight(Package(1, b"", None, data), "many") >= 0
-        for read in (lambda d: codec.decode(d, Package), lambda d: unbundle(d, 2), content):
-            with suppress(DecodeError):
+        for read in (lambda d: fl.codec.decode(d, Package), lambda d: fl.unbundle(d, 2), content):
+            with suppress(fl.DecodeError):
                 read(data)
 
 
 # -- on the wire -------------------------------------------------------------------------------------------------------
 
 
-class Ends(Party, role="a"):
+class Ends(fl.Party, role="a"):
     """The sender."""
 
 
-class Taker(Party, role="b"):
+class Taker(fl.Party, role="b"):
     """The recipient."""
 
-    @on(Package)
+    @fl.on(Package)
     def take(self, msg: Package, src: str) -> None:
         """Nothing to do."""
 
 
 def members(hub: str) -> tuple[Member, Member]:
-    spool = Spool(0)
+    spool = fl.Spool(0)
 
     def roles(name: str) -> tuple[str, ...]:
         return (name,) if name in "abc" else ()
 
-    parties = {"a": Ends(Own("a", RANDOMNESS)), "b": Taker(Own("b", RANDOMNESS))}
+    parties = {"a": Ends(fl.Own("a", RANDOMNESS)), "b": Taker(fl.Own("b", RANDOMNESS))}
     return Member("a", parties, hub, roles, KEYS, spool=spool), Member("b", parties, hub, roles, KEYS, spool=spool)
 
 
 def sent(member: Member, package: Package) -> Sent:
-    (one,) = member.send([To("b", package)], "a", round=1, attempt=0)
+    (one,) = member.send([fl.To("b", package)], "a", round=1, attempt=0)
     return one
 
 
@@ -140,17 +135,17 @@ def sent(member: Member, package: Package) -> Sent:
 def test_an_envelope_states_the_weight_of_the_real_message_and_may_not_lie(hub: str) -> None:
     a, b = members(hub)
     part = weighted(1000, b"part")
-    one = sent(a, Package(1, part, None, bundle([part, b"x"])))
-    real = codec.encode(Package(1, bytes(1000), None, bundle([bytes(1000), b"x"])))
+    one = sent(a, Package(1, part, None, fl.bundle([part, b"x"])))
+    real = fl.codec.encode(Package(1, bytes(1000), None, fl.bundle([bytes(1000), b"x"])))
     assert one.envelope.weight == len(real) + (0 if hub == "a" else KEYS.overhead)
     assert b.open(*one[:2]).message.number == 1
     for wrong in (-1000, -1, 1, 10**6):
         lie = msgspec.structs.replace(one.envelope, weight=one.envelope.weight + wrong)
-        with pytest.raises(PeerError, match="another signature"):
+        with pytest.raises(fl.PeerError, match="another signature"):
             b.open(lie, one.frame)
         if hub == "a":
             forged = resigned(lie, one.frame, weight=lie.weight)
-            with pytest.raises(PeerError, match="claims to weigh"):
+            with pytest.raises(fl.PeerError, match="claims to weigh"):
                 b.open(*forged)
 
 

@@ -11,13 +11,9 @@ import torch
 from federation import Pulled, rig
 from torch import nn
 
+import coterie.method as fl
 from coterie.baselines import ifca
-from coterie.protocol.effects import Evaluate, Evaluated
-from coterie.protocol.errors import UserError
-from coterie.protocol.randomness import rng
-from coterie.protocols.local_training import ClusterModels, best_model
-from coterie.runs import RunConfig, build
-from coterie.runs.experiment import Experiment
+from coterie.runs import Experiment, RunConfig, build
 from coterie.systems import mingledpie
 
 # -- the choice --------------------------------------------------------------------------------------------------------
@@ -26,14 +22,14 @@ from coterie.systems import mingledpie
 def chosen(losses: Sequence[float]) -> int:
     """What ``best_model`` makes of these losses."""
     models = [np.full(2, i, np.float32) for i in range(len(losses))]
-    work, asked = best_model(iter(models)), []
+    work, asked = fl.best_model(iter(models)), []
     try:
         effect = next(work)
         while True:
-            assert isinstance(effect, Evaluate)
+            assert isinstance(effect, fl.Evaluate)
             assert effect.split == "train"
             asked.append(int(effect.weights[0]))
-            effect = work.send(Evaluated(losses[asked[-1]], 0.0, 1))
+            effect = work.send(fl.Evaluated(losses[asked[-1]], 0.0, 1))
     except StopIteration as stop:
         assert asked == list(range(len(losses)))
         found: int = stop.value
@@ -67,8 +63,8 @@ def test_a_client_never_trains_a_model_that_has_blown_up() -> None:
 class Blown(Pulled):
     """The loss of large weights is NaN."""
 
-    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
-        return Evaluated(float("nan"), 0.0, 1) if effect.weights.max() > 1e6 else super().evaluate(party, effect)
+    def evaluate(self, party: str, effect: fl.Evaluate) -> fl.Evaluated:
+        return fl.Evaluated(float("nan"), 0.0, 1) if effect.weights.max() > 1e6 else super().evaluate(party, effect)
 
 
 # -- where they start --------------------------------------------------------------------------------------------------
@@ -101,7 +97,7 @@ def test_both_systems_get_the_same_start_models_and_get_them_again() -> None:
 
 def test_random_starts_are_initial_models_of_the_seed() -> None:
     experiment = digits(settings={"start": "random"})
-    seeds = [int(rng(2, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(3)]
+    seeds = [int(fl.rng(2, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(3)]
     assert starts(experiment).tobytes() == np.stack([experiment.model.initial(seed) for seed in seeds]).tobytes()
     assert len({row.tobytes() for row in starts(experiment)}) == 3
 
@@ -122,7 +118,7 @@ def test_pretraining_is_plain_training_on_all_data_of_one_group(batch: int) -> N
         begin = random[group]
         nn.utils.vector_to_parameters(torch.from_numpy(begin.copy()), model.parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-        seed = int(rng(2, "hub", "pre-training", 0, group).integers(1 << 62))
+        seed = int(fl.rng(2, "hub", "pre-training", 0, group).integers(1 << 62))
         for epoch in range(3):
             order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(len(x))
             for at in range(0, len(order), batch or len(order)):
@@ -148,7 +144,7 @@ def test_pretrained_models_tell_groups_apart_from_the_start() -> None:
 )
 @pytest.mark.parametrize("system", ["mingledpie", "ifca"])
 def test_pretraining_wants_as_many_known_groups_as_clusters(partition: str, clusters: int, system: str) -> None:
-    with pytest.raises(UserError, match=f"start=pretrained wants the data of {clusters} known groups.*labelsets:"):
+    with pytest.raises(fl.UserError, match=f"start=pretrained wants the data of {clusters} known groups.*labelsets:"):
         digits(
             system,
             partition=partition,
@@ -160,5 +156,5 @@ def test_pretraining_wants_as_many_known_groups_as_clusters(partition: str, clus
     "wrong", [{"clusters": 0}, {"start": "warm"}, {"pretrain_epochs": 0}, {"pretrain_batch": -1}, {"lr": 0.0}]
 )
 def test_impossible_settings(wrong: dict) -> None:
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        ClusterModels(**wrong)
+    with pytest.raises(fl.UserError, match=next(iter(wrong))):
+        fl.ClusterModels(**wrong)

@@ -17,48 +17,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tampering import flipped
 
+import coterie.method as fl
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.roster import signing_key
-from coterie.protocol import codec
 from coterie.protocol.codec import content
-from coterie.protocol.errors import DecodeError, PeerError, RunError
-from coterie.protocol.messages import bundle
-from coterie.protocol.party import Party
-from coterie.protocol.steps import Steps, post, take
-from coterie.protocol.system import System
-from coterie.protocols.key_centre import (
-    KEY_CENTRE,
-    Deal,
-    DealtKeys,
-    Draw,
-    Grant,
-    Granted,
-    HeldKeys,
-    KeyCentre,
-    Keys,
-    Pair,
-    Ready,
-    Seed,
-    deal_again,
-)
-from coterie.protocols.local_training import LocalTraining
+from coterie.protocols import key_centre
 
 CLIENTS = tuple(f"client/{i}" for i in range(4))
 EVERYBODY = ("hub", "helper", *CLIENTS)
 change = msgspec.structs.replace
 
 
-class Hub(Party, role="hub"):
-    keys = Keys(object, object)
+class Hub(fl.Party, role="hub"):
+    keys = key_centre.Keys(object, object)
 
 
-class Helper(Party, role="helper"):
-    keys = HeldKeys(object, object)
+class Helper(fl.Party, role="helper"):
+    keys = key_centre.HeldKeys(object, object)
 
 
-class Client(Party, role="client"):
-    keys = HeldKeys(object, object)
+class Client(fl.Party, role="client"):
+    keys = key_centre.HeldKeys(object, object)
 
 
 def xor(parts: Sequence[bytes]) -> bytes:
@@ -66,44 +46,44 @@ def xor(parts: Sequence[bytes]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Shares(Grant):
+class Shares(key_centre.Grant):
     """32 secret bytes as the exclusive or of three clients' shares; their hash stands for a public key."""
 
     def holders(self, roster: Any) -> tuple[str, ...]:
         return CLIENTS[:3]
 
-    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
+    def deal(self, holders: Sequence[str], draw: key_centre.Draw, *, emulated: bool) -> key_centre.DealtKeys:
         if len(holders) < 2:
-            raise PeerError(f"{self.name} is shared by at least 2 parties, not by {len(holders)}")
+            raise fl.PeerError(f"{self.name} is shared by at least 2 parties, not by {len(holders)}")
         *some, key = (draw(f"{self.name} {holder}").bytes(32) for holder in holders)
         shares = [*some, xor([key, *some])]
-        return DealtKeys(dict(zip(holders, shares, strict=True)), {"": hashlib.sha256(key).digest()})
+        return key_centre.DealtKeys(dict(zip(holders, shares, strict=True)), {"": hashlib.sha256(key).digest()})
 
 
-ONE = Pair("one", "client", partial(ckks_keygen, "ckks-4096-add"))
-OWN = Pair("own", "client", partial(ckks_keygen, "ckks-4096-add"), each=True)
-WORK = Pair("work", "helper", partial(ckks_keygen, "ckks-8192-deep"), works="hub")
-SEED = Seed("seed", "client")
+ONE = key_centre.Pair("one", "client", partial(ckks_keygen, "ckks-4096-add"))
+OWN = key_centre.Pair("own", "client", partial(ckks_keygen, "ckks-4096-add"), each=True)
+WORK = key_centre.Pair("work", "helper", partial(ckks_keygen, "ckks-8192-deep"), works="hub")
+SEED = key_centre.Seed("seed", "client")
 SHARES = Shares("shares", "client")
 GRANTS = (ONE, OWN, WORK, SEED, SHARES)
 
 
-def system(grants: Sequence[Grant]) -> System:
-    def centre(own: Any, common: Any, config: Any) -> Party:
-        return KeyCentre(own, common, grants)
+def system(grants: Sequence[key_centre.Grant]) -> fl.System:
+    def centre(own: Any, common: Any, config: Any) -> fl.Party:
+        return key_centre.KeyCentre(own, common, grants)
 
-    return System(
+    return fl.System(
         name="granted",
         title="Granted",
         citation="none",
-        config=LocalTraining,
-        parties=lambda config: {"hub": Hub, KEY_CENTRE: centre, "helper": Helper, "client": Client},
+        config=fl.LocalTraining,
+        parties=lambda config: {"hub": Hub, key_centre.KEY_CENTRE: centre, "helper": Helper, "client": Client},
         models=lambda federation: {},
         encrypted=True,
     )
 
 
-def granted(*grants: Grant, **options: Any) -> Rig:
+def granted(*grants: key_centre.Grant, **options: Any) -> Rig:
     return rig(system(grants or GRANTS), np.zeros((len(CLIENTS), 6)), fresh_keys=True, **options)
 
 
@@ -119,12 +99,12 @@ def shares(run: Rig, *names: str) -> list[bytes]:
 
 
 def again(run: Rig, r: int, grant: str, *holders: str) -> None:
-    run.transport.drive(deal_again(run.hub, grant, holders), r)
+    run.transport.drive(key_centre.deal_again(run.hub, grant, holders), r)
 
 
-def given_to(run: Rig, name: str, number: int = 1) -> Granted:
+def given_to(run: Rig, name: str, number: int = 1) -> key_centre.Granted:
     """The genuine message of one dealing, from its recipient's view."""
-    return next(m for _, m in run.view(name).messages(Granted) if m.number == number)
+    return next(m for _, m in run.view(name).messages(key_centre.Granted) if m.number == number)
 
 
 # -- who gets what -----------------------------------------------------------------------------------------------------
@@ -185,15 +165,15 @@ def test_all_shares_make_the_key_and_fewer_do_not() -> None:
 def test_a_party_without_a_key_says_so() -> None:
     run = granted(ONE)
     for read in (run.hub.keys.own, run.hub.keys.own_bytes):
-        with pytest.raises(PeerError, match="not provided with keys yet: hub has no one"):
+        with pytest.raises(fl.PeerError, match="not provided with keys yet: hub has no one"):
             read("one")
-    with pytest.raises(PeerError, match="hub has no two"):
+    with pytest.raises(fl.PeerError, match="hub has no two"):
         run.hub.keys.public("two")
 
 
 def test_the_key_centre_keeps_no_key() -> None:
     run = granted()
-    centre = run.party(KEY_CENTRE)
+    centre = run.party(key_centre.KEY_CENTRE)
     assert type(centre.state).__struct_fields__ == ("dealt",)
     assert centre.state.dealt == {grant.name: 1 for grant in GRANTS}
     assert type(centre.secret).__struct_fields__ == ()
@@ -221,7 +201,7 @@ def test_whatever_the_hub_relays_is_sealed_and_shows_no_secret() -> None:
     assert all(envelope.sealed for envelope, _ in relayed)
     assert not any(secret in frame for _, frame in crossing for secret in secrets)
     assert {seen.message for seen in run.view("hub").seen if seen.dst != "hub"} == {None}
-    assert run.view(KEY_CENTRE).kinds() == {"Deal"}
+    assert run.view(key_centre.KEY_CENTRE).kinds() == {"Deal"}
 
 
 # -- dealt again -------------------------------------------------------------------------------------------------------
@@ -252,9 +232,9 @@ def test_every_grant_counts_its_own_dealings() -> None:
     again(run, 4, "one")
     dealt = {"": 1, "shares": 3, "seed": 2, "one": 2}
     assert all(run.party(name).secret.keys.dealt == dealt for name in EVERYBODY)
-    assert run.party(KEY_CENTRE).state.dealt == {**dict.fromkeys(("one", "own", "work", "seed", "shares"), 1)} | {
-        grant: number for grant, number in dealt.items() if grant
-    }
+    assert run.party(key_centre.KEY_CENTRE).state.dealt == {
+        **dict.fromkeys(("one", "own", "work", "seed", "shares"), 1)
+    } | {grant: number for grant, number in dealt.items() if grant}
     assert [name for name in CLIENTS if "secret seed" in held(run, name)] == ["client/0"]
     assert all("secret one" in held(run, name) for name in CLIENTS)  # nobody was named: those of the grant itself
 
@@ -273,71 +253,75 @@ def test_a_pair_of_ones_own_is_dealt_again_to_those_who_stay() -> None:
 # -- deals that are refused --------------------------------------------------------------------------------------------
 
 DEALS = [
-    (Deal(1, "", ""), "dealing 1 of one after 1"),
-    (Deal(1, "shares", ""), "dealing 1 of shares after 1"),
-    (Deal(0, "shares", ""), "dealing 0 of shares after 1"),
-    (Deal(3, "shares", ""), "dealing 3 of shares after 1"),
-    (Deal(2, "other", ""), "there is no grant 'other'"),
-    (Deal(2, "shares", "client/0\nclient/9"), "'client/9' is not on the roster"),
-    (Deal(2, "shares", "client/0\n"), "'' is not on the roster"),
-    (Deal(2, "shares", "client/0\nclient/0"), "the holders of one grant, each once"),
-    (Deal(2, "", "client/0"), "the holders of one grant, each once"),
-    (Deal(2, "shares", "client/0"), "shares is shared by at least 2 parties, not by 1"),
-    (Deal(2, "shares", "hub\nclient/0"), "hub may not hold shares: it is for a client"),
-    (Deal(2, "one", "hub"), "hub may not hold one: it is for a client"),
-    (Deal(2, "seed", "client/0\nhelper"), "helper may not hold seed: it is for a client"),
-    (Deal(2, "work", KEY_CENTRE), "key_centre may not hold work: it is for a helper"),
+    (key_centre.Deal(1, "", ""), "dealing 1 of one after 1"),
+    (key_centre.Deal(1, "shares", ""), "dealing 1 of shares after 1"),
+    (key_centre.Deal(0, "shares", ""), "dealing 0 of shares after 1"),
+    (key_centre.Deal(3, "shares", ""), "dealing 3 of shares after 1"),
+    (key_centre.Deal(2, "other", ""), "there is no grant 'other'"),
+    (key_centre.Deal(2, "shares", "client/0\nclient/9"), "'client/9' is not on the roster"),
+    (key_centre.Deal(2, "shares", "client/0\n"), "'' is not on the roster"),
+    (key_centre.Deal(2, "shares", "client/0\nclient/0"), "the holders of one grant, each once"),
+    (key_centre.Deal(2, "", "client/0"), "the holders of one grant, each once"),
+    (key_centre.Deal(2, "shares", "client/0"), "shares is shared by at least 2 parties, not by 1"),
+    (key_centre.Deal(2, "shares", "hub\nclient/0"), "hub may not hold shares: it is for a client"),
+    (key_centre.Deal(2, "one", "hub"), "hub may not hold one: it is for a client"),
+    (key_centre.Deal(2, "seed", "client/0\nhelper"), "helper may not hold seed: it is for a client"),
+    (key_centre.Deal(2, "work", key_centre.KEY_CENTRE), "key_centre may not hold work: it is for a helper"),
 ]
 
 
-def asks_for(*deals: Deal) -> Steps[None]:
+def asks_for(*deals: key_centre.Deal) -> fl.Steps[None]:
     """The hub's wishes, and time until all that is under way has arrived."""
     for deal in deals:
-        yield from post({KEY_CENTRE: deal})
-    yield from take(Ready, lambda name, ready: None, until_s=100)
+        yield from fl.post({key_centre.KEY_CENTRE: deal})
+    yield from fl.take(key_centre.Ready, lambda name, ready: None, until_s=100)
 
 
 def test_a_deal_that_may_not_be_is_refused_and_changes_nothing() -> None:
     run = granted()
-    before, dealt = {name: held(run, name) for name in EVERYBODY}, dict(run.party(KEY_CENTRE).state.dealt)
+    before, dealt = {name: held(run, name) for name in EVERYBODY}, dict(run.party(key_centre.KEY_CENTRE).state.dealt)
     for r, (deal, reason) in enumerate(DEALS, 1):
         run.refused.clear()
         run.transport.drive(asks_for(deal), r)
         (refused,) = run.refused
         assert refused.startswith(f"key_centre/Deal: {reason}")
         assert {name: held(run, name) for name in EVERYBODY} == before
-        assert run.party(KEY_CENTRE).state.dealt == dealt
+        assert run.party(key_centre.KEY_CENTRE).state.dealt == dealt
 
 
 def test_only_the_hub_may_ask_for_keys() -> None:
     run = granted()
     shares_of = shares(run, *CLIENTS[:3])
-    ask = to(KEY_CENTRE, Deal(2, "shares", "client/1\nclient/2"))
-    misbehaving(run.party("client/1"), Granted, lambda party, message, ready: (ready, *ask))
-    run.transport.drive(asks_for(Deal(2, "seed", "")), 1)
+    ask = to(key_centre.KEY_CENTRE, key_centre.Deal(2, "shares", "client/1\nclient/2"))
+    misbehaving(run.party("client/1"), key_centre.Granted, lambda party, message, ready: (ready, *ask))
+    run.transport.drive(asks_for(key_centre.Deal(2, "seed", "")), 1)
     assert dict(run.refused) == {"key_centre/Deal: a Deal from client/1; only the hub may send one": 1}
     assert shares(run, *CLIENTS[:3]) == shares_of
 
 
 @pytest.mark.parametrize(
-    "ready", [(Ready(1, ""),), (Ready(3, ""),), ()], ids=["of another dealing", "of a later one", "none"]
+    "ready",
+    [(key_centre.Ready(1, ""),), (key_centre.Ready(3, ""),), ()],
+    ids=["of another dealing", "of a later one", "none"],
 )
-def test_a_dealing_for_which_not_everybody_is_ready_ends_with_a_reason(ready: tuple[Ready, ...]) -> None:
+def test_a_dealing_for_which_not_everybody_is_ready_ends_with_a_reason(ready: tuple[key_centre.Ready, ...]) -> None:
     run = granted()
-    misbehaving(run.party("client/1"), Granted, lambda party, message, honest: to("hub", *ready))
-    with pytest.raises(RunError, match="hub waits for 5 Ready, has 4"):
+    misbehaving(run.party("client/1"), key_centre.Granted, lambda party, message, honest: to("hub", *ready))
+    with pytest.raises(fl.RunError, match="hub waits for 5 Ready, has 4"):
         again(run, 1, "shares", *CLIENTS[:2])
 
 
 def test_a_pair_for_each_party_has_no_products() -> None:
     with pytest.raises(TypeError, match="products need one pair for a role"):
-        Pair("one", "client", lambda **_: None, each=True, works="hub")
+        key_centre.Pair("one", "client", lambda **_: None, each=True, works="hub")
 
 
 # -- grants that are refused -------------------------------------------------------------------------------------------
 
 
-def refuses(run: Rig, name: str, message: Granted, reason: str, error: type[PeerError] = PeerError) -> None:
+def refuses(
+    run: Rig, name: str, message: key_centre.Granted, reason: str, error: type[fl.PeerError] = fl.PeerError
+) -> None:
     party = run.party(name)
     before = copy.deepcopy(party.secret)
     with pytest.raises(error, match=reason):
@@ -345,11 +329,11 @@ def refuses(run: Rig, name: str, message: Granted, reason: str, error: type[Peer
     assert msgspec.to_builtins(party.secret) == msgspec.to_builtins(before)
 
 
-FORGED: list[Callable[[Granted], Granted]] = [
+FORGED: list[Callable[[key_centre.Granted], key_centre.Granted]] = [
     lambda m: change(m, number=m.number + 1),
     lambda m: change(m, grant="seed"),
     lambda m: change(m, names=m.names.replace("secret one", "public one x")),
-    lambda m: change(m, names="", keys=bundle([])),
+    lambda m: change(m, names="", keys=fl.bundle([])),
     lambda m: change(m, keys=flipped(m.keys)),
     lambda m: change(m, signature=bytes([*m.signature[:-1], m.signature[-1] ^ 1])),
     lambda m: change(m, signature=b""),
@@ -378,11 +362,11 @@ def test_a_grant_for_another_party_is_refused() -> None:
         refuses(run, "client/1", given_to(run, "client/0", number), "the signature is not one of key")
 
 
-def signed(run: Rig, signer: str, recipient: str, session: bytes, items: Mapping[str, bytes]) -> Granted:
+def signed(run: Rig, signer: str, recipient: str, session: bytes, items: Mapping[str, bytes]) -> key_centre.Granted:
     """What the key centre would sign as the second dealing of the seed."""
-    names, keys = "\n".join(items), bundle(list(items.values()))
+    names, keys = "\n".join(items), fl.bundle(list(items.values()))
     signature = signing_key(run.party(signer).own).sign("granted", session, recipient, 2, "seed", names, keys)
-    return Granted(2, "seed", names, keys, signature)
+    return key_centre.Granted(2, "seed", names, keys, signature)
 
 
 @pytest.mark.parametrize("signer", ["hub", "helper", "client/1", "client/2"])
@@ -391,27 +375,29 @@ def test_only_the_key_centres_signature_counts_and_only_in_its_session(signer: s
     session, items = run.common.roster.session, {"secret seed": bytes(32)}
     assert len(session) == 16
     refuses(run, "client/1", signed(run, signer, "client/1", session, items), "the signature is not one of key")
-    elsewhere = signed(run, KEY_CENTRE, "client/1", bytes(16), items)  # a federation with the same key centre
+    elsewhere = signed(
+        run, key_centre.KEY_CENTRE, "client/1", bytes(16), items
+    )  # a federation with the same key centre
     refuses(run, "client/1", elsewhere, "the signature is not one of key")
-    run.party("client/1").keys.store(signed(run, KEY_CENTRE, "client/1", session, items))
+    run.party("client/1").keys.store(signed(run, key_centre.KEY_CENTRE, "client/1", session, items))
     assert run.party("client/1").keys.own_bytes("seed") == bytes(32)
 
 
 def test_what_is_malformed_under_a_good_signature_is_refused_too() -> None:
     run = granted(SEED)
-    sign = partial(signed, run, KEY_CENTRE, "client/1", run.common.roster.session)
+    sign = partial(signed, run, key_centre.KEY_CENTRE, "client/1", run.common.roster.session)
     refuses(run, "client/1", sign({"private seed": b"x"}), "neither secret nor public")
     refuses(run, "client/1", sign({"secret seed": b"x", "": b"y"}), "neither secret nor public")
-    refuses(run, "client/1", sign({"secret seed\nsecret x": b"x"}), "are no bundle of 2", DecodeError)
+    refuses(run, "client/1", sign({"secret seed\nsecret x": b"x"}), "are no bundle of 2", fl.DecodeError)
 
 
 def test_the_hub_refuses_what_others_give_out_as_grants() -> None:
     run = granted()
     mine = given_to(run, "client/1")
-    misbehaving(run.party("client/1"), Granted, lambda party, message, ready: (*to("hub", mine), ready))
+    misbehaving(run.party("client/1"), key_centre.Granted, lambda party, message, ready: (*to("hub", mine), ready))
     before = held(run, "hub")
     again(run, 1, "seed")
-    run.transport.drive(take(Granted, lambda name, message: run.hub.keys.store(message), until_s=100), 2)
+    run.transport.drive(fl.take(key_centre.Granted, lambda name, message: run.hub.keys.store(message), until_s=100), 2)
     assert dict(run.refused) == {"hub/Granted: Granted comes from a client, not from a key_centre": 1}
     assert held(run, "hub") == before
 
@@ -422,9 +408,11 @@ FLIPPED = granted(SEED)
 @given(st.data())
 def test_any_bit_of_a_grant_that_is_flipped_is_refused(data: st.DataObject) -> None:
     items, party = {"secret seed": bytes(range(32))}, FLIPPED.party("client/1")
-    frame = bytearray(codec.encode(signed(FLIPPED, KEY_CENTRE, "client/1", FLIPPED.common.roster.session, items)))
+    frame = bytearray(
+        fl.codec.encode(signed(FLIPPED, key_centre.KEY_CENTRE, "client/1", FLIPPED.common.roster.session, items))
+    )
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     before = copy.deepcopy(party.secret)
-    with pytest.raises(PeerError):
-        party.keys.store(codec.decode(bytes(frame), Granted))
+    with pytest.raises(fl.PeerError):
+        party.keys.store(fl.codec.decode(bytes(frame), key_centre.Granted))
     assert party.secret == before

@@ -11,16 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import coterie.method as fl
 from coterie.crypto import ckks, paillier
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.roster import signing_key
-from coterie.protocol import codec
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.party import Party
 from coterie.protocols.key_centre import KEY_CENTRE, Granted, HeldKeys, Pair
-from coterie.runs import RunConfig, registry
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build, registry
 from coterie.transport.envelope import Envelope
 from tests.protocols.test_key_centre import SEED, given_to, granted, refuses, signed
 
@@ -74,26 +70,26 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
     def relay(envelope: Any, frame: bytes) -> Sequence[Any]:
         if envelope.kind != Granted.__name__ or envelope.dst not in experiment.common.clients:
             return [frame]
-        genuine = codec.decode(
+        genuine = fl.codec.decode(
             experiment.transport.hub.keyring.open(envelope.src, envelope.dst, frame, envelope.header()), Granted
         )
         names = genuine.names.split("\n")  # the attack keeps all that it does not replace
-        items = dict(zip(names, unbundle(genuine.keys, len(names)), strict=True))
+        items = dict(zip(names, fl.unbundle(genuine.keys, len(names)), strict=True))
         assert f"secret {pair.name}" in items
         for item in items:
             if item.split(" ")[1] == pair.name:
                 items[item] = secret if item.startswith("secret ") else public
-        keys, signature = bundle(list(items.values())), genuine.signature
+        keys, signature = fl.bundle(list(items.values())), genuine.signature
         if signer == "the hub":
             session = experiment.common.roster.session
             fields = (session, envelope.dst, genuine.number, genuine.grant, genuine.names, keys)
             signature = signing_key(hub.own).sign("granted", *fields)
         changed = msgspec.structs.replace(genuine, keys=keys, signature=signature)
         replaced.append(envelope.dst)
-        return [sent_again(experiment, envelope, codec.encode(changed), signed=signer != "a relay")]
+        return [sent_again(experiment, envelope, fl.codec.encode(changed), signed=signer != "a relay")]
 
     experiment.transport.intercept = relay
-    with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):  # clients that refuse are not ready
+    with pytest.raises(fl.RunError, match=r"waits for \d Ready, has \d"):  # clients that refuse are not ready
         experiment.set_up()
     experiment.close()
     assert sorted(replaced) == sorted(experiment.common.clients), "the attack did take place"
@@ -118,7 +114,7 @@ def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: s
         return [sent_again(experiment, envelope, kept[0], signed=True)]
 
     experiment.transport.intercept = relay
-    with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):
+    with pytest.raises(fl.RunError, match=r"waits for \d Ready, has \d"):
         experiment.set_up()
     experiment.close()
     (refused,) = experiment.transport.meter.refused
@@ -142,7 +138,7 @@ def test_the_first_dealing_of_all_does_not_undo_a_later_one() -> None:
     assert party.keys.own_bytes("seed") == bytes(32)
 
 
-class Scheming(Party, role="client"):
+class Scheming(fl.Party, role="client"):
     """Computes with CKKS."""
 
     keys = HeldKeys(ckks.PublicKey, ckks.SecretKey)
@@ -155,14 +151,14 @@ def test_keys_of_no_use_here_are_refused_before_anything_is_done_with_them(emula
     wrong = [paillier.keygen(2048, emulated=emulated), ckks_keygen(emulated=not emulated)]
     for number, key in enumerate(wrong, 2):
         items = {"secret seed": key.to_bytes(), "public seed": key.public.to_bytes()}
-        names, keys = "\n".join(items), bundle(list(items.values()))
+        names, keys = "\n".join(items), fl.bundle(list(items.values()))
         fields = run.common.roster.session, "client/1", number, "seed", names, keys
         signature = signing_key(run.party(KEY_CENTRE).own).sign("granted", *fields)
         party = Scheming(run.owns["client/1"], run.common, None)
         party.keys.store(Granted(number, "seed", names, keys, signature))
         for use in (party.keys.own, party.keys.public):
             with pytest.raises(
-                PeerError, match=r"client/1 was granted .* as seed, which is no key for this federation"
+                fl.PeerError, match=r"client/1 was granted .* as seed, which is no key for this federation"
             ):
                 use("seed")
 

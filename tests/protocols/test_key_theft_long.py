@@ -10,7 +10,7 @@ import pytest
 from coterie.privacy.attacks.key_in_sum import key_coefficients
 from coterie.privacy.audits.pafed import by_theft, steal
 from coterie.privacy.views import held_key
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.messages import HELPER, SERVICE
 

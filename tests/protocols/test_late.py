@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire, rig, spec_of
 
+import coterie.method as fl
 from coterie.baselines.late import SYSTEMS
 from coterie.devices.links import Delays
-from coterie.protocol import codec
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import System
-from coterie.protocols.averaging import Train, Update
 from coterie.protocols.late import LateTraining, Mean
 from coterie.protocols.local_training import sample_clients
 
@@ -40,18 +37,18 @@ def drawn_delays(names: tuple[str, ...], participation: float, share: float, law
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(fl.UserError, match=words):
         LateTraining(**settings)
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def late_rig(system: System = SYSTEMS["fedavg_late"], **settings: Any) -> Rig:
+def late_rig(system: fl.System = SYSTEMS["fedavg_late"], **settings: Any) -> Rig:
     return rig(system, TARGETS, **{"participation": 0.8, "delta": 0.4, **settings})
 
 
-def handed(run: Rig, r: int) -> tuple[dict[str, Any], list[tuple[str, Update]]]:
+def handed(run: Rig, r: int) -> tuple[dict[str, Any], list[tuple[str, fl.Update]]]:
     """Run round r: its notes, and who handed the server what in it."""
     views = run.transport.transcript.views
     before = len(views["server"].seen) if "server" in views else 0
@@ -131,13 +128,13 @@ def test_without_answers_the_model_stays() -> None:
 # -- late by their devices ---------------------------------------------------------------------------------------------
 
 
-def devices(system: System = SYSTEMS["fedavg_late"], **options: Any) -> Rig:
+def devices(system: fl.System = SYSTEMS["fedavg_late"], **options: Any) -> Rig:
     """No delays are drawn: a client needs 1 s and 0.01 s each way, the slow ones more than the 1.5 s of a round."""
     return rig(system, TARGETS, **{"participation": 1.0, "delta": 0.0, "deadline_s": 1.5, **options})
 
 
 def asked_in(run: Rig, name: str) -> list[int]:
-    return [train.round for _, train in run.view(name).messages(Train)]
+    return [train.round for _, train in run.view(name).messages(fl.Train)]
 
 
 def test_devices_and_a_deadline_make_clients_late_too() -> None:
@@ -176,7 +173,7 @@ def test_a_client_that_is_slower_than_the_bound_is_asked_no_oftener_than_it_says
 
 
 @pytest.mark.parametrize("system", [SYSTEMS["fedavg_drop"], SYSTEMS["fedavg_late"]])
-def test_a_late_client_is_left_to_finish_where_nothing_late_is_used_too(system: System) -> None:
+def test_a_late_client_is_left_to_finish_where_nothing_late_is_used_too(system: fl.System) -> None:
     bound = {} if system is SYSTEMS["fedavg_drop"] else {"max_staleness": 0}
     notes = devices(system, links=Steady(slow={"client/9": 2.5}), **bound).rounds(10)
     assert [note["too_old"] for note in notes] == 5 * [0, 1]
@@ -195,7 +192,7 @@ def test_a_round_that_can_ask_nobody_waits_for_the_first_answer() -> None:
 def test_a_client_whose_answer_was_lost_is_asked_again_once_it_would_be_too_old() -> None:
     """Its answer to round 1 is lost in round 2; those after it come."""
     run = devices(links=Steady(slow={"client/9": 2.5}), max_staleness=3)
-    on_the_wire(run.transport, Update, lambda update: None if update.round == 1 else update, src="client/9")
+    on_the_wire(run.transport, fl.Update, lambda update: None if update.round == 1 else update, src="client/9")
     assert [note["busy"] for note in run.rounds(8)] == [0, 1, 1, 1, 0, 1, 0, 1]
     assert asked_in(run, "client/9") == [1, 5, 7]
 
@@ -203,12 +200,12 @@ def test_a_client_whose_answer_was_lost_is_asked_again_once_it_would_be_too_old(
 def test_who_is_known_not_to_answer_is_asked_again_in_the_next_round() -> None:
     """Client 1 is offline, client 2 gets a request that it refuses, client 3 sends no model."""
     run = devices(links=Steady(away={("client/1", 1): "offline"}))
-    on_the_wire(run.transport, Train, lambda train: change(train, spec=b"x" * 16), dst="client/2", rounds=[1])
+    on_the_wire(run.transport, fl.Train, lambda train: change(train, spec=b"x" * 16), dst="client/2", rounds=[1])
 
-    def empty(party: Any, request: Train, update: Update) -> Update:
+    def empty(party: Any, request: fl.Train, update: fl.Update) -> fl.Update:
         return change(update, samples=0) if request.round == 1 else update
 
-    misbehaving(run.party("client/3"), Train, empty)
+    misbehaving(run.party("client/3"), fl.Train, empty)
     assert [(note["participants"], note["busy"]) for note in run.rounds(2)] == [(7, 0), (10, 0)]
 
 
@@ -248,13 +245,13 @@ def test_an_update_that_is_sent_twice_is_used_once() -> None:
 def test_an_old_update_in_place_of_a_new_one_is_refused(bound: int) -> None:
     """The attacker makes what client 0 said in round 1, as a new frame, its answer to round 2."""
     run = late_rig(delta=0.0, participation=1.0, max_staleness=bound)
-    first: list[Update] = []
+    first: list[fl.Update] = []
 
-    def replay(update: Update) -> Update:
+    def replay(update: fl.Update) -> fl.Update:
         first.append(update)
         return change(first[0], samples=10 + len(first))
 
-    on_the_wire(run.transport, Update, replay, src="client/0")
+    on_the_wire(run.transport, fl.Update, replay, src="client/0")
     assert run.round(1)["participants"] == 10
     notes = run.round(2)
     assert (notes["participants"], notes["too_old"]) == (9, 0)
@@ -271,14 +268,14 @@ def test_an_old_update_in_place_of_a_new_one_is_refused(bound: int) -> None:
         (lambda u: change(u, samples=0), "0 samples"),
         (lambda u: change(u, weights=u.weights[:-1]), "another shape"),
         (lambda u: change(u, spec=b"x" * 16), "another shape"),
-        (lambda u: codec.encode(u)[:-3], ""),
+        (lambda u: fl.codec.encode(u)[:-3], ""),
     ],
 )
 def test_what_the_server_refuses(bad: Any, words: str) -> None:
     """One liar changes nothing but its own part: the model is that of a federation where it is not heard."""
     run, without = (late_rig(delta=0.0, participation=1.0) for _ in range(2))
-    on_the_wire(run.transport, Update, bad, src="client/3")
-    on_the_wire(without.transport, Update, lambda update: None, src="client/3")
+    on_the_wire(run.transport, fl.Update, bad, src="client/3")
+    on_the_wire(without.transport, fl.Update, lambda update: None, src="client/3")
     for r in (1, 2):
         assert run.round(r)["participants"] == without.round(r)["participants"] == 9
         assert run.refusals("server", "Update") == 1
@@ -292,19 +289,19 @@ def test_an_update_nobody_asked_for_is_refused() -> None:
     asked = sample_clients(NAMES, 0.5, 0, 1)
     chatty = run.party(asked[0])
 
-    def twice(party: Any, request: Train, update: Update) -> Any:
+    def twice(party: Any, request: fl.Train, update: fl.Update) -> Any:
         from coterie.protocol.party import To
 
         return To("server", update), To("server", update), To("server", change(update, round=request.round + 1))
 
-    misbehaving(chatty, Train, twice)
+    misbehaving(chatty, fl.Train, twice)
     assert run.round(1)["participants"] == 5
     assert run.refusals("server", "Update") == 2
 
 
 def test_a_request_whose_round_was_changed_on_the_way_is_answered_in_vain() -> None:
     run = late_rig(participation=1.0, delta=0.0)
-    on_the_wire(run.transport, Train, lambda train: change(train, round=10**17), dst="client/2")
+    on_the_wire(run.transport, fl.Train, lambda train: change(train, round=10**17), dst="client/2")
     for r in range(1, 7):
         notes, updates = handed(run, r)
         assert [update.round for name, update in updates if name == "client/2"] == [10**17]

@@ -17,7 +17,7 @@ from coterie.dp.distributed import Distributed
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sums as module
 from coterie.protocols.sums import SumKeys
-from coterie.protocols.threshold_opening import check_sum
+from coterie.protocols.threshold.opening import check_sum
 
 SIZE = 24
 TARGETS = planted([0, 0, 1, 1, 2], SIZE)

@@ -16,8 +16,8 @@ from coterie.crypto.roster import sign_roster, signing_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.errors import UserError
 from coterie.protocols.openings import Opening, OpeningCount, Statements, check, collected, read, stated
-from coterie.protocols.threshold_halves import signed
-from coterie.protocols.threshold_pads import open_padded
+from coterie.protocols.threshold import open_padded
+from coterie.protocols.threshold.halves import signed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 change = msgspec.structs.replace

@@ -12,25 +12,13 @@ from federation import Rig, misbehaving
 from pafed_parts import TARGETS, change, four, model, opened, paf, service_key, signed, small_keys, taken
 from tampering import flipped
 
+import coterie.method as fl
 from coterie.crypto.pads import Counterpart, Padded, PadKey, completed, counterpart
 from coterie.privacy.attacks.key_in_sum import forged, key_agreement, key_coefficients
 from coterie.privacy.views import granted
 from coterie.protocol.codec import weighs
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import bundle
-from coterie.protocol.randomness import Randomness
-from coterie.protocols.pads import (
-    MOST_AHEAD,
-    PADS,
-    Collected,
-    PadKeys,
-    Ratchet,
-    Unpad,
-    Unpadded,
-    dealt_pads,
-    entries,
-    pad_key,
-)
+from coterie.protocols import pads
+from coterie.protocols.pads import PADS
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, PaddedUpdate, Train, Update
 from tests.privacy.test_attacks_key_in_sum import TARGETS as LARGE
 from tests.privacy.test_attacks_key_in_sum import robbed
@@ -53,7 +41,7 @@ def pk(party: Any) -> Any:
 
 
 def test_two_ratchets_from_one_key_agree_in_any_order_and_give_each_key_once() -> None:
-    client, keeper = Ratchet(b"k" * 32), Ratchet(b"k" * 32)
+    client, keeper = pads.Ratchet(b"k" * 32), pads.Ratchet(b"k" * 32)
     used = {}
     for r in (1, 2, 5, 9):
         used[r] = client.take(r)
@@ -62,34 +50,34 @@ def test_two_ratchets_from_one_key_agree_in_any_order_and_give_each_key_once() -
     assert not client.kept
     for r in (5, 1, 9, 2):
         assert keeper.take(r) == used[r]
-        with pytest.raises(PeerError, match=f"the pad of round {r} was used before"):
+        with pytest.raises(fl.PeerError, match=f"the pad of round {r} was used before"):
             keeper.take(r)
-    with pytest.raises(PeerError, match="used before"):
+    with pytest.raises(fl.PeerError, match="used before"):
         client.take(3)  # it was not asked then
 
 
 def test_a_ratchet_s_state_holds_no_key_that_was_used_or_is_too_old() -> None:
-    fresh, ratchet = Ratchet(b"k" * 32), Ratchet(b"k" * 32)
+    fresh, ratchet = pads.Ratchet(b"k" * 32), pads.Ratchet(b"k" * 32)
     keys = {r: fresh.take(r) for r in range(0, 12)}
     ratchet.take(10)
     ratchet.forget(8)
     state = msgspec.msgpack.encode(ratchet)
     assert {r for r, key in keys.items() if key in state} == {8, 9, 11}
     assert sorted(ratchet.kept) == [8, 9]
-    with pytest.raises(PeerError, match="is too old"):
+    with pytest.raises(fl.PeerError, match="is too old"):
         ratchet.take(7)
     assert b"k" * 8 not in state
     assert "k" * 8 not in repr(ratchet)
 
 
 def test_a_ratchet_goes_no_further_than_a_bound_at_once() -> None:
-    ratchet = Ratchet(b"k" * 32)
-    for far in (MOST_AHEAD, 2**62):
-        with pytest.raises(PeerError, match="rounds ahead"):
+    ratchet = pads.Ratchet(b"k" * 32)
+    for far in (pads.MOST_AHEAD, 2**62):
+        with pytest.raises(fl.PeerError, match="rounds ahead"):
             ratchet.take(far)
     assert ratchet.round == 0
     assert ratchet.take(-1 + 1)
-    with pytest.raises(PeerError):
+    with pytest.raises(fl.PeerError):
         ratchet.take(-5)
 
 
@@ -97,7 +85,7 @@ def test_the_pad_depends_on_key_round_nonce_and_the_recipient_s_key() -> None:
     run = four(emulated=False, **HARD)
     public, other = pk(run.party("client/0")), run.hub.keys.public("user client/0")
     made = {
-        pad_key(key, ratchet, nonce).key
+        pads.pad_key(key, ratchet, nonce).key
         for key in (public, other)
         for ratchet in (b"a" * 32, b"b" * 32)
         for nonce in (bytes(16), b"n" * 16)
@@ -127,13 +115,13 @@ def test_a_round_sums_those_in_time_and_opens_no_single_one_of_them() -> None:
     run = four(emulated=False, **HARD)
     run.rounds(3)
     for r in range(1, 4):
-        asked = [list(entries(message)) for _, message in run.view(HELPER).messages(Unpad, r)]
+        asked = [list(pads.entries(message)) for _, message in run.view(HELPER).messages(pads.Unpad, r)]
         in_time = [held for held in asked if held[0][1] == r]
         late = [held for held in asked if held[0][1] < r]
         assert len(in_time) == 1
         assert all(len(held) == 1 for held in late)
         assert len(late) == (2 if r > 1 else 0)
-        assert len(list(run.view(HUB).messages(Unpadded, r))) == len(asked)
+        assert len(list(run.view(HUB).messages(pads.Unpadded, r))) == len(asked)
 
 
 def test_one_round_and_two_nonces_show_no_difference_of_updates() -> None:
@@ -141,11 +129,11 @@ def test_one_round_and_two_nonces_show_no_difference_of_updates() -> None:
     run = four(emulated=False, delta=0.0, **HARD)
     client = run.party("client/0")
     public = pk(client)
-    client.randomness = Randomness(0, emulated=False)  # a real run's: the operating system's
+    client.randomness = fl.Randomness(0, emulated=False)  # a real run's: the operating system's
     kept = msgspec.msgpack.encode(client.secret.pads)
     sent = []
     for _ in range(2):
-        client.secret.pads = msgspec.msgpack.decode(kept, type=PadKeys)
+        client.secret.pads = msgspec.msgpack.decode(kept, type=pads.PadKeys)
         sent.append(client.pads.take(public, 1))
     (first, one), (second, two) = sent
     assert first != second
@@ -160,7 +148,7 @@ def test_one_round_and_two_nonces_show_no_difference_of_updates() -> None:
     truth = difference((PadKey(public, bytes(32)), PadKey(public, bytes(32))))
     np.testing.assert_array_equal(difference((one, one)), truth)  # what a two-time pad would show
     assert (difference((one, two)) != truth).mean() > 0.999
-    with pytest.raises(PeerError, match="the pad of round 1 was used before"):
+    with pytest.raises(fl.PeerError, match="the pad of round 1 was used before"):
         client.pads.take(public, 1)
 
 
@@ -241,7 +229,7 @@ def test_a_client_that_says_another_nonce_spoils_its_round_as_one_that_encrypts_
 
 
 def asking(run: Rig, r: int, *held: tuple[str, int, bytes]) -> Any:
-    return run.party(HELPER).pads.unpad(Collected(held, lambda: None).request(r), HUB)  # type: ignore[arg-type,return-value]
+    return run.party(HELPER).pads.unpad(pads.Collected(held, lambda: None).request(r), HUB)  # type: ignore[arg-type,return-value]
 
 
 def test_the_keeper_answers_once_for_a_client_and_round_and_for_none_that_is_too_old() -> None:
@@ -249,13 +237,13 @@ def test_the_keeper_answers_once_for_a_client_and_round_and_for_none_that_is_too
     helper, nonce = run.party(HELPER), bytes(16)
     assert asking(run, 3, ("client/0", 3, nonce), ("client/1", 2, nonce)).round == 3
     for held in (("client/0", 3, nonce), ("client/0", 3, b"n" * 16), ("client/1", 2, nonce)):
-        with pytest.raises(PeerError, match=f"the pad of round {held[1]} was used before"):
+        with pytest.raises(fl.PeerError, match=f"the pad of round {held[1]} was used before"):
             asking(run, 3, held)
     asking(run, 3, ("client/1", 1, nonce))
     asking(run, 4, ("client/0", 2, nonce))
-    with pytest.raises(PeerError, match="the pad of round 1 was used before, or is too old"):
+    with pytest.raises(fl.PeerError, match="the pad of round 1 was used before, or is too old"):
         asking(run, 4, ("client/0", 1, nonce))
-    with pytest.raises(PeerError, match="the pad of round 3 was used"):
+    with pytest.raises(fl.PeerError, match="the pad of round 3 was used"):
         asking(run, 4, ("client/2", 3, nonce), ("client/2", 3, nonce))
     ratchet = helper.secret.pads.ratchets["client/3"]
     assert (ratchet.round, ratchet.kept) == (2, {})
@@ -275,13 +263,13 @@ REQUESTS: list[tuple[Any, str]] = [
 
 def test_the_keeper_refuses_a_request_that_makes_no_sense() -> None:
     run = four(**HARD)
-    good = Unpad(2, "client/0", np.array([2]), bytes(16))
+    good = pads.Unpad(2, "client/0", np.array([2]), bytes(16))
     helper = run.party(HELPER)
     for make, why in REQUESTS:
         helper.pads.unpad_cost(make(good))
-        with pytest.raises(PeerError, match=why):
+        with pytest.raises(fl.PeerError, match=why):
             helper.pads.unpad(make(good), HUB)
-    with pytest.raises(PeerError, match="only the hub may send one"):
+    with pytest.raises(fl.PeerError, match="only the hub may send one"):
         helper.pads.unpad(good, "client/0")
 
 
@@ -290,7 +278,7 @@ def test_a_wrong_answer_of_the_keeper_skips_a_round_and_the_next_goes_on(wrong: 
     run = four(delta=0.0, **HARD)
     run.round(1)
 
-    def answer(helper: Any, request: Unpad, reply: Unpadded) -> Any:
+    def answer(helper: Any, request: pads.Unpad, reply: pads.Unpadded) -> Any:
         service = helper.keys.own(SERVICE)
         if request.round != 2:
             return reply
@@ -302,7 +290,7 @@ def test_a_wrong_answer_of_the_keeper_skips_a_round_and_the_next_goes_on(wrong: 
             "short": change(reply, part=counterpart(service, [bytes(32)], D - 1).to_bytes()),
         }[wrong]
 
-    misbehaving(run.party(HELPER), Unpad, answer)
+    misbehaving(run.party(HELPER), pads.Unpad, answer)
     notes = run.round(2)
     assert notes["skipped"].startswith("helper did not answer Unpad: ")
     assert (notes["participants"], notes["lost_updates"]) == (0, 4)
@@ -311,14 +299,14 @@ def test_a_wrong_answer_of_the_keeper_skips_a_round_and_the_next_goes_on(wrong: 
 
 def test_only_one_client_s_pads_are_with_a_client_and_all_of_them_with_the_helper() -> None:
     run = four(emulated=False, **HARD)
-    everything = dealt_pads(granted(run.view(HELPER))[f"secret {PADS}"])
+    everything = pads.dealt_pads(granted(run.view(HELPER))[f"secret {PADS}"])
     assert list(everything) == list(run.common.clients)
     assert len(set(everything.values())) == 4
     for name in run.common.clients:
         assert granted(run.view(name))[f"secret {PADS}"] == everything[name]
     assert not any(PADS in name for name in granted(run.view(HUB)))
-    with pytest.raises(DecodeError):
-        dealt_pads(bundle([b"a\nb", bytes(32)])[:-1])
+    with pytest.raises(fl.DecodeError):
+        pads.dealt_pads(fl.bundle([b"a\nb", bytes(32)])[:-1])
 
 
 # -- forward secrecy ---------------------------------------------------------------------------------------------------
@@ -333,17 +321,17 @@ def test_after_a_round_no_state_opens_an_update_of_it_but_only_their_sum() -> No
     for name, update in updates:
         for ratchet in (run.party(HELPER).secret.pads.ratchets[name], run.party(name).secret.pads.ratchets[name]):
             state = msgspec.msgpack.encode(ratchet)
-            with pytest.raises(PeerError, match="used before"):
-                msgspec.msgpack.decode(state, type=Ratchet).take(update.round)
+            with pytest.raises(fl.PeerError, match="used before"):
+                msgspec.msgpack.decode(state, type=pads.Ratchet).take(update.round)
         ratchet = run.party(HELPER).secret.pads.ratchets[name]
         held = {ratchet.key, *ratchet.kept.values()}
         for one in held:
-            pad = pad_key(key.public, one, update.nonce)
+            pad = pads.pad_key(key.public, one, update.nonce)
             padded = Padded.from_bytes(key.public, update.padded)
-            with pytest.raises(PeerError):
+            with pytest.raises(fl.PeerError):
                 key.decrypt(completed(padded, counterpart(key, [pad.key], D)))
     assert all(PADS not in run.party(name).secret.keys.secret for name in (HELPER, *run.common.clients))
-    ((_, reply),) = run.view(HUB).messages(Unpadded, 1)
+    ((_, reply),) = run.view(HUB).messages(pads.Unpadded, 1)
     first, *rest = (Padded.from_bytes(key.public, update.padded) for _, update in updates)
     total = sum(rest, first)
     found = key.decrypt(completed(total, Counterpart.from_bytes(key.public, reply.part)))

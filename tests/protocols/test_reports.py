@@ -12,18 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import coterie.method as fl
 from coterie.clustering.kmeans import members, regrouped
 from coterie.crypto.roster import signed, simulated
 from coterie.crypto.signing import ReplayError, SignatureError
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.resources import resources, status
 from coterie.protocol.codec import encode
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.reports import (
     FIELDS,
     MOST_EPSILON,
@@ -43,30 +38,30 @@ from coterie.selection.resources import ratios, score
 
 NAMES = tuple(f"client/{i}" for i in range(4))
 ROLES = {"server": "server", **dict.fromkeys(NAMES, "client")}
-ROSTER, IDENTITIES = simulated(ROLES, Randomness(0, emulated=True))
-OTHER, _ = simulated(ROLES, Randomness(1, emulated=True))
-SPEC = ModelSpec((Part("w", (10, 10), "float32", "parameter", "shared", 0),), flops_per_sample=600.0)
-COMMON = Common(ROSTER, NAMES, SPEC, np.zeros((1, 100), np.float32), "paper", True)
+ROSTER, IDENTITIES = simulated(ROLES, fl.Randomness(0, emulated=True))
+OTHER, _ = simulated(ROLES, fl.Randomness(1, emulated=True))
+SPEC = fl.ModelSpec((fl.Part("w", (10, 10), "float32", "parameter", "shared", 0),), flops_per_sample=600.0)
+COMMON = fl.Common(ROSTER, NAMES, SPEC, np.zeros((1, 100), np.float32), "paper", True)
 STEP_S = 20.0
 change = msgspec.structs.replace
 
 
-class Client(Party, role="client"):
+class Client(fl.Party, role="client"):
     """One that reports."""
 
 
-def client(i: int, samples: int = 50, common: Common = COMMON) -> Client:
+def client(i: int, samples: int = 50, common: fl.Common = COMMON) -> Client:
     name = f"client/{i}"
-    return Client(Own(name, Randomness(0, emulated=True), IDENTITIES[name], samples), common)
+    return Client(fl.Own(name, fl.Randomness(0, emulated=True), IDENTITIES[name], samples), common)
 
 
 def told(party: Client, profile: Profile, round: int = 3, presence: Any = None, **arguments: Any) -> StatusReport:
     """The report of a party on this device, with its one effect computed."""
     work = reported(party, round, STEP_S, **arguments)
     effect = next(work)
-    assert isinstance(effect, Local)
+    assert isinstance(effect, fl.Local)
     assert effect.function is status
-    own = OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), device=profile, presence=presence)
+    own = fl.OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), device=profile, presence=presence)
     with pytest.raises(StopIteration) as done:
         work.send(status(own, *effect.arguments))
     report: StatusReport = done.value.value
@@ -97,12 +92,12 @@ def test_a_report_says_what_the_device_can_do_and_what_the_step_leaves() -> None
     assert not HONEST.update.any()
     assert told(client(0), DEVICE, presence=lambda start, end: (end - start) / 4).values[8] == pytest.approx(9.0 / 4)
     assert told(client(0), DEVICE, epsilon=inf).values[9] == MOST_EPSILON
-    assert resources(OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), device=DEVICE)) == (1.5, 8.0)
+    assert resources(fl.OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), device=DEVICE)) == (1.5, 8.0)
 
 
 def test_a_device_without_a_profile_tells_nothing() -> None:
-    with pytest.raises(PeerError, match="its device is not known"):
-        status(OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64)), 0.0, 1.0)
+    with pytest.raises(fl.PeerError, match="its device is not known"):
+        status(fl.OwnData(np.zeros((1, 1), np.float32), np.zeros(1, np.int64)), 0.0, 1.0)
 
 
 def test_hub_and_leader_verify_the_same_bytes() -> None:
@@ -121,7 +116,7 @@ def with_value(field: str, value: float) -> StatusReport:
     return resigned(change(HONEST, values=values))
 
 
-FORGED: dict[str, tuple[Callable[[], StatusReport], type[PeerError], str]] = {
+FORGED: dict[str, tuple[Callable[[], StatusReport], type[fl.PeerError], str]] = {
     "another value": (lambda: change(HONEST, values=HONEST.values * 1.01), SignatureError, "not one of key"),
     "another summary": (lambda: change(HONEST, update=np.full(SUMMARY, 0.1, np.float32)), SignatureError, "not one of"),
     "another round": (lambda: change(HONEST, round=4), SignatureError, "not one of key"),
@@ -129,17 +124,17 @@ FORGED: dict[str, tuple[Callable[[], StatusReport], type[PeerError], str]] = {
     "signed by another": (lambda: resigned(HONEST, signer=1), SignatureError, "not one of key"),
     "of another session": (lambda: resigned(HONEST, session=OTHER.session), SignatureError, "not one of key"),
     "unsigned": (lambda: change(HONEST, signature=b""), SignatureError, "not one of key"),
-    "no client": (lambda: resigned(change(HONEST, client="server")), PeerError, "a status report of 'server'"),
-    "a stranger": (lambda: resigned(change(HONEST, client="x" * 999)), PeerError, "a status report of 'x{40}'$"),
+    "no client": (lambda: resigned(change(HONEST, client="server")), fl.PeerError, "a status report of 'server'"),
+    "a stranger": (lambda: resigned(change(HONEST, client="x" * 999)), fl.PeerError, "a status report of 'x{40}'$"),
     "stale": (lambda: resigned(change(HONEST, round=2)), ReplayError, "of round 2 in round 3"),
     "of the future": (lambda: resigned(change(HONEST, round=4)), ReplayError, "of round 4 in round 3"),
-    "too few values": (lambda: resigned(change(HONEST, values=HONEST.values[:9])), PeerError, r"\(9,\) values"),
-    "a long summary": (lambda: resigned(change(HONEST, update=np.ones(9, np.float32))), PeerError, r"\(9,\) of a"),
-    "a loud summary": (lambda: resigned(change(HONEST, update=np.ones(8, np.float32))), PeerError, "length 2.828"),
-    "no number": (lambda: with_value("samples", float("nan")), PeerError, "samples is nan"),
-    "more work than the step has": (lambda: with_value("compute_flops", 5e10), PeerError, "compute_flops is 5e"),
-    "more transfer than the step has": (lambda: with_value("radio_s", 21.0), PeerError, "radio_s is 21"),
-    "longer there than the step": (lambda: with_value("present_s", 20.1), PeerError, "present_s is 20.1"),
+    "too few values": (lambda: resigned(change(HONEST, values=HONEST.values[:9])), fl.PeerError, r"\(9,\) values"),
+    "a long summary": (lambda: resigned(change(HONEST, update=np.ones(9, np.float32))), fl.PeerError, r"\(9,\) of a"),
+    "a loud summary": (lambda: resigned(change(HONEST, update=np.ones(8, np.float32))), fl.PeerError, "length 2.828"),
+    "no number": (lambda: with_value("samples", float("nan")), fl.PeerError, "samples is nan"),
+    "more work than the step has": (lambda: with_value("compute_flops", 5e10), fl.PeerError, "compute_flops is 5e"),
+    "more transfer than the step has": (lambda: with_value("radio_s", 21.0), fl.PeerError, "radio_s is 21"),
+    "longer there than the step": (lambda: with_value("present_s", 20.1), fl.PeerError, "present_s is 20.1"),
 }
 
 
@@ -154,7 +149,7 @@ def test_a_report_that_is_not_the_client_s_for_this_round_is_refused(name: str) 
 def test_every_field_has_a_least_and_a_largest_value(field: str) -> None:
     low, high = RANGES[field]
     for value in (low - max(1e-3 * abs(low), 1e-3), high * 1.01):
-        with pytest.raises(PeerError, match=f"client/0: {field} is"):
+        with pytest.raises(fl.PeerError, match=f"client/0: {field} is"):
             checked(COMMON, with_value(field, value), 3, 1e9)
     for value in (low, high):
         if field in ("compute_flops", "radio_s", "present_s", "compute_flops_per_s"):
@@ -164,7 +159,7 @@ def test_every_field_has_a_least_and_a_largest_value(field: str) -> None:
 
 
 def test_a_report_that_another_sends_as_its_own_is_refused() -> None:
-    with pytest.raises(PeerError, match="a status report of 'client/0' from client/1"):
+    with pytest.raises(fl.PeerError, match="a status report of 'client/0' from client/1"):
         checked(COMMON, HONEST, 3, STEP_S, sender="client/1")
 
 
@@ -185,10 +180,10 @@ def test_hostile_bytes_raise_peer_errors_only(noise: bytes, at: int, byte: int) 
     data = bytearray(encode(HONEST))
     data[at % len(data)] = byte
     for wrong in (noise, bytes(data) + b"x"):
-        with pytest.raises(DecodeError):
+        with pytest.raises(fl.DecodeError):
             opened(COMMON, wrong, 3, STEP_S)
     if bytes(data) != encode(HONEST):
-        with pytest.raises(PeerError):
+        with pytest.raises(fl.PeerError):
             opened(COMMON, bytes(data), 3, STEP_S)
 
 
@@ -220,8 +215,8 @@ def test_a_summary_keeps_directions_and_says_nothing_of_lengths() -> None:
     assert not np.array_equal(summary(COMMON, [3], [5.0]), summary(change_roster(), [3], [5.0]))
 
 
-def change_roster() -> Common:
-    return Common(OTHER, NAMES, SPEC, COMMON.starts, "paper", True)
+def change_roster() -> fl.Common:
+    return fl.Common(OTHER, NAMES, SPEC, COMMON.starts, "paper", True)
 
 
 def reports_of(fleet_name: str, clients: int) -> dict[str, StatusReport]:

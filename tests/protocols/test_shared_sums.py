@@ -10,29 +10,13 @@ import numpy as np
 import pytest
 from federation import Rig, misbehaving, rig
 
+import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey, keygen
 from coterie.crypto.roster import signed, signing_key
-from coterie.protocol.effects import Encrypt
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import OfRound, message
-from coterie.protocol.party import Party, Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import System
+from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, forget, forgotten, opened, relay
-from coterie.protocols.cluster_sums import (
-    ClusterModel,
-    ClusterSum,
-    Convert,
-    Received,
-    convert,
-    converted,
-    distribute,
-    masked_sum,
-    opened_mean,
-    pairs,
-)
+from coterie.protocols.cluster_sums import convert
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
-from coterie.protocols.local_training import LocalTraining
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total, summed, tell, term
 
 SIZE = 12
@@ -40,17 +24,17 @@ TARGETS = np.random.default_rng(0).normal(size=(6, SIZE))
 CLUSTERS = {0: (0, 2, 4), 1: (1, 3, 5)}
 
 
-@message(src="server", dst="device")
-class Describe(OfRound, frozen=True):
+@fl.message(src="server", dst="device")
+class Describe(fl.OfRound, frozen=True):
     """Send your vector."""
 
 
-@message(src="device", dst="server")
-class Described(OfRound, frozen=True):
+@fl.message(src="device", dst="server")
+class Described(fl.OfRound, frozen=True):
     cipher: bytes
 
 
-class Device(Party, role="device"):
+class Device(fl.Party, role="device"):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
@@ -63,27 +47,27 @@ class Device(Party, role="device"):
     def own_vector(self) -> np.ndarray:
         return TARGETS[self.clients.index(self.name)]
 
-    @on(Describe)
-    def describe(self, msg: Describe, src: str) -> Work[Described]:
-        return Described(msg.round, (yield Encrypt(self.keys.public(SERVICE), self.own_vector)).to_bytes())
+    @fl.on(Describe)
+    def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
+        return Described(msg.round, (yield fl.Encrypt(self.keys.public(SERVICE), self.own_vector)).to_bytes())
 
-    @on(ClusterModel)
-    def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
-        self.state.got[msg.cluster] = yield from opened_mean(self, msg, src, "helper", 1, SIZE)
-        return Received(msg.round, msg.cluster)
+    @fl.on(cluster_sums.ClusterModel)
+    def receive(self, msg: cluster_sums.ClusterModel, src: str) -> fl.Work[cluster_sums.Received]:
+        self.state.got[msg.cluster] = yield from cluster_sums.opened_mean(self, msg, src, "helper", 1, SIZE)
+        return cluster_sums.Received(msg.round, msg.cluster)
 
-    @on(AskForTerm)
-    def contribute(self, msg: AskForTerm, src: str) -> Work[Term]:
+    @fl.on(AskForTerm)
+    def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
         return (yield from term(self, msg, src, self.own_vector))
 
-    @on(Total)
-    def total(self, msg: Total, src: str) -> Work[Received]:
+    @fl.on(Total)
+    def total(self, msg: Total, src: str) -> fl.Work[cluster_sums.Received]:
         total, answer = yield from opened_total(self, msg, src, "helper", 1, {7: SIZE}, self.state.totals)
         self.state.totals[msg.cluster] = total
         return answer
 
 
-class Helper(Party, role="helper"):
+class Helper(fl.Party, role="helper"):
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
@@ -91,20 +75,20 @@ class Helper(Party, role="helper"):
 
     state: State
 
-    @on(Relayed)
-    def open(self, msg: Relayed, src: str) -> Work[None]:
+    @fl.on(Relayed)
+    def open(self, msg: Relayed, src: str) -> fl.Work[None]:
         self.state.seen[msg.position] = yield from opened(self, msg, src, SIZE, blinded=False)
 
-    @on(Convert)
-    def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
+    @fl.on(cluster_sums.Convert)
+    def convert(self, msg: cluster_sums.Convert, src: str) -> fl.Work[cluster_sums.ClusterSum]:
         return (yield from convert(self, msg, src, SIZE))
 
-    @on(Forget)
+    @fl.on(Forget)
     def forget(self, msg: Forget, src: str) -> Forgotten:
         return forgotten(self, msg, src)
 
 
-class Server(Party, role="server"):
+class Server(fl.Party, role="server"):
     keys = Keys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
@@ -112,19 +96,21 @@ class Server(Party, role="server"):
 
     state: State
 
-    def round(self, r: int) -> Steps[dict[str, Any]]:
+    def round(self, r: int) -> fl.Steps[dict[str, Any]]:
         sent: dict[str, bytes] = {}
         requests = dict.fromkeys(self.clients, Describe(r))
-        yield from for_each(requests, Described, lambda name, answer: sent.update({name: answer.cipher}))
+        yield from fl.for_each(requests, Described, lambda name, answer: sent.update({name: answer.cipher}))
         self.state.order = yield from relay(self, r, "helper", list(sent), sent.__getitem__)
         members = {k: [self.clients[i] for i in own] for k, own in CLUSTERS.items()}
         key = self.keys.public(SERVICE)
         sums = {
-            k: masked_sum(self, r, k, names, lambda name: key.from_bytes(sent[name], SIZE, terms=1, blinded=0), SIZE)
+            k: cluster_sums.masked_sum(
+                self, r, k, names, lambda name: key.from_bytes(sent[name], SIZE, terms=1, blinded=0), SIZE
+            )
             for k, names in members.items()
         }
-        models, why = yield from converted(self, r, "helper", sums)
-        answers = yield from distribute(models, members)
+        models, why = yield from cluster_sums.converted(self, r, "helper", sums)
+        answers = yield from cluster_sums.distribute(models, members)
         total = yield from summed(self, r, "helper", 7, self.clients, SIZE)
         told = yield from tell(total, self.clients)
         yield from forget(self, r, "helper")
@@ -132,15 +118,15 @@ class Server(Party, role="server"):
 
 
 @dataclass(frozen=True)
-class Config(LocalTraining):
+class Config(fl.LocalTraining):
     lr: float = 0.1
 
 
 def key_centre(own: Any, common: Any, config: Config) -> KeyCentre:
-    return KeyCentre(own, common, pairs(keygen, "helper", "device"))
+    return KeyCentre(own, common, cluster_sums.pairs(keygen, "helper", "device"))
 
 
-SYSTEM = System(
+SYSTEM = fl.System(
     name="small",
     title="Small",
     citation="",
@@ -186,7 +172,7 @@ def test_no_server_opens_a_sum() -> None:
     run, _ = ran()
     key = run.party("helper").keys.own(SERVICE)
     assert not run.hub.secret.keys.secret
-    for _, m in run.view("helper").messages(Convert):
+    for _, m in run.view("helper").messages(cluster_sums.Convert):
         words = key.open_blinded(key.public.from_bytes(m.cipher)).array[0]
         own = TARGETS.sum(axis=0) if m.cluster == 7 else TARGETS[list(CLUSTERS[m.cluster])].sum(axis=0)
         plain = np.rint(own * 65536).astype(np.int64).astype(np.uint32)
@@ -196,11 +182,11 @@ def test_no_server_opens_a_sum() -> None:
 
 def test_only_the_hub_is_answered() -> None:
     run, _ = ran()
-    held = next(m for _, m in run.view("client/0").messages(ClusterModel))
+    held = next(m for _, m in run.view("client/0").messages(cluster_sums.ClusterModel))
     total = next(m for _, m in run.view("client/0").messages(Total))
     for name, request in (
         ("helper", Relayed(1, 0, b"")),
-        ("helper", Convert(1, 0, 3, b"")),
+        ("helper", cluster_sums.Convert(1, 0, 3, b"")),
         ("helper", Forget(1)),
         ("client/0", held),
         ("client/0", total),
@@ -209,7 +195,7 @@ def test_only_the_hub_is_answered() -> None:
         party = run.party(name)
         if request is total:
             party.state.totals.clear()
-        with pytest.raises(PeerError, match=f"a {type(request).__name__} from client/3; only the hub may send one"):
+        with pytest.raises(fl.PeerError, match=f"a {type(request).__name__} from client/3; only the hub may send one"):
             step(party, request, "client/3")
 
 
@@ -228,18 +214,18 @@ def step(party: Any, request: Any, src: str) -> Any:
 def test_positions_that_nobody_has_are_refused(kind: Any, spoil: Any, message: str) -> None:
     run, _ = ran()
     (first, *_) = [m for _, m in run.view("helper").messages(kind)]
-    with pytest.raises(PeerError, match=message):
+    with pytest.raises(fl.PeerError, match=message):
         step(run.party("helper"), spoil(first), "server")
 
 
 def test_a_helper_that_signs_another_count_is_not_believed() -> None:
-    def other(party: Any, request: Convert, honest: ClusterSum) -> ClusterSum:
+    def other(party: Any, request: cluster_sums.Convert, honest: cluster_sums.ClusterSum) -> cluster_sums.ClusterSum:
         if request.cluster:
             return honest
         count = signing_key(party.own).sign("cluster count", 1, 0, honest.count - 1)
         return signed(party.own, msgspec.structs.replace(honest, count_signature=count, signature=b""))
 
-    run, note = ran(lambda federation: misbehaving(federation.parties["helper"], Convert, other))
+    run, note = ran(lambda federation: misbehaving(federation.parties["helper"], cluster_sums.Convert, other))
     assert note["why"] == {0: "helper: its answer was refused"}
     assert note["got"] == 3
     assert [0 in run.party(f"client/{i}").state.got for i in range(6)] == [False] * 6
@@ -248,11 +234,11 @@ def test_a_helper_that_signs_another_count_is_not_believed() -> None:
 
 def test_a_sum_needs_three_terms() -> None:
     def silent(party: Any, *_: Any) -> Any:
-        raise PeerError("no")
+        raise fl.PeerError("no")
 
     def wrap(federation: Any) -> None:
         for i in range(4):
             misbehaving(federation.parties[f"client/{i}"], AskForTerm, silent)
 
-    with pytest.raises(RunError, match="2 of 6 clients sent a term of a sum that needs 3"):
+    with pytest.raises(fl.RunError, match="2 of 6 clients sent a term of a sum that needs 3"):
         ran(wrap)

@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
+import coterie.method as fl
 from coterie.clustering.divergence import modified_divergence, noise_floor
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness, Secrets
-from coterie.protocol.setup_info import Own
 from coterie.protocols.sparsity import Described, Halves, Noise, describe, described, halves, pretraining, public
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.on_data import ClientData, TensorSamples
@@ -45,8 +41,8 @@ def bits(count: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).integers(0, 2, (count, WIDTH)).astype(np.float32)
 
 
-def own(x: Array, model: Model) -> OwnData:
-    return OwnData(x.astype(np.float32), np.zeros(len(x), np.int64), model)
+def own(x: Array, model: Model) -> fl.OwnData:
+    return fl.OwnData(x.astype(np.float32), np.zeros(len(x), np.int64), model)
 
 
 # -- halves ------------------------------------------------------------------------------------------------------------
@@ -145,7 +141,7 @@ def test_batched_one_by_one_and_a_twin_agree(name: str) -> None:
     model, layer = MODELS[name]
     sizes = (20, 1, 300, 7, 20) if name == "dense" else (9, 1, 40, 7, 9)
     runner, weights = simulation(model, sizes), model.initial(1)
-    wanted = [(party, Local(halves, (weights, layer, seed))) for seed, party in enumerate(runner.data)]
+    wanted = [(party, fl.Local(halves, (weights, layer, seed))) for seed, party in enumerate(runner.data)]
     together = runner.run(wanted)
     for (party, effect), found in zip(wanted, together, strict=True):
         (alone,) = runner.run([(party, effect)])
@@ -162,7 +158,7 @@ def test_devices_may_be_asked_for_unlike_things_at_once() -> None:
     runner = simulation(model, (20, 30, 10, 5))
     asked = [(model.initial(1), "auto"), (model.initial(2), "conv"), (model.initial(1).copy(), "auto")]
     asked.append((model.initial(1), "conv"))
-    wanted = [(name, Local(halves, (*one, 0))) for name, one in zip(runner.data, asked, strict=True)]
+    wanted = [(name, fl.Local(halves, (*one, 0))) for name, one in zip(runner.data, asked, strict=True)]
     for one, found in zip(wanted, runner.run(wanted), strict=True):
         np.testing.assert_array_equal(found.means, runner.run([one])[0].means)
 
@@ -173,7 +169,7 @@ def test_the_extractor_is_set_up_once_for_all(monkeypatch: pytest.MonkeyPatch) -
     loaded = Model.module_with
     monkeypatch.setattr(Model, "module_with", lambda *given: made.append(1) or loaded(*given))
     weights = model.initial(0)
-    runner.run([(party, Local(halves, (weights.copy(), layer, 0))) for party in runner.data])
+    runner.run([(party, fl.Local(halves, (weights.copy(), layer, 0))) for party in runner.data])
     assert len(made) == 2  # one finds the layer, one runs it
 
 
@@ -224,16 +220,16 @@ def test_a_clip_and_a_basis_that_leave_room_change_nothing_and_the_bound_is_reac
     assert np.linalg.norm(none.means - all_.means) == pytest.approx(0.6)
 
 
-class Device(Party, role="client"):
+class Device(fl.Party, role="client"):
     """Only what ``describe`` needs."""
 
 
 def told(x: Array, *, emulated: bool = True, round: int = 0, noise: Noise | None = None, name: str = "c") -> Described:
     """What a device with these samples tells."""
     model, weights = identity()
-    work = describe(Device(Own(name, Randomness(5, emulated))), weights, "1", round=round, noise=noise)
+    work = describe(Device(fl.Own(name, fl.Randomness(5, emulated))), weights, "1", round=round, noise=noise)
     effect = next(work)
-    assert isinstance(effect, Local)
+    assert isinstance(effect, fl.Local)
     with pytest.raises(StopIteration) as stopped:
         work.send(effect.registered(own(x, model), *effect.arguments))
     return stopped.value.value  # type: ignore[no-any-return]
@@ -280,19 +276,19 @@ def test_what_is_told_with_noise_is_still_a_share_and_shows_in_the_floor() -> No
 
 @pytest.mark.parametrize(("clip", "multiplier"), [(0.0, 1.0), (1.0, 0.0), (np.inf, 1.0), (1.0, np.nan), (-1.0, 1.0)])
 def test_noise_needs_a_clip_and_a_multiplier(clip: float, multiplier: float) -> None:
-    with pytest.raises(UserError, match="of noise on sparsity features must be positive and finite"):
+    with pytest.raises(fl.UserError, match="of noise on sparsity features must be positive and finite"):
         Noise(clip, multiplier, np.zeros(WIDTH, np.float32))
 
 
 def test_secrets_give_normal_numbers() -> None:
-    for source in (Secrets(np.random.default_rng(0)), Secrets(None)):
+    for source in (fl.Secrets(np.random.default_rng(0)), fl.Secrets(None)):
         values = source.normal(100_000)
         assert abs(values.mean()) < 0.015
         assert abs(values.std() - 1) < 0.015
         assert abs((np.abs(values) > 1.959964).mean() - 0.05) < 0.004
         assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.015
-    assert np.isfinite(Secrets(_Zeros()).normal(3)).all()  # type: ignore[arg-type]
-    assert np.isfinite(Secrets(_Ones()).normal(3)).all()  # type: ignore[arg-type]
+    assert np.isfinite(fl.Secrets(_Zeros()).normal(3)).all()  # type: ignore[arg-type]
+    assert np.isfinite(fl.Secrets(_Ones()).normal(3)).all()  # type: ignore[arg-type]
 
 
 class _Zeros:
@@ -321,7 +317,7 @@ def test_the_basis_spans_the_means_of_the_classes_and_no_more() -> None:
     model, weights = identity()
     x, y = bits(90, 0), np.arange(90) % 3
     x[y == 1, :3], x[y == 2, 5] = 1, 0
-    found = public(OwnData(x, y, model), weights, "1")
+    found = public(fl.OwnData(x, y, model), weights, "1")
     assert found.basis.shape == (2, WIDTH)
     np.testing.assert_allclose(found.basis @ found.basis.T, np.eye(2), atol=1e-5)
     apart = (x == 0) - found.mean
@@ -331,7 +327,7 @@ def test_the_basis_spans_the_means_of_the_classes_and_no_more() -> None:
     np.testing.assert_allclose(found.lengths, np.linalg.norm(apart @ found.basis.T, axis=1), rtol=1e-4)
     halves(own(x, model), weights, "1", 0, found.mean, 1.0, found.basis)  # is taken by devices
     for other in (np.ones((90, 2), np.int64), y.astype(np.float32)):
-        assert public(OwnData(x, other, model), weights, "1").basis.shape == (0, WIDTH)  # several labels, numbers
+        assert public(fl.OwnData(x, other, model), weights, "1").basis.shape == (0, WIDTH)  # several labels, numbers
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(1, 150), (72, 150), (3000, 150), (3001, 10), (50, 1)])
@@ -345,7 +341,7 @@ def test_an_extractor_is_trained_for_at_least_so_many_steps_and_an_epoch_more_at
 
 @pytest.mark.parametrize(("samples", "steps"), [(0, 150), (10, 0)])
 def test_an_extractor_needs_public_samples_and_steps(samples: int, steps: int) -> None:
-    with pytest.raises(UserError, match="1 public sample or more, for 1 step or more"):
+    with pytest.raises(fl.UserError, match="1 public sample or more, for 1 step or more"):
         pretraining(np.zeros(3, np.float32), samples, 0, steps)
 
 
@@ -363,7 +359,7 @@ def test_an_extractor_needs_public_samples_and_steps(samples: int, steps: int) -
     ],
 )
 def test_what_another_party_sends_and_does_not_fit_is_refused(arguments: tuple[Any, ...], says: str) -> None:
-    with pytest.raises(PeerError, match=says):
+    with pytest.raises(fl.PeerError, match=says):
         halves(own(bits(4, 0), identity()[0]), *arguments)
 
 
@@ -371,16 +367,16 @@ def test_a_refusal_reaches_the_one_that_was_asked_so() -> None:
     model = MODELS["dense"][0]
     runner = simulation(model, (5, 5, 5))
     layers = ("auto", "nowhere", "auto")
-    wanted = [(n, Local(halves, (model.initial(0), layer, 0))) for n, layer in zip(runner.data, layers, strict=True)]
+    wanted = [(n, fl.Local(halves, (model.initial(0), layer, 0))) for n, layer in zip(runner.data, layers, strict=True)]
     found = runner.run(wanted)
-    assert [type(one) for one in found] == [Halves, PeerError, Halves]
+    assert [type(one) for one in found] == [Halves, fl.PeerError, Halves]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_run_s_accelerator_is_used() -> None:
     model, layer = MODELS["convolution"]
     runner = simulation(model, (20, 30))
-    wanted = [(party, Local(halves, (model.initial(0), layer, 0))) for party in runner.data]
+    wanted = [(party, fl.Local(halves, (model.initial(0), layer, 0))) for party in runner.data]
     there = LocalEffects(model, runner.data, {"precision": "fp32", "device": "cuda"}).run(wanted)
     for one, other in zip(runner.run(wanted), there, strict=True):
         np.testing.assert_allclose(one.means, other.means, atol=1e-2)

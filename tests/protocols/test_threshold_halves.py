@@ -18,8 +18,8 @@ from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.openings import shows_few
-from coterie.protocols.threshold_halves import parted, signed, taken, vouched
-from coterie.protocols.threshold_opening import open_sums
+from coterie.protocols.threshold import open_sums, taken, vouched
+from coterie.protocols.threshold.halves import parted, signed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

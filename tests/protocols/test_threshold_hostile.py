@@ -5,35 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import joint_parts as parts
 import msgspec
 import pytest
 from federation import Rig, misbehaving, on_the_wire
-from joint_parts import (
-    CLIENTS,
-    HOLDERS,
-    KEY,
-    VECTORS,
-    drive,
-    false_share,
-    held,
-    joint,
-    keyed,
-    made,
-    no_secret,
-    opened,
-    summed,
-    within,
-)
 from tampering import flipped
 
+import coterie.method as fl
 from coterie.crypto import threshold_generation
-from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.party import To
-from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold_keys import text
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
+from coterie.protocols.threshold import hand_over, make_keys, open_sums
+from coterie.protocols.threshold.holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
+from coterie.protocols.threshold.keys import text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
@@ -52,70 +35,72 @@ def vanishing(run: Rig, kind: type, name: str = LIAR) -> None:
 @pytest.mark.parametrize("settings", [{}, MOST, {"products": True}], ids=str)
 @pytest.mark.parametrize("kind", [Begin, Reveal, Exchange, AskTurns, JointKey], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_made_is_left_out(kind: type, settings: dict[str, Any]) -> None:
-    run = joint(**settings)
+    run = parts.joint(**settings)
     vanishing(run, kind)
-    ready = made(run)
+    ready = parts.made(run)
     if kind is AskTurns and "products" not in settings:
-        assert ready.holders == HOLDERS
+        assert ready.holders == parts.HOLDERS
     elif kind is JointKey and settings == MOST:  # three others have it
-        assert (ready.holders, set(ready.missing), ready.number) == (HOLDERS, {LIAR}, 1)
+        assert (ready.holders, set(ready.missing), ready.number) == (parts.HOLDERS, {LIAR}, 1)
     else:
-        assert (ready.holders, set(ready.missing)) == (tuple(h for h in HOLDERS if h != LIAR), {LIAR})
-    assert within(opened(run, summed(run, *VECTORS)).values, run)
+        assert (ready.holders, set(ready.missing)) == (tuple(h for h in parts.HOLDERS if h != LIAR), {LIAR})
+    assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS)).values, run)
 
 
 @pytest.mark.parametrize("kind", [Begin, Pass, Exchange], ids=lambda kind: kind.__name__)
 def test_a_holder_that_vanishes_while_a_key_is_handed_over(kind: type) -> None:
-    run = keyed(**MOST)
-    cipher = summed(run, *VECTORS)
+    run = parts.keyed(**MOST)
+    cipher = parts.summed(run, *parts.VECTORS)
     vanishing(run, kind)
-    ready = drive(run, hand_over(run.hub, KEY, (*HOLDERS[:3], "client/4"), 1), 1)
+    ready = parts.drive(run, hand_over(run.hub, parts.KEY, (*parts.HOLDERS[:3], "client/4"), 1), 1)
     assert (ready.holders, set(ready.missing)) == (("client/0", "client/2", "client/4"), {LIAR})
-    assert within(opened(run, cipher, 2).values, run)
+    assert parts.within(parts.opened(run, cipher, 2).values, run)
 
 
 def test_a_key_of_all_is_not_handed_over_without_one_of_them() -> None:
-    run = keyed()
+    run = parts.keyed()
     vanishing(run, Pass)
-    with pytest.raises(NoAnswerError, match=r"is handed over by 4 of its holders: client/1: .*"):
-        drive(run, hand_over(run.hub, KEY, (*HOLDERS[:3], "client/4"), 1), 1)
-    assert within(opened(run, summed(run, *VECTORS), 2).values, run)  # the old holders still have it
+    with pytest.raises(fl.NoAnswerError, match=r"is handed over by 4 of its holders: client/1: .*"):
+        parts.drive(run, hand_over(run.hub, parts.KEY, (*parts.HOLDERS[:3], "client/4"), 1), 1)
+    assert parts.within(
+        parts.opened(run, parts.summed(run, *parts.VECTORS), 2).values, run
+    )  # the old holders still have it
 
 
 def test_a_key_of_all_is_lost_with_a_new_holder_that_goes_at_the_last_moment() -> None:
     """The old holders have erased their shares by then. A new key is made."""
-    run = keyed()
+    run = parts.keyed()
     new = ("client/4", "helper", LIAR)
     vanishing(run, JointKey)
 
     def steps() -> Any:
-        with pytest.raises(NoAnswerError, match="is handed over by 4 of its holders: client/1: "):
-            yield from hand_over(run.hub, KEY, new, 1)
-        return (yield from make_keys(run.hub, KEY, ("client/0", "client/2", "client/4"), 1))
+        with pytest.raises(fl.NoAnswerError, match="is handed over by 4 of its holders: client/1: "):
+            yield from hand_over(run.hub, parts.KEY, new, 1)
+        return (yield from make_keys(run.hub, parts.KEY, ("client/0", "client/2", "client/4"), 1))
 
-    assert drive(run, steps()).missing == {}
-    assert within(opened(run, summed(run, *VECTORS), 2).values, run)
+    assert parts.drive(run, steps()).missing == {}
+    assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS), 2).values, run)
 
 
 def test_all_holders_gone() -> None:
-    run = joint()
-    for name in HOLDERS:
+    run = parts.joint()
+    for name in parts.HOLDERS:
         vanishing(run, Begin, name)
-    with pytest.raises(NoAnswerError, match=r"at least 2 holders and at most 256, each once, not 0 .*client/3: "):
-        made(run)
-    made(run, (*CLIENTS[4:], "helper"), 1)
+    with pytest.raises(fl.NoAnswerError, match=r"at least 2 holders and at most 256, each once, not 0 .*client/3: "):
+        parts.made(run)
+    parts.made(run, (*parts.CLIENTS[4:], "helper"), 1)
     for name in ("client/4", "helper"):
         vanishing(run, Announce, name)
-    with pytest.raises(NoAnswerError, match=r"is opened by 2 of 2 holders: client/4: .*; helper: "):
-        opened(run, summed(run, *VECTORS))
+    with pytest.raises(fl.NoAnswerError, match=r"is opened by 2 of 2 holders: client/4: .*; helper: "):
+        parts.opened(run, parts.summed(run, *parts.VECTORS))
 
 
 @pytest.mark.parametrize(
     "holders", [(), ("client/0",), ("client/0", "client/0"), ("client/0", "hub"), ("nobody", "client/1")]
 )
 def test_who_cannot_hold_a_key(holders: tuple[str, ...]) -> None:
-    with pytest.raises(NoAnswerError, match=r"for at least 2 holders|may not hold key 'sum'"):
-        made(joint(), holders)
+    with pytest.raises(fl.NoAnswerError, match=r"for at least 2 holders|may not hold key 'sum'"):
+        parts.made(parts.joint(), holders)
 
 
 @pytest.mark.parametrize(
@@ -126,66 +111,66 @@ def test_who_cannot_hold_a_key(holders: tuple[str, ...]) -> None:
         (Begin, lambda party, request, answer: change(answer, number=7)),
         (Begin, lambda party, request, answer: change(answer, key="other")),
         (Reveal, lambda party, request, answer: change(answer, part=b"garbage")),
-        (Reveal, lambda party, request, answer: change(answer, part=bundle([b"", b"", bytes(32)]))),
+        (Reveal, lambda party, request, answer: change(answer, part=fl.bundle([b"", b"", bytes(32)]))),
         (
             Exchange,
-            lambda party, request, answer: (To("hub", change(answer[0].message, signature=bytes(64))), *answer[1:]),
+            lambda party, request, answer: (fl.To("hub", change(answer[0].message, signature=bytes(64))), *answer[1:]),
         ),
         (Exchange, lambda party, request, answer: answer[:1]),
         (Exchange, lambda party, request, answer: (answer[0], *(garbled(to) for to in answer[1:]))),
     ],
 )
 def test_a_holder_that_lies_while_a_key_is_made_is_left_out(kind: type, lie: Callable[..., Any]) -> None:
-    run = joint(**MOST)
+    run = parts.joint(**MOST)
     misbehaving(run.party(LIAR), kind, lie)
-    ready = made(run)
-    assert (ready.holders, set(ready.missing)) == (tuple(h for h in HOLDERS if h != LIAR), {LIAR})
-    assert within(opened(run, summed(run, *VECTORS)).values, run)
+    ready = parts.made(run)
+    assert (ready.holders, set(ready.missing)) == (tuple(h for h in parts.HOLDERS if h != LIAR), {LIAR})
+    assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS)).values, run)
 
 
 @pytest.mark.parametrize("deadline_s", [None, 60.0])
 def test_pieces_that_never_come_are_not_waited_for_a_week(deadline_s: float | None) -> None:
-    run = joint(**MOST)
+    run = parts.joint(**MOST)
     misbehaving(run.party(LIAR), Exchange, lambda party, request, answer: answer[:1])
-    assert set(made(run, deadline_s=deadline_s).missing) == {LIAR}
+    assert set(parts.made(run, deadline_s=deadline_s).missing) == {LIAR}
     assert run.hub.now_s < 1000
 
 
-def garbled(to: To) -> To:
-    return To(to.dst, change(to.message, piece=b"garbage")) if isinstance(to.message, Piece) else to
+def garbled(to: fl.To) -> fl.To:
+    return fl.To(to.dst, change(to.message, piece=b"garbage")) if isinstance(to.message, Piece) else to
 
 
 def test_a_part_that_is_committed_to_and_is_no_part_is_noticed_when_all_are_joined() -> None:
-    run = joint()
+    run = parts.joint()
 
     def lie(party: Any, request: Any, answer: Committed) -> Committed:
-        making = party.secret.making.rounds[KEY]
-        _, first, nonce = unbundle(making.shown, 3)
-        making.shown = bundle([b"garbage", first, nonce])
-        return change(answer, digest=threshold_generation.commitment(bundle([b"garbage", first]), nonce))
+        making = party.secret.making.rounds[parts.KEY]
+        _, first, nonce = fl.unbundle(making.shown, 3)
+        making.shown = fl.bundle([b"garbage", first, nonce])
+        return change(answer, digest=threshold_generation.commitment(fl.bundle([b"garbage", first]), nonce))
 
     misbehaving(run.party(LIAR), Begin, lie)
-    ready = made(run)
+    ready = parts.made(run)
     assert ready.missing == {LIAR: "its answer cannot be read"}
 
 
 def test_a_holder_shows_its_part_only_to_a_hub_that_has_its_commitment() -> None:
     """Commitments come first: else the last to speak chooses its part so that the sum is a key of its own."""
-    run = joint(emulated=False)
+    run = parts.joint(emulated=False)
     on_the_wire(run.transport, Reveal, lambda msg: change(msg, digests=bytes(len(msg.digests))), dst=LIAR)
-    assert made(run).missing.keys() == {LIAR}
+    assert parts.made(run).missing.keys() == {LIAR}
     assert any("the commitment of client/1 was changed" in reason for reason in run.refused)
 
 
 def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
-    run = keyed(emulated=False)
-    other = joint(emulated=False, seed=5)
-    made(other)
-    before = run.hub.keys.public(KEY).fingerprint
+    run = parts.keyed(emulated=False)
+    other = parts.joint(emulated=False, seed=5)
+    parts.made(other)
+    before = run.hub.keys.public(parts.KEY).fingerprint
     swaps: list[Callable[[JointKey], JointKey]] = [
-        lambda msg: change(msg, public=other.hub.keys.public(KEY).to_bytes()),
-        lambda msg: change(msg, holders=text(HOLDERS[:2]), signatures=msg.signatures[:128]),
-        lambda msg: change(msg, holders=text(("client/4", *HOLDERS[1:]))),
+        lambda msg: change(msg, public=other.hub.keys.public(parts.KEY).to_bytes()),
+        lambda msg: change(msg, holders=text(parts.HOLDERS[:2]), signatures=msg.signatures[:128]),
+        lambda msg: change(msg, holders=text(("client/4", *parts.HOLDERS[1:]))),
         lambda msg: change(msg, signatures=flipped(msg.signatures)),
         lambda msg: change(msg, signatures=b""),
         lambda msg: change(msg, summands=9),
@@ -193,9 +178,9 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
     ]
     for r, swap in enumerate(swaps, 1):
         on_the_wire(run.transport, JointKey, swap, dst="client/4")
-        ready = made(run, HOLDERS[:3], r)
+        ready = parts.made(run, parts.HOLDERS[:3], r)
         assert ready.untold == ("client/4",)
-        assert run.party("client/4").keys.public(KEY).fingerprint == before
+        assert run.party("client/4").keys.public(parts.KEY).fingerprint == before
 
 
 # -- while a sum is opened ---------------------------------------------------------------------------------------------
@@ -203,50 +188,50 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [Announce, Decrypt], ids=lambda kind: kind.__name__)
 def test_with_t_of_n_a_holder_that_vanishes_is_replaced(kind: type) -> None:
-    run = keyed(**MOST)
+    run = parts.keyed(**MOST)
     vanishing(run, kind, "client/0")
-    ended = opened(run, summed(run, *VECTORS))
+    ended = parts.opened(run, parts.summed(run, *parts.VECTORS))
     assert set(ended.among) == {"client/1", "client/2", "client/3"}
     assert (ended.blamed, ended.tries) == ((), 1 + (kind is Decrypt))
-    assert within(ended.values, run)
+    assert parts.within(ended.values, run)
 
 
 @pytest.mark.parametrize("kind", [Announce, Decrypt], ids=lambda kind: kind.__name__)
 def test_with_n_of_n_a_holder_that_vanishes_keeps_the_sum_closed(kind: type) -> None:
-    run = keyed()
+    run = parts.keyed()
     vanishing(run, kind)
-    with pytest.raises(NoAnswerError, match="is opened by 4 of 4 holders: client/1: "):
-        opened(run, summed(run, *VECTORS))
+    with pytest.raises(fl.NoAnswerError, match="is opened by 4 of 4 holders: client/1: "):
+        parts.opened(run, parts.summed(run, *parts.VECTORS))
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-@pytest.mark.parametrize("liar", HOLDERS)
+@pytest.mark.parametrize("liar", parts.HOLDERS)
 def test_with_t_of_n_a_false_share_is_noticed_and_its_holder_left_out(liar: str, emulated: bool) -> None:
-    run = keyed(emulated=emulated, sums=2, **MOST)
-    false_share(run, liar)
-    ended = opened(run, summed(run, *VECTORS))
-    assert within(ended.values, run)
+    run = parts.keyed(emulated=emulated, sums=2, **MOST)
+    parts.false_share(run, liar)
+    ended = parts.opened(run, parts.summed(run, *parts.VECTORS))
+    assert parts.within(ended.values, run)
     used = {"client/0", "client/1", "client/2"}  # who is asked first
     assert ended.blamed == ((liar,) if liar in used else ())
     assert liar not in ended.among
-    sums = {number: summed(run, *VECTORS, r=2) for number in (3, 4)}
-    several = drive(run, open_sums(run.hub, KEY, sums, 2), 2)
-    assert all(within(one.values, run) and liar not in one.among for one in several.values())
+    sums = {number: parts.summed(run, *parts.VECTORS, r=2) for number in (3, 4)}
+    several = parts.drive(run, open_sums(run.hub, parts.KEY, sums, 2), 2)
+    assert all(parts.within(one.values, run) and liar not in one.among for one in several.values())
 
 
 def test_two_false_shares_of_four_keep_the_sum_closed() -> None:
-    run = keyed(**MOST)
-    for liar in HOLDERS[1:3]:
-        false_share(run, liar)
-    with pytest.raises(NoAnswerError, match="opens to nonsense whichever one holder is left out"):
-        opened(run, summed(run, *VECTORS))
+    run = parts.keyed(**MOST)
+    for liar in parts.HOLDERS[1:3]:
+        parts.false_share(run, liar)
+    with pytest.raises(fl.NoAnswerError, match="opens to nonsense whichever one holder is left out"):
+        parts.opened(run, parts.summed(run, *parts.VECTORS))
 
 
 def test_with_n_of_n_a_false_share_keeps_the_sum_closed() -> None:
-    run = keyed(emulated=False)
-    false_share(run, LIAR)
-    with pytest.raises(NoAnswerError, match="gave a false share, and as 4 of 4 holders are needed"):
-        opened(run, summed(run, *VECTORS))
+    run = parts.keyed(emulated=False)
+    parts.false_share(run, LIAR)
+    with pytest.raises(fl.NoAnswerError, match="gave a false share, and as 4 of 4 holders are needed"):
+        parts.opened(run, parts.summed(run, *parts.VECTORS))
 
 
 def other_sum(run: Rig) -> Callable[..., Any]:
@@ -262,10 +247,10 @@ def other_sum(run: Rig) -> Callable[..., Any]:
 
 LIES: dict[str, Callable[[Rig], Callable[..., Any]]] = {
     "garbage": lambda run: lambda party, request, answer: change(answer, parts=b"garbage"),
-    "garbage in a bundle": lambda run: lambda party, request, answer: change(answer, parts=bundle([b"garbage"])),
-    "nothing": lambda run: lambda party, request, answer: change(answer, parts=bundle([b""])),
+    "garbage in a bundle": lambda run: lambda party, request, answer: change(answer, parts=fl.bundle([b"garbage"])),
+    "nothing": lambda run: lambda party, request, answer: change(answer, parts=fl.bundle([b""])),
     "one too many": lambda run: (
-        lambda party, request, answer: change(answer, parts=bundle([*unbundle(answer.parts, 1)] * 2))
+        lambda party, request, answer: change(answer, parts=fl.bundle([*fl.unbundle(answer.parts, 1)] * 2))
     ),
     "another making": lambda run: lambda party, request, answer: change(answer, number=9),
     "another key": lambda run: lambda party, request, answer: change(answer, key="other"),
@@ -277,33 +262,33 @@ LIES: dict[str, Callable[[Rig], Callable[..., Any]]] = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("settings", [{}, MOST], ids=str)
 def test_an_answer_that_is_none_counts_as_none(settings: dict[str, Any], lie: str) -> None:
-    run = keyed(emulated=False, **settings)
+    run = parts.keyed(emulated=False, **settings)
     misbehaving(run.party(LIAR), Decrypt, LIES[lie](run))
     if settings or lie == "another sum":  # which is honest at first
-        assert within(opened(run, summed(run, *VECTORS)).values, run)
+        assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS)).values, run)
     if settings:
-        ended = opened(run, summed(run, *VECTORS), 2)
-        assert (within(ended.values, run), LIAR in ended.among) == (True, False)
+        ended = parts.opened(run, parts.summed(run, *parts.VECTORS), 2)
+        assert (parts.within(ended.values, run), LIAR in ended.among) == (True, False)
     else:
-        with pytest.raises(NoAnswerError, match="client/1: ") as error:
-            opened(run, summed(run, *VECTORS), 2)
-        no_secret(run, str(error.value))
+        with pytest.raises(fl.NoAnswerError, match="client/1: ") as error:
+            parts.opened(run, parts.summed(run, *parts.VECTORS), 2)
+        parts.no_secret(run, str(error.value))
 
 
 def test_a_share_that_comes_twice_counts_once() -> None:
-    run = keyed(emulated=False)
-    misbehaving(run.party(LIAR), Decrypt, lambda party, request, answer: (To("hub", answer), To("hub", answer)))
-    ended = opened(run, summed(run, *VECTORS))
-    assert (sorted(ended.among), within(ended.values, run)) == (sorted(HOLDERS), True)
+    run = parts.keyed(emulated=False)
+    misbehaving(run.party(LIAR), Decrypt, lambda party, request, answer: (fl.To("hub", answer), fl.To("hub", answer)))
+    ended = parts.opened(run, parts.summed(run, *parts.VECTORS))
+    assert (sorted(ended.among), parts.within(ended.values, run)) == (sorted(parts.HOLDERS), True)
 
 
 def test_a_share_under_another_key_is_no_share() -> None:
     """Of a holder that sleeps through a new key: it says so itself, and with its old share it would be refused."""
-    run = keyed(emulated=False)
-    old = held(run, LIAR).share
-    made(run, r=1)
-    held(run, LIAR).share = old
-    with pytest.raises(NoAnswerError, match="client/1: "):
-        opened(run, summed(run, *VECTORS), 2)
+    run = parts.keyed(emulated=False)
+    old = parts.held(run, LIAR).share
+    parts.made(run, r=1)
+    parts.held(run, LIAR).share = old
+    with pytest.raises(fl.NoAnswerError, match="client/1: "):
+        parts.opened(run, parts.summed(run, *parts.VECTORS), 2)
     assert any("a share of another group of holders, or of an earlier one" in reason for reason in run.refused)
-    no_secret(run, " ".join(run.refused))
+    parts.no_secret(run, " ".join(run.refused))

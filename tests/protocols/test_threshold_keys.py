@@ -31,9 +31,7 @@ from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.key_centre import KEY_CENTRE
-from coterie.protocols.threshold_keys import Joint
-from coterie.protocols.threshold_making import hand_over
-from coterie.protocols.threshold_opening import open_sums
+from coterie.protocols.threshold import Joint, hand_over, open_sums
 from coterie.runs.parties import dumped
 from coterie.transport.local import LocalTransport
 

@@ -9,22 +9,11 @@ import pytest
 from federation import Rig, misbehaving
 from joint_parts import BOTH, HOLDERS, KEY, MODELS, SIZE, Fresh, drive, held, keyed, opened, sent, weighted_sum
 
+import coterie.method as fl
 from coterie.crypto import threshold, threshold_pads
 from coterie.protocol.codec import weighs
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import bundle
-from coterie.protocol.steps import NoAnswerError
-from coterie.protocols.threshold_pads import (
-    Answer,
-    AnswerFor,
-    Contribute,
-    Count,
-    complete_pads,
-    loaded,
-    open_padded,
-    open_weighted,
-    padding,
-)
+from coterie.protocols.threshold import complete_pads, loaded, open_padded, open_weighted, padding
+from coterie.protocols.threshold.pads import Answer, AnswerFor, Contribute, Count
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
@@ -117,28 +106,28 @@ def test_one_padding_hides_one_vector() -> None:
     run = keyed(emulated=False)
     pad = padding(run.party("client/0"), KEY, 1)
     pad.encrypt(MODELS["client/0"])
-    with pytest.raises(CryptoError, match="a pad hides one vector"):
+    with pytest.raises(fl.CryptoError, match="a pad hides one vector"):
         pad.encrypt(MODELS["client/0"])
 
 
 def test_a_whole_ciphertext_is_no_padded_vector() -> None:
     run = keyed(emulated=False)
     cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
-    with pytest.raises(DecodeError):
+    with pytest.raises(fl.DecodeError):
         loaded(run.hub, KEY, "client/0", cipher, SIZE, 1)
     data = padding(run.party("client/0"), KEY, 1).encrypt(MODELS["client/0"]).to_bytes()
     for wrong in (data[:-1], data + b"x", b"", data[:30]):
-        with pytest.raises(DecodeError):
+        with pytest.raises(fl.DecodeError):
             loaded(run.hub, KEY, "client/0", wrong, SIZE, 1)
-    with pytest.raises(DecodeError):
+    with pytest.raises(fl.DecodeError):
         loaded(run.hub, KEY, "client/0", data, SIZE - 1, 1)
-    with pytest.raises(PeerError, match="client/4 holds no share"):
+    with pytest.raises(fl.PeerError, match="client/4 holds no share"):
         loaded(run.hub, KEY, "client/4", data, SIZE, 1)
-    with pytest.raises(PeerError, match="client/4 holds no share of key 'sum', and pads need one"):
+    with pytest.raises(fl.PeerError, match="client/4 holds no share of key 'sum', and pads need one"):
         padding(run.party("client/4"), KEY, 1)
     again = loaded(run.hub, KEY, "client/0", data, SIZE, 2)  # of another round: it opens to nonsense
     uploads = {**sent(run, 2), "client/0": again}
-    with pytest.raises(NoAnswerError, match="stays closed, as a sender in it does not answer: client/0: "):
+    with pytest.raises(fl.NoAnswerError, match="stays closed, as a sender in it does not answer: client/0: "):
         sum_of(run, uploads, 2)
     assert any("a nonce of client/0 that it has not drawn in round 2" in reason for reason in run.refused)
 
@@ -157,14 +146,14 @@ def test_a_sender_that_goes_later_keeps_the_sum_closed_and_nobody_answers_again(
     run = keyed(emulated=False)
     uploads = sent(run)
     misbehaving(run.party("client/2"), AnswerFor, lambda party, request, answer: None)
-    with pytest.raises(NoAnswerError, match="stays closed, as a sender in it does not answer: client/2: "):
+    with pytest.raises(fl.NoAnswerError, match="stays closed, as a sender in it does not answer: client/2: "):
         sum_of(run, uploads)
     rest = {name: padded for name, padded in uploads.items() if name != "client/2"}
-    with pytest.raises(NoAnswerError, match="stays closed"):  # what a hub would ask that has its answer after all
+    with pytest.raises(fl.NoAnswerError, match="stays closed"):  # what a hub would ask that has its answer after all
         sum_of(run, rest, 1)
     assert any("a second sum of the vectors of round 1" in reason for reason in run.refused)
     misbehaving(run.party("client/2"), AnswerFor, lambda party, request, answer: Answer(2, KEY, 1, b"garbage"))
-    with pytest.raises(NoAnswerError, match="client/2: its answer cannot be read"):
+    with pytest.raises(fl.NoAnswerError, match="client/2: its answer cannot be read"):
         sum_of(run, sent(run, 2), 2)
 
 
@@ -173,7 +162,7 @@ def test_all_senders_gone() -> None:
     uploads = sent(run)
     for name in HOLDERS:
         misbehaving(run.party(name), Count, lambda party, request, answer: None)
-    with pytest.raises(NoAnswerError, match="0 senders of a sum that needs 2: client/0: "):
+    with pytest.raises(fl.NoAnswerError, match="0 senders of a sum that needs 2: client/0: "):
         sum_of(run, uploads)
 
 
@@ -182,14 +171,14 @@ def test_a_single_vector_is_not_opened() -> None:
     run = keyed(emulated=False)
     uploads = sent(run)
     one = {"client/0": uploads["client/0"]}
-    with pytest.raises(NoAnswerError, match="1 senders of a sum that needs 2"):
+    with pytest.raises(fl.NoAnswerError, match="1 senders of a sum that needs 2"):
         sum_of(run, one)
     pad = uploads["client/0"].pad
     party = run.party("client/0")
     for senders, weights in [("client/0", [1]), ("client/1\nclient/2", [1, 1]), ("client/0\nclient/1", [1, 0])]:
         count = senders.count("\n") + 1
         message = AnswerFor(1, KEY, 1, senders, pad.nonce * count, SIZE, np.array(weights))
-        with pytest.raises(PeerError, match=r"shows too much|without that of client/0 or without weights"):
+        with pytest.raises(fl.PeerError, match=r"shows too much|without that of client/0 or without weights"):
             party.pads.answer_for(message, "hub")
     for senders, nonces, length in [
         ("", b"", SIZE),
@@ -198,19 +187,19 @@ def test_a_single_vector_is_not_opened() -> None:
         ("client/0\nclient/1", pad.nonce, SIZE),
         ("client/0\nclient/1", pad.nonce * 2, 0),
     ]:
-        with pytest.raises(PeerError, match=r"pads with .* bytes of nonces|pads for 0 values"):
+        with pytest.raises(fl.PeerError, match=r"pads with .* bytes of nonces|pads for 0 values"):
             party.pads.answer_for(AnswerFor(1, KEY, 1, senders, nonces, length, np.array([1, 1])), "hub")
     for kind in (AnswerFor, Contribute):
         extra = np.array([1, 1]) if kind is AnswerFor else ""
         message = kind(1, KEY, 1, "client/0\nclient/1", pad.nonce * 2, SIZE, extra)
-        with pytest.raises(PeerError, match="only the hub may send one"):
+        with pytest.raises(fl.PeerError, match="only the hub may send one"):
             party.handlers[kind].run(party, message, "client/3")
 
 
-@pytest.mark.parametrize("parts", [b"garbage", bundle([]), bundle([b""] * 3)])
+@pytest.mark.parametrize("parts", [b"garbage", fl.bundle([]), fl.bundle([b""] * 3)])
 def test_a_contribution_that_is_none(parts: bytes) -> None:
     run = keyed(emulated=False)
     uploads = sent(run)
     misbehaving(run.party("client/3"), Contribute, lambda party, request, answer: type(answer)(1, KEY, 1, parts))
-    with pytest.raises(NoAnswerError, match="client/3: "):
+    with pytest.raises(fl.NoAnswerError, match="client/3: "):
         drive(run, complete_pads(run.hub, KEY, uploads, 1), 1)

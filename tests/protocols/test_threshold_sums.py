@@ -10,16 +10,14 @@ import pytest
 from federation import Rig
 from joint_parts import BOTH, HOLDERS, KEY, SIZE, Fresh, drive, keyed, opened_by, sent, summed, weighted_sum
 
+import coterie.method as fl
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.crypto.threshold_pads import _monomials
 from coterie.privacy.attacks.key_in_sum import forged
-from coterie.protocol.errors import CryptoError, DecodeError, UserError
-from coterie.protocol.messages import bundle
-from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols.threshold_keys import TRIAL, Consent, Joint, pad_context, text
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sums
-from coterie.protocols.threshold_pads import Answer, AnswerFor, complete_pads, open_padded, open_weighted
+from coterie.protocols.threshold import Joint, complete_pads, make_keys, open_padded, open_sums, open_weighted
+from coterie.protocols.threshold.keys import TRIAL, Consent, pad_context, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
+from coterie.protocols.threshold.pads import Answer, AnswerFor
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
@@ -48,7 +46,7 @@ def asked(run: Rig, *messages: Any, r: int = 1, name: str = "client/1") -> list[
 
     def steps() -> Any:
         for message, reply in messages:
-            found = yield from for_each({name: message}, reply, lambda *_: None)
+            found = yield from fl.for_each({name: message}, reply, lambda *_: None)
             answers.append(bool(found.got))
 
     drive(run, steps(), r)
@@ -61,7 +59,7 @@ def announced(senders: int = 4, length: int = SIZE, *, number: int = 0, r: int =
 
 def wanted(run: Rig, data: bytes, *, number: int = 0, r: int = 1, making: int = 1) -> tuple[Any, Any]:
     among = HOLDERS[: run.hub.joint.group(KEY).needed]
-    return Decrypt(r, KEY, making, text(among), np.array([number]), bundle([data]), bundle([])), Partials
+    return Decrypt(r, KEY, making, text(among), np.array([number]), fl.bundle([data]), fl.bundle([])), Partials
 
 
 def request(run: Rig, pads: Mapping[str, Any], weights: Mapping[str, int], seed: bytes = bytes(32)) -> bytes:
@@ -196,7 +194,7 @@ def test_a_hub_that_sends_a_c1_of_its_own_is_refused_in_sums_trials_and_checks()
         assert asked(run, row, ask, r=r) == [number in (0, TRIAL), False]
         said += run.refused
     assert sum("no sum of a shared key" in reason for reason in said) == 2
-    with pytest.raises(NoAnswerError, match="says nothing of what it sums up: open it by open_weighted"):
+    with pytest.raises(fl.NoAnswerError, match="says nothing of what it sums up: open it by open_weighted"):
         drive(run, open_sums(run.hub, KEY, {0: cipher}, 9), 9)
 
 
@@ -227,7 +225,7 @@ def test_weights_that_make_one_sender_s_vector_the_sum_are_refused(weights: dict
     run, ciphers, pads = ready()
     try:
         data = request(run, {name: pads[name] for name in weights}, weights)
-    except CryptoError:  # a hub that packs it all the same
+    except fl.CryptoError:  # a hub that packs it all the same
         one = dict.fromkeys(weights, 1)
         honest = request(run, {name: pads[name] for name in weights}, one)
         data = honest
@@ -237,7 +235,7 @@ def test_weights_that_make_one_sender_s_vector_the_sum_are_refused(weights: dict
             data = data[: at - 4] + weights[name].to_bytes(4, "little") + data[at:]
     assert asked(run, announced(max(3, len(weights))), wanted(run, data)) == [True, False]
     assert any(says in reason for reason in run.refused), run.refused
-    with pytest.raises((NoAnswerError, CryptoError)):
+    with pytest.raises((fl.NoAnswerError, fl.CryptoError)):
         drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 2), 2)
     pairs = np.array([*weights.values()])
     direct = AnswerFor(3, KEY, 1, text(weights), b"".join(pads[n].nonce for n in weights), SIZE, pairs)
@@ -253,12 +251,12 @@ def test_senders_that_are_none_or_stand_twice_are_refused() -> None:
     strange = (b"\x09\x00" + rows[1][2:], b"\x00\x00" + rows[1][2:], rows[0][:6] + bytes(16), rows[0])
     for row in strange:
         forged_data = data[:start] + rows[0] + row + rows[2] + rows[3]
-        with pytest.raises(DecodeError, match="or one that is named twice"):
+        with pytest.raises(fl.DecodeError, match="or one that is named twice"):
             threshold_pads.SumRequest.read(
                 run.hub.joint.group(KEY), run.hub.keys.public(KEY), forged_data, pad_context(1)
             )
     for cut in (data[:-1], data[:40], data[: len(data) - 22], data + b"x", b""):
-        with pytest.raises(DecodeError):
+        with pytest.raises(fl.DecodeError):
             threshold_pads.SumRequest.read(run.hub.joint.group(KEY), run.hub.keys.public(KEY), cut, pad_context(1))
     assert asked(run, announced(9), wanted(run, data)) == [True, False]
     assert any("sum 0 of 4 senders of 1500 values was not announced" in reason for reason in run.refused)
@@ -283,7 +281,7 @@ def test_what_a_hub_opens_with_nonces_that_nobody_used_is_nonsense() -> None:
     own = pads["client/2"]
     false = {**pads, "client/2": threshold_pads.Pad("client/2", own.context, SIZE, bytes(16), own.among)}
     run.party("client/2").secret.joint.held[KEY].nonces[1] = bytes(16)  # as if it were the hub's
-    with pytest.raises(NoAnswerError, match="nonsense"):
+    with pytest.raises(fl.NoAnswerError, match="nonsense"):
         drive(run, open_weighted(run.hub, KEY, ciphers, false, one_each(pads), 1), 1)
 
 
@@ -313,7 +311,7 @@ def test_the_vectors_of_a_round_are_in_one_sum_only(again: str) -> None:
     elif again == "key":  # the hub has another key made, and the senders encrypt under that
         drive(run, make_keys(run.hub, KEY, HOLDERS, 1), 1)
         ciphers, pads = completed(run, 1)
-        with pytest.raises(NoAnswerError, match="refused"):
+        with pytest.raises(fl.NoAnswerError, match="refused"):
             drive(run, open_weighted(run.hub, KEY, ciphers, pads, other, 1, number=1), 1)
     else:
         chosen = {"weights": other, "senders": dict.fromkeys(HOLDERS[:3], 1), "number": other}[again]
@@ -336,7 +334,7 @@ def test_the_direct_sum_of_pads_is_one_a_round_too() -> None:
         weights = {**dict.fromkeys(HOLDERS, 1), "client/0": 1 + attempt}
         if not attempt:
             assert drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1).among == HOLDERS
-    with pytest.raises(NoAnswerError, match="stays closed"):
+    with pytest.raises(fl.NoAnswerError, match="stays closed"):
         drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1)
     assert any("a second sum of the vectors of round 1" in reason for reason in run.refused)
 
@@ -375,17 +373,17 @@ def test_a_sum_that_is_not_of_these_pads_and_weights_is_no_sum() -> None:
     group, key = run.hub.joint.group(KEY), run.hub.keys.public(KEY)
     total = ciphers["client/0"] + ciphers["client/1"]
     for weights in ({"client/0": 1}, {"client/0": 2, "client/1": 1}):
-        with pytest.raises(CryptoError, match="is not the sum of"):
+        with pytest.raises(fl.CryptoError, match="is not the sum of"):
             threshold_pads.sum_dec(group, key, total, {name: pads[name] for name in weights}, weights)
     for bad in ({"client/0": pads["client/1"]}, {}):
-        with pytest.raises(CryptoError, match="takes a weight and a pad of each sender"):
+        with pytest.raises(fl.CryptoError, match="takes a weight and a pad of each sender"):
             threshold_pads.sum_dec(group, key, total, bad, {"client/0": 1})
     longer = threshold_pads.Pad("client/1", pads["client/1"].context, 9, bytes(16), HOLDERS)
-    with pytest.raises(CryptoError, match="different lengths or contexts"):
+    with pytest.raises(fl.CryptoError, match="different lengths or contexts"):
         threshold_pads.sum_dec(group, key, total, {**pads, "client/1": longer}, one_each(pads))
 
 
 def test_a_declaration_whose_balance_is_none() -> None:
     for effective in (-1.0, 3.5):
-        with pytest.raises(UserError, match="effective number of senders is 0 to fewest"):
+        with pytest.raises(fl.UserError, match="effective number of senders is 0 to fewest"):
             Joint("k", "threshold-8192-sum", ("client",), effective=effective)

@@ -24,9 +24,10 @@ from coterie.privacy.attacks.key_in_sum import forged, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols import sums, threshold_keys
-from coterie.protocols.threshold_keys import Consent, text
-from coterie.protocols.threshold_opening import Announce, Closed, Decrypt, Partials, open_closed
+from coterie.protocols import sums
+from coterie.protocols.threshold import keys as threshold_keys
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Closed, Decrypt, Partials, open_closed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 

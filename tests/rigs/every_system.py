@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from federation import Rig, planted, rig
 
-from coterie.runs import registry
-from coterie.runs.registry import SYSTEMS
+from coterie.runs import SYSTEMS, registry
 
 SIZE = 24
 TARGETS = planted([0, 0, 0, 1, 1, 1], SIZE, seed=3)

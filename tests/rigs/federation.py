@@ -19,21 +19,13 @@ import msgspec
 import numpy as np
 import torch
 
+import coterie.method as fl
 from coterie.crypto import paillier
 from coterie.devices.links import Delays
 from coterie.devices.profiles import fleet
-from coterie.protocol import codec
 from coterie.protocol.codec import message_weight
-from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, Losses, OwnData
-from coterie.protocol.errors import CoterieError, DecodeError
+from coterie.protocol.errors import CoterieError
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
-from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Cost, Handler, Party, To, freeze
-from coterie.protocol.randomness import Randomness, Secrets, rng
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import Federation, System
-from coterie.protocols.local_training import asked_in
 from coterie.protocols.sparsity import Halves, Public
 from coterie.runs import parties
 from coterie.runs.keyring import PartyKeys
@@ -45,10 +37,12 @@ from coterie.transport.transcript import Transcript, View
 from coterie.transport.wire import Links
 
 
-def spec_of(size: int) -> ModelSpec:
+def spec_of(size: int) -> fl.ModelSpec:
     """A model of one matrix and a bias of 3."""
-    parts = Part("weight", (size - 3,), "float32", "parameter", "shared", 0)
-    return ModelSpec((parts, Part("bias", (3,), "float32", "parameter", "shared", size - 3)), 6.0 * size, outputs=3)
+    parts = fl.Part("weight", (size - 3,), "float32", "parameter", "shared", 0)
+    return fl.ModelSpec(
+        (parts, fl.Part("bias", (3,), "float32", "parameter", "shared", size - 3)), 6.0 * size, outputs=3
+    )
 
 
 class Pulled:
@@ -64,10 +58,10 @@ class Pulled:
         self.targets, self.steps, self.noise = targets, steps, noise
         self.table: dict[type, Interpreter] = {
             **PLAIN,
-            Fit: each(self.fit),
-            Evaluate: each(self.evaluate),
-            Losses: each(self.losses),
-            Local: self.local,
+            fl.Fit: each(self.fit),
+            fl.Evaluate: each(self.evaluate),
+            fl.Losses: each(self.losses),
+            fl.Local: self.local,
         }
 
     def gradient(self, party: str, weights: torch.Tensor) -> torch.Tensor:
@@ -76,11 +70,11 @@ class Pulled:
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         return interpret(self.table, wanted)
 
-    def own(self, party: str) -> OwnData:
+    def own(self, party: str) -> fl.OwnData:
         """One sample, which is the client's target, on an ordinary device."""
         x, y = self.targets[party].astype(np.float32)[None], np.zeros(1, np.int64)
-        freeze([x, y])
-        return OwnData(x, y, device=fleet("uniform", 1, 0)[0])
+        fl.freeze([x, y])
+        return fl.OwnData(x, y, device=fleet("uniform", 1, 0)[0])
 
     def local(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Functions of the own data. There is no network, so sparsity vectors are made up (``features``)."""
@@ -91,7 +85,7 @@ class Pulled:
             for p, effect in wanted
         ]
 
-    def wrong(self, party: str, effect: Local) -> Fitted:
+    def wrong(self, party: str, effect: fl.Local) -> fl.Fitted:
         """A training towards the opposite of the target."""
         other = Pulled({party: -self.targets[party]}, steps=self.steps, noise=self.noise)
         return other.fit(party, effect.arguments[1])
@@ -100,23 +94,23 @@ class Pulled:
         """(size,) in (0, 1): devices with like targets have like features."""
         return 1 / (1 + np.exp(-self.targets[party]))
 
-    def halves(self, party: str, effect: Local) -> Halves:
+    def halves(self, party: str, effect: fl.Local) -> Halves:
         """Of five samples each, whose features scatter a little."""
         scatter = np.random.default_rng(effect.arguments[2]).normal(0, 0.02, (2, len(self.targets[party])))
         return Halves(np.clip(self.features(party) + scatter, 0, 1), (5, 5))
 
-    def public(self, party: str, effect: Local) -> Public:
+    def public(self, party: str, effect: fl.Local) -> Public:
         """Of the hub's own samples. Their classes differ in every direction."""
         mean, norms = self.features(party).astype(np.float32), np.ones(10, np.float32)
         return Public(mean, norms, np.eye(len(mean), dtype=np.float32), norms)
 
-    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
-        return Evaluated(float(np.square(effect.weights - self.targets[party]).sum() / 2), 0.0, 1)
+    def evaluate(self, party: str, effect: fl.Evaluate) -> fl.Evaluated:
+        return fl.Evaluated(float(np.square(effect.weights - self.targets[party]).sum() / 2), 0.0, 1)
 
-    def losses(self, party: str, effect: Losses) -> np.ndarray:
+    def losses(self, party: str, effect: fl.Losses) -> np.ndarray:
         return (np.square(effect.weights - self.targets[party]).sum(axis=1, keepdims=True) / 2).astype(np.float32)
 
-    def fit(self, party: str, effect: Fit) -> Fitted:
+    def fit(self, party: str, effect: fl.Fit) -> fl.Fitted:
         start = torch.from_numpy(np.array(effect.weights))
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
         pull, end = effect.solver.pull(start, state), start.clone()
@@ -125,7 +119,7 @@ class Pulled:
             descend(end, self.gradient(party, end), None, pull, effect.solver)
         kept = effect.solver.keep(start, end, steps, state)
         noise = self.noise * np.random.default_rng(effect.seed).normal(size=len(end)).astype(np.float32)
-        return Fitted(end.numpy() + noise, 1, steps, 0.0, {name: tensor.numpy() for name, tensor in kept.items()})
+        return fl.Fitted(end.numpy() + noise, 1, steps, 0.0, {name: tensor.numpy() for name, tensor in kept.items()})
 
 
 @dataclass
@@ -147,7 +141,7 @@ class Steady(Links):
     def up_s(self, party: str, size: int) -> float:
         return self.leg_s
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         return self.slow.get(party, self.job_s)
 
     def rounds(self, party: str, round: int) -> int:
@@ -157,29 +151,29 @@ class Steady(Links):
         return self.away.get((party, round), "ok")
 
 
-class Repeatable(Randomness):
+class Repeatable(fl.Randomness):
     """Secrets follow the seed under real ciphers, too, so that a test sees the same run every time.
 
     What SEAL and Paillier draw for keys and noise still comes from the operating system.
     """
 
-    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        return Secrets(rng(self.seed, party, f"secret {purpose}", round, attempt))
+    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> fl.Secrets:
+        return fl.Secrets(fl.rng(self.seed, party, f"secret {purpose}", round, attempt))
 
 
 @dataclass
 class Rig:
     """A federation under test, after its set-up."""
 
-    system: System
+    system: fl.System
     config: Any
-    federation: Federation
-    owns: Mapping[str, Own]
+    federation: fl.Federation
+    owns: Mapping[str, fl.Own]
     transport: LocalTransport
     links: Steady
 
     @property
-    def common(self) -> Common:
+    def common(self) -> fl.Common:
         return self.federation.common
 
     @property
@@ -218,7 +212,7 @@ class Rig:
 
 
 def rig(
-    system: System,
+    system: fl.System,
     targets: np.ndarray,
     *,
     mode: str = "paper",
@@ -231,9 +225,9 @@ def rig(
     fresh_keys: bool = False,
     delta: float | None = None,
     delay: str = "uniform:1-5",
-    spec: ModelSpec | None = None,
+    spec: fl.ModelSpec | None = None,
     starts: np.ndarray | None = None,
-    wrap: Callable[[Federation], None] | None = None,
+    wrap: Callable[[fl.Federation], None] | None = None,
     deployed: bool = False,
     quorum: int = 0,
     seeds: Callable[[str], int] | None = None,
@@ -252,7 +246,7 @@ def rig(
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
     count = config.models
     if starts is None:
-        drawn = [rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size) for i in range(count)]
+        drawn = [fl.rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size) for i in range(count)]
         starts = np.stack(drawn).astype(np.float32)
     randomness = Repeatable(seed, emulated)
     ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
@@ -265,7 +259,7 @@ def rig(
     identities = {name: own.identity for name, own in owns.items() if own.identity}
     links = links or Steady()
     share = system.delta if delta is None else delta
-    links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
+    links.delays = Delays(lambda r: fl.asked_in(names, config, seed, r), share, delay, seed)
     transport = LocalTransport(
         federation.parties,
         federation.hub,
@@ -290,11 +284,11 @@ def rig(
 def as_machines_are(deployed: bool, quorum: int, seeds: Callable[[str], int] | None) -> Iterator[None]:
     """Federations made meanwhile are told that they are deployed, and each party has a seed of its own."""
 
-    def own(name: str, randomness: Repeatable, *rest: Any) -> Own:
-        return Own(name, randomness if seeds is None else replace(randomness, seed=seeds(name)), *rest)
+    def own(name: str, randomness: Repeatable, *rest: Any) -> fl.Own:
+        return fl.Own(name, randomness if seeds is None else replace(randomness, seed=seeds(name)), *rest)
 
     with (
-        patch.object(parties, "Common", partial(Common, deployed=deployed, quorum=quorum)),
+        patch.object(parties, "Common", partial(fl.Common, deployed=deployed, quorum=quorum)),
         patch.object(parties, "Own", own),
     ):
         yield
@@ -320,36 +314,36 @@ def planted(groups: Sequence[int], size: int, *, seed: int = 0, apart: float = 1
 
 # -- attackers -------------------------------------------------------------------------------------------------------
 
-Change = Callable[[Any], Message | bytes | None]
+Change = Callable[[Any], fl.Message | bytes | None]
 
 
 def on_the_wire(
     transport: LocalTransport,
-    kind: type[Message],
+    kind: type[fl.Message],
     change: Change,
     *,
     src: str = "",
     dst: str = "",
     rounds: Any = None,
     signed: bool = True,
-) -> list[Message]:
+) -> list[fl.Message]:
     """Let senders of one type of message lie: they send another message, or raw bytes, or None to send nothing.
 
     What they send they sign, so that the recipient has only its own checks. signed: False lets a relay change it, which
     can't sign. Returns the list of what they would have sent, which grows.
     """
-    caught: list[Message] = []
+    caught: list[fl.Message] = []
 
     def intercept(envelope: Any, frame: bytes) -> list[Any]:
         here = envelope.kind == kind.__name__ and (not src or envelope.src == src) and (not dst or envelope.dst == dst)
         if not here or (rounds is not None and envelope.round not in rounds):
             return [frame]
-        message = codec.decode(frame, kind)
+        message = fl.codec.decode(frame, kind)
         caught.append(message)
         changed = change(message)
         if changed is None:
             return []
-        frame = changed if isinstance(changed, bytes) else codec.encode(changed)
+        frame = changed if isinstance(changed, bytes) else fl.codec.encode(changed)
         other, _ = resigned(transport, envelope, frame, kind)
         return [(other if signed else msgspec.structs.replace(other, signature=envelope.signature), frame)]
 
@@ -358,19 +352,19 @@ def on_the_wire(
 
 
 def resigned(
-    transport: LocalTransport, envelope: Envelope, frame: bytes, kind: type[Message]
+    transport: LocalTransport, envelope: Envelope, frame: bytes, kind: type[fl.Message]
 ) -> tuple[Envelope, bytes]:
     """What the sender of this envelope would have sent, had it sent this frame of some kind; not sealed."""
     weight = len(frame)
-    with suppress(DecodeError):
-        weight = message_weight(codec.decode(frame, kind), len(frame))
+    with suppress(fl.DecodeError):
+        weight = message_weight(fl.codec.decode(frame, kind), len(frame))
     bare = msgspec.structs.replace(envelope, weight=weight, digest=b"", signature=b"")
     digest = hashlib.sha256(frame).digest()
     signature = transport.hub.keyring.sign(bare.src, bare.header(), digest)
     return msgspec.structs.replace(bare, digest=digest, signature=signature), frame
 
 
-def repeated(transport: LocalTransport, kind: type[Message], *, src: str = "", dst: str = "") -> None:
+def repeated(transport: LocalTransport, kind: type[fl.Message], *, src: str = "", dst: str = "") -> None:
     """Let a relay deliver the first message of one type from then on, in its own envelope, instead of all others."""
     first: list[Any] = []
 
@@ -383,7 +377,7 @@ def repeated(transport: LocalTransport, kind: type[Message], *, src: str = "", d
     transport.intercept = intercept
 
 
-def misbehaving(party: Party, kind: type[Message], change: Callable[[Any, Any, Any], Any]) -> None:
+def misbehaving(party: fl.Party, kind: type[fl.Message], change: Callable[[Any, Any, Any], Any]) -> None:
     """Make a party answer ``kind`` with ``change(party, request, its honest answer)``."""
     honest = party.handlers[kind]
 
@@ -393,13 +387,13 @@ def misbehaving(party: Party, kind: type[Message], change: Callable[[Any, Any, A
             outcome = yield from outcome
         return change(self, message, outcome)
 
-    table = {**party.handlers, kind: Handler(run, honest.cost)}
+    table = {**party.handlers, kind: fl.Handler(run, honest.cost)}
     party.__class__ = type(f"Bad{type(party).__name__}", (type(party),), {"handlers": table})
     party.__class__.handlers = table
 
 
-def to(dst: str, *messages: Message) -> tuple[To, ...]:
-    return tuple(To(dst, message) for message in messages)
+def to(dst: str, *messages: fl.Message) -> tuple[fl.To, ...]:
+    return tuple(fl.To(dst, message) for message in messages)
 
 
 __all__ = [

@@ -13,25 +13,32 @@ import numpy as np
 import pytest
 from federation import Rig, rig
 
+import coterie.method as fl
 from coterie.crypto import ckks, threshold, wire
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_halves import Half
 from coterie.crypto.threshold_pads import SumRequest
 from coterie.protocol.codec import content
-from coterie.protocol.messages import bundle
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness, Secrets
-from coterie.protocol.steps import for_each
-from coterie.protocol.system import System
-from coterie.protocols import threshold_keys
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
-from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.threshold_halves import SignedSum, signed, taken, vouched
-from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import Consent, Joint, JointGrant, JointKeys, text
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, KeyOpening, Partials, open_sum
-from coterie.protocols.threshold_pads import JointPads, loaded, padding
+from coterie.protocols.threshold import (
+    Joint,
+    JointGrant,
+    JointKeys,
+    JointPads,
+    KeyMaking,
+    KeyOpening,
+    SignedSum,
+    loaded,
+    make_keys,
+    open_sum,
+    padding,
+    taken,
+    vouched,
+)
+from coterie.protocols.threshold import keys as threshold_keys
+from coterie.protocols.threshold.halves import signed
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 SMALL = "insecure-1024-threshold-sum"
 PRODUCTS = "insecure-1024-threshold-mul"
@@ -58,7 +65,7 @@ def small_keys() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Config(LocalTraining):
+class Config(fl.LocalTraining):
     """threshold, dealer, products, scalars, pads, effective, fewest, least, sums, openings: of the joint key."""
 
     threshold: int = 0
@@ -81,16 +88,16 @@ def declared(party: Any) -> tuple[Joint, ...]:
     return (Joint(KEY, chosen, ("client", "helper"), dealer=c.dealer, products=c.products, **sums, **limits),)
 
 
-class Hub(Party, role="hub"):
+class Hub(fl.Party, role="hub"):
     keys, joint = Keys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
 
 
-class Helper(Party, role="helper"):
+class Helper(fl.Party, role="helper"):
     keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
     making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
 
-class Client(Party, role="client"):
+class Client(fl.Party, role="client"):
     keys, joint = HeldKeys(ckks.PublicKey, ckks.SecretKey), JointKeys(declared)
     making, opening, pads = KeyMaking(), KeyOpening(), JointPads()
 
@@ -104,7 +111,7 @@ def parties(config: Config) -> dict[str, Any]:
     return {"hub": Hub, **dealer, "helper": Helper, "client": Client}
 
 
-SYSTEM = System(
+SYSTEM = fl.System(
     name="joint",
     title="Joint",
     citation="none",
@@ -187,23 +194,23 @@ def lying(
     def steps() -> Any:
         for number, weights in enumerate(sums, first):
             row = np.array([number, senders or max(3, len(weights)), len(VALUES[0])])
-            yield from for_each(dict.fromkeys(among, Announce(r, KEY, 1, row)), Consent, lambda *_: None)
+            yield from fl.for_each(dict.fromkeys(among, Announce(r, KEY, 1, row)), Consent, lambda *_: None)
             some = {name: of[name] for name in weights}
             request = SumRequest.of(group, key, some, weights, bytes([number] * 32))
-            given = bundle([half.to_bytes(group) for half in some.values()])
-            ask = Decrypt(r, KEY, 1, text(among), np.array([number]), bundle([request.to_bytes()]), given)
-            got = yield from for_each(dict.fromkeys(among, ask), Partials, lambda *_: None)
+            given = fl.bundle([half.to_bytes(group) for half in some.values()])
+            ask = Decrypt(r, KEY, 1, text(among), np.array([number]), fl.bundle([request.to_bytes()]), given)
+            got = yield from fl.for_each(dict.fromkeys(among, ask), Partials, lambda *_: None)
             answered.append(bool(got.got))
 
     drive(run, steps(), r)
     return answered
 
 
-class Fresh(Randomness):
+class Fresh(fl.Randomness):
     """Secrets from the operating system, as in a real run."""
 
-    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        return Secrets(None)
+    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> fl.Secrets:
+        return fl.Secrets(None)
 
 
 def sent(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS, among: tuple[str, ...] = ()) -> dict[str, Any]:

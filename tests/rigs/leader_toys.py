@@ -14,18 +14,14 @@ from typing import Any
 import msgspec
 from transport_toys import KEYS, RANDOMNESS, Doubling
 
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import Steps, for_each
+import coterie.method as fl
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Links
 
 
-@message(src="server", dst="leader")
-class Lead(Message, frozen=True):
+@fl.message(src="server", dst="leader")
+class Lead(fl.Message, frozen=True):
     """Lead these clients, named with commas between, in this round, from x."""
 
     round: int
@@ -33,24 +29,24 @@ class Lead(Message, frozen=True):
     x: int
 
 
-@message(src="leader", dst="client")
-class Train(Message, frozen=True):
+@fl.message(src="leader", dst="client")
+class Train(fl.Message, frozen=True):
     """Add yourself to x."""
 
     round: int
     x: int
 
 
-@message(src="client", dst="leader")
-class Trained(Message, frozen=True):
+@fl.message(src="client", dst="leader")
+class Trained(fl.Message, frozen=True):
     """x + what the client is worth."""
 
     round: int
     x: int
 
 
-@message(src="leader", dst="server")
-class Summed(Message, frozen=True):
+@fl.message(src="leader", dst="server")
+class Summed(fl.Message, frozen=True):
     """The sum of what a cluster's clients gave, and how many they were."""
 
     round: int
@@ -58,7 +54,7 @@ class Summed(Message, frozen=True):
     count: int
 
 
-class Client(Party, role="client", also=("leader",)):
+class Client(fl.Party, role="client", also=("leader",)):
     """Worth its number plus one; needs ``work_s`` for a training and nothing to lead."""
 
     class State(msgspec.Struct):
@@ -68,39 +64,41 @@ class Client(Party, role="client", also=("leader",)):
         led: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, number: int, work_s: float = 1.0, deadline_s: float | None = None) -> None:
-        super().__init__(Own(f"c{number}", RANDOMNESS))
+        super().__init__(fl.Own(f"c{number}", RANDOMNESS))
         self.worth, self.work_s, self.deadline_s = number + 1, work_s, deadline_s
         self.state = self.State()
 
-    def cost(self, msg: Train) -> Cost:
-        return Cost(crypto_s=self.work_s)
+    def cost(self, msg: Train) -> fl.Cost:
+        return fl.Cost(crypto_s=self.work_s)
 
-    @on(Train, cost)
-    def train(self, msg: Train, src: str) -> Work[Trained]:
+    @fl.on(Train, cost)
+    def train(self, msg: Train, src: str) -> fl.Work[Trained]:
         self.state.trained.append(msg.round)
         twice = yield self.worth
         return Trained(msg.round, msg.x + twice // 2)
 
-    @on(Lead)
-    def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+    @fl.on(Lead)
+    def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
         """Ask the others, train itself meanwhile (an effect), and sum up."""
         self.state.led.append(msg.round)
         got: dict[str, int] = {}
 
         def fold(name: str, trained: Trained) -> None:
             if trained.round != msg.round:
-                raise PeerError(f"{name} trained for round {trained.round}")
+                raise fl.PeerError(f"{name} trained for round {trained.round}")
             got[name] = trained.x
 
         others = [name for name in msg.members.split(",") if name != self.name]
-        yield from for_each(dict.fromkeys(others, Train(msg.round, msg.x)), Trained, fold, deadline_s=self.deadline_s)
+        yield from fl.for_each(
+            dict.fromkeys(others, Train(msg.round, msg.x)), Trained, fold, deadline_s=self.deadline_s
+        )
         twice = yield self.worth
         if len(got) < len(others) / 2:
-            raise PeerError(f"only {len(got)} of {len(others)} members answer")
+            raise fl.PeerError(f"only {len(got)} of {len(others)} members answer")
         return Summed(msg.round, msg.x + twice // 2 + sum(got.values()), 1 + len(got))
 
 
-class Server(Party, role="server"):
+class Server(fl.Party, role="server"):
     """Asks the leaders of this round: of each cluster, its members in turn."""
 
     takes = (Summed,)
@@ -112,20 +110,20 @@ class Server(Party, role="server"):
         sums: list[tuple[int, str, int, int, float]] = msgspec.field(default_factory=list)
 
     def __init__(self, clusters: Sequence[Sequence[str]], deadline_s: float | None = None) -> None:
-        super().__init__(Own("server", RANDOMNESS))
+        super().__init__(fl.Own("server", RANDOMNESS))
         self.clusters, self.deadline_s = clusters, deadline_s
         self.state = self.State()
 
     def leader(self, cluster: Sequence[str], r: int) -> str:
         return cluster[r % len(cluster)]
 
-    def round(self, r: int) -> Steps[Any]:
+    def round(self, r: int) -> fl.Steps[Any]:
         asks = {self.leader(c, r): Lead(r, ",".join(c), self.state.x) for c in self.clusters}
 
         def fold(name: str, summed: Summed) -> None:
             self.state.sums.append((summed.round, name, summed.total, summed.count, self.now_s))
 
-        answers = yield from for_each(asks, Summed, fold, deadline_s=self.deadline_s)
+        answers = yield from fl.for_each(asks, Summed, fold, deadline_s=self.deadline_s)
         self.state.x += 1
         return answers.got, dict(answers.missing)
 
@@ -152,7 +150,7 @@ class Net(Links):
     def up_s(self, party: str, size: int) -> float:
         return self.legs.get(party, 1.0)
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         return cost.crypto_s
 
     def rounds(self, party: str, round: int) -> int:
@@ -174,7 +172,7 @@ def two_levels(
     net: Net | None = None,
     chunk: int = 10,
     deadline_s: float | None = None,
-    others: Sequence[Party] = (),
+    others: Sequence[fl.Party] = (),
     server: Any = None,
 ) -> tuple[Any, LocalTransport]:
     """Two clusters of three and two clients; everything takes whole seconds."""

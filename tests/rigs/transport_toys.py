@@ -10,34 +10,29 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coterie.protocol.errors import PeerError
+import coterie.method as fl
 from coterie.protocol.interpreters import Interpreters, each, interpret
-from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Cost, Party, on
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import Steps, for_each
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Links
 
-RANDOMNESS = Randomness(0, emulated=True)
+RANDOMNESS = fl.Randomness(0, emulated=True)
 
 
-@message(src="server", dst="client")
-class Go(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Go(fl.Message, frozen=True):
     """Work on w."""
 
     round: int
-    w: Floats
+    w: fl.Floats
 
 
-@message(src="client", dst="server")
-class Up(Message, frozen=True):
+@fl.message(src="client", dst="server")
+class Up(fl.Message, frozen=True):
     """The result."""
 
     round: int
-    w: Floats
+    w: fl.Floats
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Table(Links):
     def up_s(self, party: str, size: int) -> float:
         return self.up.get(party, 0.0)
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         return cost.crypto_s
 
     def rounds(self, party: str, round: int) -> int:
@@ -66,7 +61,7 @@ class Table(Links):
 
 
 def raising(party: str, effect: str) -> None:
-    raise PeerError(effect)
+    raise fl.PeerError(effect)
 
 
 DOUBLES: Interpreters = {int: each(lambda party, effect: 2 * effect), str: each(raising)}
@@ -95,7 +90,7 @@ class Keys:
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
         if signature != self.sign(src, header, digest):
-            raise PeerError("another signature")
+            raise fl.PeerError("another signature")
 
     def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
         mark = hashlib.sha256(f"{src}>{dst}".encode() + header).digest()
@@ -103,7 +98,7 @@ class Keys:
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
         if sealed[:32] != hashlib.sha256(f"{src}>{dst}".encode() + header).digest():
-            raise PeerError("sealed by somebody else")
+            raise fl.PeerError("sealed by somebody else")
         return bytes(b ^ 0xFF for b in sealed[32:])
 
 
@@ -118,7 +113,7 @@ def resigned(envelope: Envelope, frame: bytes, **changes: Any) -> tuple[Envelope
     return msgspec.structs.replace(bare, digest=digest, signature=signature), frame
 
 
-class Client(Party, role="client"):
+class Client(fl.Party, role="client"):
     """Adds its constant to what it gets; counts."""
 
     class State(msgspec.Struct):
@@ -126,21 +121,21 @@ class Client(Party, role="client"):
         rounds: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str, plus: float = 0.0, work_s: float = 0.0) -> None:
-        super().__init__(Own(name, RANDOMNESS))
+        super().__init__(fl.Own(name, RANDOMNESS))
         self.state = self.State()
         self.plus, self.work_s = plus, work_s
 
-    def cost(self, msg: Go) -> Cost:
-        return Cost(crypto_s=self.work_s)
+    def cost(self, msg: Go) -> fl.Cost:
+        return fl.Cost(crypto_s=self.work_s)
 
-    @on(Go, cost)
+    @fl.on(Go, cost)
     def go(self, msg: Go, src: str) -> Up:
         self.state.n += 1
         self.state.rounds.append(msg.round)
         return Up(msg.round, msg.w + np.float32(self.plus))
 
 
-class Server(Party, role="server"):
+class Server(fl.Party, role="server"):
     """Asks all clients and notes who answered with what."""
 
     takes = (Up,)
@@ -150,21 +145,21 @@ class Server(Party, role="server"):
         notes: list[Any] = msgspec.field(default_factory=list)
 
     def __init__(self, clients: Sequence[str], deadline_s: float | None = None) -> None:
-        super().__init__(Own("server", RANDOMNESS))
+        super().__init__(fl.Own("server", RANDOMNESS))
         self.clients, self.deadline_s = clients, deadline_s
         self.state = self.State(np.zeros(2, np.float32))
 
-    def round(self, r: int) -> Steps[Any]:
+    def round(self, r: int) -> fl.Steps[Any]:
         fold = self.note
         return (
-            yield from for_each({c: Go(r, self.state.w) for c in self.clients}, Up, fold, deadline_s=self.deadline_s)
+            yield from fl.for_each({c: Go(r, self.state.w) for c in self.clients}, Up, fold, deadline_s=self.deadline_s)
         )
 
     def note(self, name: str, up: Up) -> None:
         self.state.notes.append((name, up.round, float(up.w[0])))
 
 
-def wired(*parties: Party, **options: Any) -> LocalTransport:
+def wired(*parties: fl.Party, **options: Any) -> LocalTransport:
     """The transport of these parties, the hub first."""
     options = {"effects": Doubling(), "keyring": KEYS, **options}
     return LocalTransport({party.name: party for party in parties}, parties[0].name, **options)

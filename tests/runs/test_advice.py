@@ -13,14 +13,7 @@ from command import QUICK, Command
 
 import coterie
 from coterie.protocol.errors import CoterieWarning
-from coterie.runs.advice import (
-    absent_to_the_end,
-    no_better_than_chance,
-    numbers_of_patients,
-    surplus_clusters,
-    without_effect,
-)
-from coterie.runs.config import RunConfig, resolve
+from coterie.runs import RunConfig, advice, resolve
 
 FAST = [*QUICK, "--samples", "200", "--model", "linear"]
 FEDAVG = resolve(RunConfig("fedavg", clients=10))
@@ -43,42 +36,44 @@ EVEN = np.full((10, 10), 5)
     ],
 )
 def test_an_option_without_effect_is_named(system: str, options: dict[str, Any], effects: int) -> None:
-    found = without_effect(options, [resolve(RunConfig(system, **options))])
+    found = advice.without_effect(options, [resolve(RunConfig(system, **options))])
     assert len(found) == 1 - effects
     assert all(f"option {next(iter(options))} has no effect on {system}: " in text for text in found)
 
 
 def test_an_option_has_an_effect_if_one_method_of_several_has_it() -> None:
     runs = [resolve(RunConfig(system, crypto="emulated")) for system in ("fedavg", "pafed")]
-    assert without_effect({"crypto"}, runs) == []
-    assert without_effect({"crypto"}, runs[:1]) == ["option crypto has no effect on fedavg: nothing is encrypted"]
+    assert advice.without_effect({"crypto"}, runs) == []
+    assert advice.without_effect({"crypto"}, runs[:1]) == [
+        "option crypto has no effect on fedavg: nothing is encrypted"
+    ]
 
 
 @pytest.mark.parametrize(("clusters", "clients", "told"), [(4, 4, False), (5, 4, True), ("auto", 4, False)])
 def test_more_clusters_than_clients(clusters: Any, clients: int, told: bool) -> None:
     config = resolve(RunConfig("fedcaprivacy", clients=clients, settings={"clusters": clusters}))
-    assert (surplus_clusters(config) is not None) == told
-    assert surplus_clusters(FEDAVG) is None
+    assert (advice.surplus_clusters(config) is not None) == told
+    assert advice.surplus_clusters(FEDAVG) is None
 
 
 @pytest.mark.parametrize(("rounds", "told"), [(10, "5 of 10 clients"), (11, None), (1, "5 of 10 clients")])
 def test_clients_that_never_join(rounds: int, told: str | None) -> None:
     config = resolve(RunConfig("fedavg", clients=10, rounds=rounds, settings={"founders": 5}))
-    found = absent_to_the_end(config)
+    found = advice.absent_to_the_end(config)
     assert (found or "").startswith(f"{told} never join: 5 take part") if told else found is None
-    assert absent_to_the_end(FEDAVG) is None
+    assert advice.absent_to_the_end(FEDAVG) is None
 
 
 def test_features_that_number_patients() -> None:
-    found = numbers_of_patients(("age", "ID", "visit_id", "patient_no", "idle", "covid", "sex_id=1", "unpaid"))
+    found = advice.numbers_of_patients(("age", "ID", "visit_id", "patient_no", "idle", "covid", "sex_id=1", "unpaid"))
     assert (found or "").startswith("'ID', 'visit_id', 'patient_no' are features of the model")
-    assert numbers_of_patients(("age", "covid")) is None
-    assert (numbers_of_patients(("id",)) or "").endswith("drop it")
+    assert advice.numbers_of_patients(("age", "covid")) is None
+    assert (advice.numbers_of_patients(("id",)) or "").endswith("drop it")
 
 
 def chance(global_accuracy: float | None, local_accuracy: float | None, counts: Any = EVEN, **more: Any) -> str | None:
     summary = {"task": "classes", "global_accuracy": global_accuracy, "local_accuracy": local_accuracy, **more}
-    return no_better_than_chance(FEDAVG, summary, counts)
+    return advice.no_better_than_chance(FEDAVG, summary, counts)
 
 
 @pytest.mark.parametrize(("accuracy", "told"), [(0.05, True), (0.10, True), (0.119, True), (0.121, False), (1, False)])
@@ -108,7 +103,7 @@ def test_what_to_try_is_said_with_what_it_was() -> None:
     assert said.endswith("Try more rounds (here 10), another lr (here 0.1)")
     settings = {**FEDAVG.settings, "participation": 0.5, "lr": 1e-6}
     summary = {"task": "classes", "global_accuracy": 0.1, "local_accuracy": 0.1}
-    less = no_better_than_chance(replace(FEDAVG, settings=settings), summary, EVEN) or ""
+    less = advice.no_better_than_chance(replace(FEDAVG, settings=settings), summary, EVEN) or ""
     assert less.endswith("another lr (here 1e-06), a larger participation (here 0.5)")
     assert chance(None, None) is None
     assert chance(0.1, 0.1, task="multilabel") is None

@@ -18,11 +18,9 @@ from coterie.privacy.attacks.active.samples import TARGET, TRIGGER, triggered
 from coterie.protocol.errors import UserError
 from coterie.report import render
 from coterie.report.summary import results
-from coterie.runs import RunConfig, registry, run
+from coterie.runs import Experiment, RunConfig, build, load_result, registry, run
 from coterie.runs.advice import without_effect
 from coterie.runs.config import from_text, resolve, to_toml
-from coterie.runs.experiment import Experiment, build
-from coterie.runs.runner import load_result
 from tests.systems.test_parties_restart import CASES, models_of
 
 FAST = {"data": "digits", "model": "linear", "partition": "iid", "clients": 5, "rounds": 3}

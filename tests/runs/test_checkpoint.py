@@ -37,17 +37,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kept_parties import bytes_of, head, kept, log_of
 
+import coterie.method as fl
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import SigningKey
-from coterie.protocol import state
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Nothing
-from coterie.protocol.setup_info import Entry, Identity
 from coterie.record import files
-from coterie.runs import RunConfig, checkpoint, run
+from coterie.runs import RunConfig, build, checkpoint, resolve, run
 from coterie.runs.checkpoint import CHECKPOINT, read_parties
-from coterie.runs.config import resolve
-from coterie.runs.experiment import build
 
 SLACK = 4 << 20  # bytes that reading may take beyond a few times the file
 
@@ -136,7 +131,7 @@ def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_em
     victim.chmod(0o755)
     (copy / "checkpoint").symlink_to(victim)
     held = {path.name: path.read_bytes() for path in victim.iterdir()}
-    with pytest.raises(UserError, match=r"checkpoint is a symbolic link"):
+    with pytest.raises(fl.UserError, match=r"checkpoint is a symbolic link"):
         run(replace(TOY, out=str(copy)), resume=True)
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == held
     assert mode(victim) == 0o755
@@ -149,7 +144,7 @@ def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path) 
     made = build(replace(TOY, out=str(copy)))
     saver = checkpoint.Saver(copy, made)
     (copy / "checkpoint").symlink_to(victim)
-    with pytest.raises(UserError, match=r"checkpoint is a symbolic link"):
+    with pytest.raises(fl.UserError, match=r"checkpoint is a symbolic link"):
         saver.save(0, 0, 0, {})
     assert not victim.exists()
     made.close()
@@ -165,7 +160,7 @@ def test_what_is_no_file_of_the_folder_is_not_read(copy: Path, name: str, made: 
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if "endless" in made else moved)
-    with pytest.raises(UserError, match="no regular file" if made == "a pipe" else "symbolic link"):
+    with pytest.raises(fl.UserError, match="no regular file" if made == "a pipe" else "symbolic link"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -177,7 +172,7 @@ def test_another_users_folder_is_refused(copy: Path, monkeypatch: pytest.MonkeyP
         return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10])) if path == copy / "checkpoint" else found
 
     monkeypatch.setattr(Path, "lstat", others)
-    with pytest.raises(UserError, match="checkpoint belongs to another user"):
+    with pytest.raises(fl.UserError, match="checkpoint belongs to another user"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -198,7 +193,7 @@ def test_a_growing_file_that_is_a_symbolic_link_is_refused_and_what_is_behind_it
     shutil.rmtree(copy / "checkpoint")
     (copy / name).unlink()
     (copy / name).symlink_to(victim)
-    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+    with pytest.raises(fl.UserError, match=rf"{name} is a symbolic link"):
         run(replace(TOY, out=str(copy)), resume=True)
     assert victim.read_text() == "mine"
 
@@ -231,7 +226,7 @@ def outcome(out: Path, resolved: RunConfig, data: bytes) -> dict[str, Any] | Non
     tracemalloc.start()
     try:
         return content(out, checkpoint.read(out, resolved))
-    except UserError:
+    except fl.UserError:
         return None
     finally:
         peak = tracemalloc.get_traced_memory()[1]
@@ -349,7 +344,7 @@ def test_a_head_that_lies_is_refused(half: Path, copy: Path, name: str, change: 
     before = (copy / "metrics.jsonl").read_bytes()
     (copy / CHECKPOINT).write_bytes(rewritten(half, change))
     tracemalloc.start()
-    with pytest.raises(UserError):
+    with pytest.raises(fl.UserError):
         run(replace(TOY, out=str(copy)), resume=True)
     assert tracemalloc.get_traced_memory()[1] < 64 << 20
     tracemalloc.stop()
@@ -358,7 +353,7 @@ def test_a_head_that_lies_is_refused(half: Path, copy: Path, name: str, change: 
 
 def test_views_that_are_shorter_than_the_head_says_are_refused(half: Path, copy: Path) -> None:
     (copy / CHECKPOINT).write_bytes(rewritten(half, put(1 << 62, "views_bytes")))
-    with pytest.raises(UserError, match=r"views\.bin is shorter"):
+    with pytest.raises(fl.UserError, match=r"views\.bin is shorter"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -366,7 +361,7 @@ def test_views_that_are_shorter_than_the_head_says_are_refused(half: Path, copy:
 def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: int) -> None:
     whole = joined(*parts(half))
     (copy / CHECKPOINT).write_bytes(sealed(struct.pack("<Q", length) + whole[8:]))
-    with pytest.raises(UserError, match=r"checkpoint\.bin"):
+    with pytest.raises(fl.UserError, match=r"checkpoint\.bin"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -376,7 +371,7 @@ def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, 
     body = (half / CHECKPOINT).read_bytes()[:-32]
     for end in (left, len(body) - 1 - left):
         (copy / CHECKPOINT).write_bytes(sealed(body[:end]))
-        with pytest.raises(UserError, match=r"checkpoint\.bin"):
+        with pytest.raises(fl.UserError, match=r"checkpoint\.bin"):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -390,7 +385,7 @@ def test_damage_in_a_partys_bytes_is_refused_and_no_others(half: Path, place: Pa
     damaged = edited(whole, changes)
     log_of(place).write_bytes(damaged)
     same = damaged[own.at : own.at + own.size] == bytes_of(half, "client/2")
-    with contextlib.nullcontext() if same else pytest.raises(UserError, match=r"parties\..*where client/2 lies"):
+    with contextlib.nullcontext() if same else pytest.raises(fl.UserError, match=r"parties\..*where client/2 lies"):
         assert kept(place, "client/2") == kept(half, "client/2")
     log_of(place).write_bytes(whole)
 
@@ -433,23 +428,23 @@ def test_arrays_that_are_not_what_they_say_are_refused(
     copy: Path, party: str, name: str, change: Any, words: str
 ) -> None:
     forge(copy, party, change)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(fl.UserError, match=words):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
 def test_a_well_made_state_with_a_model_of_another_shape_is_refused(copy: Path) -> None:
-    made = {"state": toy_federation.Hub.State(np.zeros(7, np.float32)), "secret": Nothing()}
-    with_party(copy, "hub", kept=state.dump(made))
+    made = {"state": toy_federation.Hub.State(np.zeros(7, np.float32)), "secret": fl.Nothing()}
+    with_party(copy, "hub", kept=fl.state.dump(made))
     before = (copy / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"a model of shape \(7,\)"):
+    with pytest.raises(fl.UserError, match=r"a model of shape \(7,\)"):
         run(replace(TOY, out=str(copy)), resume=True)
     assert (copy / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_key_that_is_none_is_refused(copy: Path) -> None:
-    for bad in (Identity(b"short", bytes(32)), Identity(bytes(32), b"short"), Identity(bytes(32), bytes(32))):
+    for bad in (fl.Identity(b"short", bytes(32)), fl.Identity(bytes(32), b"short"), fl.Identity(bytes(32), bytes(32))):
         with_party(copy, "hub", identity=bad)
-        with pytest.raises(UserError, match=r"parties\..* holds keys of hub that differ from the roster"):
+        with pytest.raises(fl.UserError, match=r"parties\..* holds keys of hub that differ from the roster"):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -459,7 +454,7 @@ def test_two_parties_that_were_swapped_are_refused(half: Path, copy: Path) -> No
         of["client/0"], of["client/1"] = of["client/1"], of["client/0"]
 
     (copy / CHECKPOINT).write_bytes(rewritten(half, swap))
-    with pytest.raises(UserError, match=r"parties\..* holds client/1 where client/0 lies"):
+    with pytest.raises(fl.UserError, match=r"parties\..* holds client/1 where client/0 lies"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -467,7 +462,7 @@ def test_a_party_in_anothers_name_is_refused_by_its_keys(copy: Path) -> None:
     """Names and digests are put right; that leaves the keys, which the roster names."""
     other = kept(copy, "client/1")
     with_party(copy, "client/0", identity=other.identity, kept=other.kept)
-    with pytest.raises(UserError, match=r"holds keys of client/0 that differ from the roster"):
+    with pytest.raises(fl.UserError, match=r"holds keys of client/0 that differ from the roster"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -475,14 +470,14 @@ def test_a_log_of_another_run_is_refused(copy: Path, tmp_path: Path) -> None:
     """It is a good file of these very parties."""
     half_of(tmp_path / "other")
     log_of(copy).write_bytes(log_of(tmp_path / "other").read_bytes())
-    with pytest.raises(UserError, match=r"or not the file that the checkpoint was written with"):
+    with pytest.raises(fl.UserError, match=r"or not the file that the checkpoint was written with"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
 def resigned(out: Path, change: Callable[[list[Any]], None]) -> None:
     """The checkpoint with other entries in its roster, signed by an operator of one's own."""
     head = head_of(out)
-    entries = [Entry(*one) for one in head["roster"]["entries"]]
+    entries = [fl.Entry(*one) for one in head["roster"]["entries"]]
     change(entries)
     roster = sign_roster(tuple(entries), SigningKey.generate(), head["roster"]["session"])
     (out / CHECKPOINT).write_bytes(rewritten(out, put(msgspec.to_builtins(roster, builtin_types=[bytes]), "roster")))
@@ -507,7 +502,7 @@ def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> N
     ):
         (copy / CHECKPOINT).write_bytes(whole)
         resigned(copy, change)
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(fl.UserError, match=words):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -515,7 +510,7 @@ def test_an_experiment_with_another_roster_is_not_continued(half: Path, copy: Pa
     """One that was built without the checkpoint's roster has keys of its own, and nothing under way would open."""
     made, kept = build(resolved), checkpoint.read(copy, resolved)
     assert kept is not None
-    with pytest.raises(UserError, match="another roster"):
+    with pytest.raises(fl.UserError, match="another roster"):
         checkpoint.Saver(copy, made).restore(kept)
     made.close()
 

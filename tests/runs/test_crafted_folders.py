@@ -14,8 +14,7 @@ from ended import interrupt
 from coterie.protocol.errors import UserError
 from coterie.record.load import compared
 from coterie.report import comparison
-from coterie.runs import RunConfig, run
-from coterie.runs.runner import load_result
+from coterie.runs import RunConfig, load_result, run
 
 LINEAR = RunConfig("fedavg", clients=3, rounds=3, samples=200, model="linear", checkpoint_every=1)
 BUDGET: dict[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "delta": 0.0}

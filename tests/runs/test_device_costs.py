@@ -18,10 +18,9 @@ from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.record import load
 from coterie.record.folder import read_lines
 from coterie.report import render, tables, words
-from coterie.runs import RunConfig, run
+from coterie.runs import SYSTEMS, RunConfig, run
 from coterie.runs.folder import resumed
 from coterie.runs.outcome import training_bytes
-from coterie.runs.registry import SYSTEMS
 from coterie.runs.settings import field_types
 from coterie.training.model import Model
 

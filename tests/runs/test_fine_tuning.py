@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from coterie.data.partition import hold_out, partition
 from coterie.protocol.errors import UserError
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build
 from coterie.runs.on_data import TensorSamples
 from coterie.runs.tuning import MOST_EPOCHS, PATIENCE
 from coterie.training.evaluate import evaluate_many

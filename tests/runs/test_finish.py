@@ -16,34 +16,26 @@ from every_system import mark_long
 from numpy.typing import NDArray
 from outcomes import REAL, alike, numbers, told
 
+import coterie.method as fl
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
-from coterie.protocol.effects import Fit
-from coterie.protocol.errors import RunError
-from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Work, on
-from coterie.protocol.steps import Steps, ask, compute, post
-from coterie.protocol.system import Federation
-from coterie.protocols.averaging import Client, Server
 from coterie.record.folder import read_lines
 from coterie.report import render
 from coterie.report.summary import results
 from coterie.reproductions.study import one
-from coterie.runs import FinishedRun, RunConfig, checkpoint, run
-from coterie.runs.config import resolve
+from coterie.runs import FinishedRun, RunConfig, checkpoint, load_result, resolve, run
 from coterie.runs.evaluation import models_digest
 from coterie.runs.recorded import record
-from coterie.runs.runner import load_result
 from coterie.runs.views import read_views
 
 
-@message(src="server", dst="client")
-class Final(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Final(fl.Message, frozen=True):
     """The model to keep."""
 
-    weights: Floats
+    weights: fl.Floats
 
 
-class Keeper(Client, role="client"):
+class Keeper(fl.AveragingClient, role="client"):
     """Keeps the model that is handed out at the end, and halves it, so that a test sees whether it came."""
 
     class State(msgspec.Struct):
@@ -53,34 +45,34 @@ class Keeper(Client, role="client"):
         super().__init__(*told)
         self.state = self.State()
 
-    @on(Final)
+    @fl.on(Final)
     def halve(self, msg: Final, src: str) -> None:
         self.state.kept = msg.weights / 2
 
 
-class Stopping(Server, role="server"):
+class Stopping(fl.Server, role="server"):
     """FedAvg that trains on public data first, stops after a round, and hands its model out."""
 
-    def setup(self) -> Steps[None]:
-        fitted = yield from compute(Fit(self.common.initial, self.config.solver(), 1, seed=0))
+    def setup(self) -> fl.Steps[None]:
+        fitted = yield from fl.compute(fl.Fit(self.common.initial, self.config.solver(), 1, seed=0))
         self.state.weights = fitted.weights
 
-    def round(self, r: int) -> Work[Any]:
+    def round(self, r: int) -> fl.Work[Any]:
         die_at(r)
         notes = yield from super().round(r)
         return {**notes, "stopped": "it is good enough"} if r == self.config.last else notes
 
-    def finish(self) -> Steps[Any]:
+    def finish(self) -> fl.Steps[Any]:
         die_at("finish")
-        yield from post(dict.fromkeys(self.clients, Final(self.state.weights)))
+        yield from fl.post(dict.fromkeys(self.clients, Final(self.state.weights)))
         return {"handed_out": len(self.clients)}
 
 
 class Lonely(Stopping, role="server"):
     """Waits in vain after the last round."""
 
-    def finish(self) -> Steps[Any]:
-        yield from ask(self.clients[0], Final(self.state.weights), Final)
+    def finish(self) -> fl.Steps[Any]:
+        yield from fl.ask(self.clients[0], Final(self.state.weights), Final)
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class Config(FEDAVG.config):  # type: ignore[misc,name-defined]
     last: int = 0
 
 
-def models(federation: Federation) -> dict[str, Any]:
+def models(federation: fl.Federation) -> dict[str, Any]:
     weights = federation.parties[federation.hub].state.weights
     return {c.name: weights if c.state.kept is None else c.state.kept for c in federation.of_role("client")}
 
@@ -101,7 +93,7 @@ LONELY = replace(FEDAVG, **PARTS, parties=lambda config: {"server": Lonely, "cli
 PLAIN = replace(
     FEDAVG,
     **PARTS,
-    parties=lambda config: {"server": type("S", (Stopping,), {"finish": Server.finish}), "client": Keeper},
+    parties=lambda config: {"server": type("S", (Stopping,), {"finish": fl.Server.finish}), "client": Keeper},
 )
 HERE = RunConfig(
     "tests.runs.test_finish:SYSTEM", data="digits", model="linear", clients=5, rounds=4, record=True, checkpoint_every=1
@@ -224,7 +216,7 @@ def test_a_study_takes_a_stopped_run_as_done(tmp_path: Path) -> None:
 
 
 def test_what_fails_after_the_last_round_keeps_the_rounds(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"after round 4: client/0 did not answer Final.* Rounds 1 to 4 are kept"):
+    with pytest.raises(fl.RunError, match=r"after round 4: client/0 did not answer Final.* Rounds 1 to 4 are kept"):
         went(tmp_path / "run", system="tests.runs.test_finish:LONELY")
     assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 4
     assert not (tmp_path / "run" / "result.json").exists()

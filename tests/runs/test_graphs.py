@@ -14,10 +14,7 @@ from small_graphs import communities, graph_of, save
 from coterie.data import load
 from coterie.data.neighbourhoods import MOST_ROWS, adjacency, as_nodes, normalised
 from coterie.protocol.errors import UserError
-from coterie.runs import run
-from coterie.runs.config import RunConfig, resolve
-from coterie.runs.experiment import build
-from coterie.runs.registry import SYSTEMS
+from coterie.runs import SYSTEMS, RunConfig, build, resolve, run
 
 
 @pytest.fixture

@@ -10,13 +10,11 @@ import pytest
 import torch
 from emulated import exact
 
-from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
-from coterie.protocol.errors import CryptoError, PeerError, RunError
+import coterie.method as fl
 from coterie.runs.interpreter import LocalEffects, OpenedCache
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.jobs import DivergedError
 from coterie.training.models import build
-from coterie.training.solvers import Sgd
 
 MODEL = build("linear", (6,), 3)
 
@@ -56,7 +54,7 @@ def plain_sgd(weights: np.ndarray, own: ClientData, lr: float, epochs: int) -> n
 
 def test_everybody_trains_on_their_own_data() -> None:
     runner, start = effects(), MODEL.initial(1)
-    wanted = [(f"client/{i}", Fit(start, Sgd(0.3, 1000), 1 + i, seed=i)) for i in (2, 0, 3, 1)]
+    wanted = [(f"client/{i}", fl.Fit(start, fl.Sgd(0.3, 1000), 1 + i, seed=i)) for i in (2, 0, 3, 1)]
     got = runner.run(wanted)
     for (name, fit), fitted in zip(wanted, got, strict=True):
         np.testing.assert_allclose(fitted.weights, plain_sgd(start, runner.data[name], 0.3, fit.epochs), atol=1e-5)
@@ -65,7 +63,7 @@ def test_everybody_trains_on_their_own_data() -> None:
 
 def test_evaluation_on_own_training_and_test_samples() -> None:
     runner, w = effects(), MODEL.initial(2)
-    got = runner.run([("client/1", Evaluate(w)), ("client/1", Evaluate(w, "test"))])
+    got = runner.run([("client/1", fl.Evaluate(w)), ("client/1", fl.Evaluate(w, "test"))])
     own = runner.data["client/1"]
     module = MODEL.module_with(w)
     for result, x, y in ((got[0], own.x, own.y), (got[1], X_TEST[own.test], Y_TEST[own.test])):
@@ -88,9 +86,9 @@ class Key:
 
     def from_bytes(self, data: bytes) -> bytes:
         if data == b"forged":
-            raise PeerError("forged")
+            raise fl.PeerError("forged")
         if data == b"foreign":
-            raise CryptoError("another key")
+            raise fl.CryptoError("another key")
         return data
 
     def decrypt(self, data: bytes) -> np.ndarray:
@@ -100,8 +98,8 @@ class Key:
 
 def test_identical_bytes_are_opened_once_also_later_and_by_key() -> None:
     runner, key, other = effects(), Key("a"), Key("b")
-    wanted = [(f"client/{i}", Open(key, b"abc")) for i in range(3)] + [("client/3", Open(other, b"abc"))]
-    first = runner.run([*wanted, ("client/0", Open(key, b"abcd"))])
+    wanted = [(f"client/{i}", fl.Open(key, b"abc")) for i in range(3)] + [("client/3", fl.Open(other, b"abc"))]
+    first = runner.run([*wanted, ("client/0", fl.Open(key, b"abcd"))])
     assert [value[0] for value in first] == [3, 3, 3, 3, 4]
     runner.run(wanted)
     assert key.opened == [b"abc", b"abcd"]
@@ -124,9 +122,13 @@ def test_the_memory_of_opened_ciphertexts_is_bounded() -> None:
 
 def test_refusals_stand_where_their_result_would() -> None:
     runner, key, w = effects(), Key("a"), MODEL.initial(0)
-    wanted = [("client/0", Open(key, b"forged")), ("client/1", Open(key, b"foreign")), ("client/2", Open(key, b"ok"))]
-    got = runner.run([*wanted, ("client/3", Fit(w, Sgd(0.1), 1, 0))])
-    assert [type(value) for value in got[:2]] == [PeerError, CryptoError]
+    wanted = [
+        ("client/0", fl.Open(key, b"forged")),
+        ("client/1", fl.Open(key, b"foreign")),
+        ("client/2", fl.Open(key, b"ok")),
+    ]
+    got = runner.run([*wanted, ("client/3", fl.Fit(w, fl.Sgd(0.1), 1, 0))])
+    assert [type(value) for value in got[:2]] == [fl.PeerError, fl.CryptoError]
     assert got[2][0] == 2
     assert np.isfinite(got[3].weights).all()
 
@@ -134,30 +136,30 @@ def test_refusals_stand_where_their_result_would() -> None:
 def test_encryption_and_opening_with_a_real_api() -> None:
     secret = exact.keygen(2048, random_bytes=np.random.default_rng(0).bytes)
     values = np.array([0.5, -1.25, 3.0])
-    (cipher,) = effects().run([("client/0", Encrypt(secret.public, values))])
-    (got,) = effects().run([("client/0", Open(secret, cipher.to_bytes()))])
+    (cipher,) = effects().run([("client/0", fl.Encrypt(secret.public, values))])
+    (got,) = effects().run([("client/0", fl.Open(secret, cipher.to_bytes()))])
     np.testing.assert_array_equal(got, values)
 
 
 def test_a_run_with_real_encryption_uses_no_emulated_key_whoever_gave_it() -> None:
     secret = exact.keygen(2048, random_bytes=np.random.default_rng(0).bytes)
     cipher = secret.public.encrypt(np.zeros(3)).to_bytes()
-    wanted = [("client/0", Encrypt(secret.public, np.zeros(3))), ("client/1", Open(secret, cipher))]
-    got = effects(emulated=False).run([*wanted, ("client/2", Evaluate(MODEL.initial(0)))])
+    wanted = [("client/0", fl.Encrypt(secret.public, np.zeros(3))), ("client/1", fl.Open(secret, cipher))]
+    got = effects(emulated=False).run([*wanted, ("client/2", fl.Evaluate(MODEL.initial(0)))])
     assert [str(value) for value in got[:2]] == [
         f"client/{i} has an emulated key in a run with real encryption" for i in range(2)
     ]
-    assert all(isinstance(value, CryptoError) for value in got[:2])
+    assert all(isinstance(value, fl.CryptoError) for value in got[:2])
     assert not isinstance(got[2], Exception)
     assert not any(isinstance(value, Exception) for value in effects(emulated=True).run(wanted))
 
 
 def test_a_training_that_diverges_is_its_client_s_own_affair() -> None:
     w, made = MODEL.initial(0), effects()
-    good, wild = Fit(w, Sgd(0.1), 1, 0), Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0)
+    good, wild = fl.Fit(w, fl.Sgd(0.1), 1, 0), fl.Fit(w, fl.Sgd(1e38, weight_decay=1.0), 3, 0)
     with made.watched():
         first, bad, last = made.run([("client/0", good), ("client/2", wild), ("client/1", good)])
-        assert isinstance(bad, PeerError)
+        assert isinstance(bad, fl.PeerError)
         assert "its training diverged" in str(bad)
         for name, result in (("client/0", first), ("client/1", last)):
             (alone,) = effects().run([(name, good)])
@@ -166,7 +168,7 @@ def test_a_training_that_diverges_is_its_client_s_own_affair() -> None:
 
 def test_more_than_half_of_them_end_the_round_with_the_first_one_s_name_and_what_to_do() -> None:
     w, made = MODEL.initial(0), effects()
-    good, wild = Fit(w, Sgd(0.1), 1, 0), Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0)
+    good, wild = fl.Fit(w, fl.Sgd(0.1), 1, 0), fl.Fit(w, fl.Sgd(1e38, weight_decay=1.0), 3, 0)
     with made.watched():  # half of them don't
         made.run([("client/0", good), ("client/2", wild)])
 
@@ -175,9 +177,9 @@ def test_more_than_half_of_them_end_the_round_with_the_first_one_s_name_and_what
             made.run([("client/0", good)])
             made.run([("client/2", wild)])
             made.run([("client/1", wild)])
-            raise RunError("nobody answered")  # what came of it says less
+            raise fl.RunError("nobody answered")  # what came of it says less
 
-    with pytest.raises(RunError, match=r"client/2 and 1 others diverged.*lower the.*lr=1e\+38") as caught:
+    with pytest.raises(fl.RunError, match=r"client/2 and 1 others diverged.*lower the.*lr=1e\+38") as caught:
         driven()
     assert isinstance(caught.value.__cause__, DivergedError)
     with made.watched():  # the next round counts anew
@@ -194,4 +196,4 @@ def test_what_no_party_may_yield() -> None:
     with pytest.raises(TypeError, match="no effect"):
         effects().run([("client/0", 3)])
     with pytest.raises(TypeError, match="hub has no data"):
-        effects().run([("hub", Evaluate(MODEL.initial(0)))])
+        effects().run([("hub", fl.Evaluate(MODEL.initial(0)))])

@@ -15,9 +15,9 @@ from report_folders import write_comparison, write_run
 
 from coterie.record.load import find, load
 from coterie.report import comparison, render
+from coterie.runs import RunConfig, resolve
 from coterie.runs.advice import no_better_than_chance
 from coterie.runs.comparison import _leads
-from coterie.runs.config import RunConfig, resolve
 from coterie.runs.metrics import METRICS, metrics_of
 
 RMSE = {"name": "rmse", "label": "RMSE", "share": False, "higher": False}

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from coterie.dp.ledger import UNPROVED, Ledger, Release
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
-from coterie.protocol.system import System
+import coterie.method as fl
+from coterie.dp.ledger import UNPROVED, Ledger
 from coterie.report.ledger import released
-from coterie.runs.config import RunConfig
-from coterie.runs.registry import SYSTEMS, register
-from coterie.runs.runner import run
+from coterie.runs import SYSTEMS, RunConfig, register, run
 
 KNOWN = list(SYSTEMS)
 SILENT = {"local"}
@@ -39,7 +35,7 @@ def found(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_system_says_what_its_clients_release(name: str) -> None:
     """In each of its modes, by messages that its clients do send, or by an account that its parties keep."""
-    system: System = SYSTEMS[name]
+    system: fl.System = SYSTEMS[name]
     if system.ledger is not None:
         return
     assert system.releases is not None, "say what the messages of its clients tell, or that it is nothing"
@@ -51,7 +47,7 @@ def test_every_system_says_what_its_clients_release(name: str) -> None:
         assert bool(counted) != (name in SILENT)
         received = {kind for sees in system.views(mode).values() for kind in sees.receives}
         for kind, told in counted.items():
-            assert issubclass(kind, Message)
+            assert issubclass(kind, fl.Message)
             assert kind.SRC in {client, "any", *leads}
             assert told
             assert kind in received
@@ -196,7 +192,9 @@ def test_the_epsilon_of_a_run_is_that_of_its_steps(tmp_path: Path) -> None:
     for own in found("fedavg", tmp_path, partition="iid", rounds=3, settings=settings)["ledger"].values():
         (row,) = own["releases"]
         samples = round(10 / row["sampled"])
-        alone = Release("model", "gaussian", 0.55, 0.1, draws=2 * -(-samples // 10), sampled=10 / samples, hidden=True)
+        alone = fl.Release(
+            "model", "gaussian", 0.55, 0.1, draws=2 * -(-samples // 10), sampled=10 / samples, hidden=True
+        )
         assert own["epsilon"]["replace one sample"] == Ledger((alone,) * 3).epsilon(1e-5)
         assert own["epsilon_after_one_more_round"]["replace one sample"] == Ledger((alone,) * 4).epsilon(1e-5)
         assert own["epsilon"]["replace one client"] == "infinite"
@@ -228,7 +226,7 @@ def test_what_two_observers_see_of_a_training_counts_once(name: str, tmp_path: P
 
 
 def test_data_that_change_and_weights_of_classes_are_refused_with_dp_sgd(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave sample_noise or the drift out"):
+    with pytest.raises(fl.UserError, match="leave sample_noise or the drift out"):
         found("fedavg", tmp_path, drift="0.5@2", settings={"sample_noise": 1.0})
-    with pytest.raises(UserError, match="leave class_weights"):
+    with pytest.raises(fl.UserError, match="leave class_weights"):
         found("fedavg", tmp_path, class_weights="balanced", settings={"sample_noise": 1.0})

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, build, run
+from coterie.runs import RunConfig, build, load_result, resolve, run
 from coterie.runs.comparison import compare, plan
-from coterie.runs.config import resolve
 from coterie.runs.own_code import check_same_code, own_code, with_code
-from coterie.runs.runner import load_result
 
 FAST = {"data": "digits", "clients": 3, "partition": "iid", "fine_tune": "no", "samples": 200}
 FILES = {

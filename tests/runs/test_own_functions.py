@@ -12,8 +12,7 @@ import pytest
 
 from coterie import run as run_by_api
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, run
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build, run
 
 FAST: dict[str, Any] = {"samples": 300, "clients": 6, "rounds": 2, "model": "mlp_small"}
 CODE = '''

@@ -14,22 +14,17 @@ import torch
 from own_system import PAGE
 
 import coterie
+import coterie.method as fl
 from coterie.baselines import fedavg
-from coterie.protocol.effects import Local, OwnData, local
-from coterie.protocol.errors import RunError
-from coterie.protocol.party import Work, on
-from coterie.protocols.averaging import Client, Server, Train, Update
-from coterie.protocols.local_training import training_cost
-from coterie.runs import RunConfig, build, registry, run
+from coterie.runs import RunConfig, build, load_result, registry, run
 from coterie.runs.attackers import NoAttackError
-from coterie.runs.runner import load_result
 
 FAST = {"data": "digits", "model": "linear", "clients": 8, "rounds": 2, "partition": "iid", "fine_tune": "no"}
 ATTACK = {"attack": "scale:10", "attackers": 0.25}
 
 
-@local("test: a training by hand")
-def by_hand(own: OwnData, weights: Any, lr: float) -> Any:
+@fl.local("test: a training by hand")
+def by_hand(own: fl.OwnData, weights: Any, lr: float) -> Any:
     """One step over all samples."""
     network = own.model.module_with(weights).train()
     loss = own.model.mean_loss(network(torch.from_numpy(own.x.copy())), torch.from_numpy(own.y.copy()))
@@ -40,16 +35,16 @@ def by_hand(own: OwnData, weights: Any, lr: float) -> Any:
     return own.model.flatten(network)
 
 
-class ByHand(Client, role="client"):
+class ByHand(fl.AveragingClient, role="client"):
     """Trains, and says so to nobody."""
 
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
-        weights = yield Local(by_hand, (msg.weights, self.config.lr))
-        return Update(msg.round, msg.spec, weights, self.samples)
+    @fl.on(fl.Train, fl.training)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
+        weights = yield fl.Local(by_hand, (msg.weights, self.config.lr))
+        return fl.Update(msg.round, msg.spec, weights, self.samples)
 
 
-BY_HAND = replace(fedavg.SYSTEM, name="by_hand", parties=lambda config: {"server": Server, "client": ByHand})
+BY_HAND = replace(fedavg.SYSTEM, name="by_hand", parties=lambda config: {"server": fl.Server, "client": ByHand})
 SYSTEM = "tests.runs.test_own_loss:BY_HAND"
 
 
@@ -93,7 +88,7 @@ def test_class_weights_need_a_loss_of_each_sample(page: str) -> None:
 
 def test_an_attack_that_replaces_nothing_has_no_result(tmp_path: Path) -> None:
     """The models are those of the run without it, so a result would say that the attack did no harm."""
-    with pytest.raises(RunError) as error:
+    with pytest.raises(fl.RunError) as error:
         done(tmp_path / "run", SYSTEM, **ATTACK)
     said = str(error.value)
     names = build(RunConfig(SYSTEM, **FAST, **ATTACK)).attackers.names
@@ -116,7 +111,7 @@ def test_what_was_replaced_is_counted_in_each_round_and_in_all(tmp_path: Path) -
 
 def test_an_adaptive_attack_of_one_round_is_none_and_goes_on_with_more(tmp_path: Path) -> None:
     options = {**ATTACK, "attack": "adaptive"}
-    with pytest.raises(RunError, match=r"trained in the only round, and adaptive is honest until.*more rounds"):
+    with pytest.raises(fl.RunError, match=r"trained in the only round, and adaptive is honest until.*more rounds"):
         done(tmp_path / "run", "fedavg", **options, rounds=1)
     config = RunConfig("fedavg", **{**FAST, **options, "out": str(tmp_path / "run")})
     whole = done(tmp_path / "whole", "fedavg", **options)
@@ -136,7 +131,7 @@ def test_what_was_replaced_before_a_resumption_counts(tmp_path: Path) -> None:
 
 def test_attackers_that_nobody_asked_are_said_to_have_had_nothing_to_do(tmp_path: Path) -> None:
     options = {"settings": {"participation": 0.125}, "rounds": 1, **ATTACK}
-    with pytest.raises(RunError, match=r"had no training to do \(Fit\) in the only round\. Run more rounds"):
+    with pytest.raises(fl.RunError, match=r"had no training to do \(Fit\) in the only round\. Run more rounds"):
         done(tmp_path / "run", "fedavg", **options)
 
 

@@ -13,9 +13,8 @@ from federation import Rig, Steady, on_the_wire, rig
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.averaging import Last
-from coterie.runs import registry
+from coterie.runs import SYSTEMS, registry
 from coterie.runs.parties import dumped, restore
-from coterie.runs.registry import SYSTEMS
 
 ROUNDS = 3
 QUICK = ("fedavg", "ifca", "ofl")

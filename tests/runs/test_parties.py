@@ -17,22 +17,16 @@ import pytest
 from kept_parties import head
 from numpy.typing import NDArray
 
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Nothing, Party
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Own
-from coterie.protocol.system import System
-from coterie.protocols.local_training import asked_in
-from coterie.runs import RunConfig, experiment
+import coterie.method as fl
+from coterie.runs import Experiment, RunConfig, build, experiment
 from coterie.runs.checkpoint import Saver
-from coterie.runs.experiment import Experiment, build
 from coterie.runs.parties import Parties, dumped, restore, simulate
 
 NAMES = ("hub", "a", "b", "c", "d")
-RANDOMNESS = Randomness(0, emulated=True)
+RANDOMNESS = fl.Randomness(0, emulated=True)
 
 
-class Keeper(Party, role="keeper"):
+class Keeper(fl.Party, role="keeper"):
     class State(msgspec.Struct):
         model: NDArray[Any] | None = None
         heard: dict[str, list[int]] = msgspec.field(default_factory=dict)
@@ -41,7 +35,7 @@ class Keeper(Party, role="keeper"):
     class Secret(msgspec.Struct):
         salt: bytes = b""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: fl.Own) -> None:
         super().__init__(own)
         self.state, self.secret = self.State(), self.Secret()
 
@@ -55,7 +49,7 @@ class Made:
 
     def make(self, name: str) -> Keeper:
         self.count[name] += 1
-        return Keeper(Own(name, RANDOMNESS))
+        return Keeper(fl.Own(name, RANDOMNESS))
 
 
 def awake(parties: Parties) -> tuple[str, ...]:
@@ -120,7 +114,7 @@ def test_a_pinned_party_never_sleeps() -> None:
     parties.restart("hub")
     assert awake(parties) == ("hub",)
     assert parties["hub"] is hub
-    other = Keeper(Own("hub", RANDOMNESS))
+    other = Keeper(fl.Own("hub", RANDOMNESS))
     other.secret.salt = b"kept"
     parties.put("hub", dumped(other))
     assert parties["hub"] is hub
@@ -226,7 +220,7 @@ def test_what_sleeps_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o700}
     data = parties.dumped("c")
     parties["a"], parties.look("b")
-    parties.replace(Keeper(Own("b", RANDOMNESS)))
+    parties.replace(Keeper(fl.Own("b", RANDOMNESS)))
     parties.put("c", data)
     assert files() == 3
     parties.close()
@@ -257,11 +251,11 @@ def test_a_full_disk_loses_no_party(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parties["a"].secret.salt == b"salt"
 
 
-class Stranger(Party, role="stranger"):
+class Stranger(fl.Party, role="stranger"):
     class State(msgspec.Struct):
         model: int = 3
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: fl.Own) -> None:
         super().__init__(own)
         self.state = self.State()
 
@@ -273,20 +267,20 @@ def test_unreadable_bytes_are_a_user_error_and_change_nothing(damage: Any) -> No
     parties["a"].secret.salt = b"salt"
     data = damage(parties.dumped("a"))
     for name in ("hub", "a"):
-        with pytest.raises(UserError, match="unreadable checkpoint"):
+        with pytest.raises(fl.UserError, match="unreadable checkpoint"):
             parties.put(name, data)
         assert parties[name].secret.salt == b"salt"
-    party = Keeper(Own("a", RANDOMNESS))
-    with pytest.raises(UserError, match="unreadable checkpoint"):
-        restore(party, dumped(Stranger(Own("a", RANDOMNESS))))
+    party = Keeper(fl.Own("a", RANDOMNESS))
+    with pytest.raises(fl.UserError, match="unreadable checkpoint"):
+        restore(party, dumped(Stranger(fl.Own("a", RANDOMNESS))))
     assert party.state == Keeper.State()
 
 
 def test_a_party_without_state_is_bytes_too() -> None:
-    party = Party(Own("x", RANDOMNESS))
-    other = Party(Own("x", RANDOMNESS))
+    party = fl.Party(fl.Own("x", RANDOMNESS))
+    other = fl.Party(fl.Own("x", RANDOMNESS))
     restore(other, dumped(party))
-    assert (other.state, other.secret) == (Nothing(), Nothing())
+    assert (other.state, other.secret) == (fl.Nothing(), fl.Nothing())
 
 
 # -- whole federations -------------------------------------------------------------------------------------------------
@@ -338,29 +332,29 @@ def test_with_all_asleep_between_rounds_the_models_are_the_same(
 
 
 @pytest.fixture
-def living(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], WeakSet[Party]]:
+def living(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], WeakSet[fl.Party]]:
     """How often each party of a federation is made, and those that have not been thrown away."""
     count: Counter[str] = Counter()
-    objects: WeakSet[Party] = WeakSet()
-    real = System.make
+    objects: WeakSet[fl.Party] = WeakSet()
+    real = fl.System.make
 
-    def counted(self: System, own: Own, common: Any, config: Any) -> Party:
+    def counted(self: fl.System, own: fl.Own, common: Any, config: Any) -> fl.Party:
         count[own.name] += 1
         party = real(self, own, common, config)
         objects.add(party)
         return party
 
-    monkeypatch.setattr(System, "make", counted)
+    monkeypatch.setattr(fl.System, "make", counted)
     return count, objects
 
 
 def test_a_large_federation_builds_those_that_are_asked_and_no_others(
-    living: tuple[Counter[str], WeakSet[Party]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    living: tuple[Counter[str], WeakSet[fl.Party]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """300 clients of which three are asked a round; a checkpoint writes those, without keeping them."""
     count, objects = living
     made = built(0, monkeypatch, system="fedavg", clients=300, rounds=3, settings={"participation": 0.01})
-    asked = {c for r in (1, 2, 3) for c in asked_in(made.common.clients, made.settings, 2, r)}
+    asked = {c for r in (1, 2, 3) for c in fl.asked_in(made.common.clients, made.settings, 2, r)}
     made.set_up()
     for r in (1, 2, 3):
         made.round(r)
@@ -379,7 +373,7 @@ def test_a_large_federation_builds_those_that_are_asked_and_no_others(
 
 @pytest.mark.parametrize("clients", [10, 40])
 def test_memory_of_a_federation_does_not_grow_with_its_clients(
-    clients: int, living: tuple[Counter[str], WeakSet[Party]], monkeypatch: pytest.MonkeyPatch
+    clients: int, living: tuple[Counter[str], WeakSet[fl.Party]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each client has trained and keeps a variate; after the round the hub alone is an object."""
     made = built(0, monkeypatch, system="scaffold", clients=clients, rounds=1, settings={"max_epochs": 1})

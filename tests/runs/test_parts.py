@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 import toy_federation
 
+import coterie.method as fl
 from coterie.crypto.roster import simulated
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import SERVER, Profile, fleet
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Cost
-from coterie.protocol.randomness import Randomness
-from coterie.protocols.local_training import LocalTraining, local_epochs
+from coterie.protocols.local_training import local_epochs
 from coterie.record.files import atomic_write, checked, sealed
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
@@ -33,9 +31,9 @@ def test_seconds_follow_from_the_profile() -> None:
     links = FleetLinks({"client/0": SLOW}, seed=0)
     assert links.down_s("client/0", 8000) == 0.5 + 2
     assert links.up_s("client/0", 8000) == 0.5 + 8
-    assert links.work_s("client/0", Cost(samples=100, flops_per_sample=4e7, crypto_s=3)) == pytest.approx(2 + 12)
+    assert links.work_s("client/0", fl.Cost(samples=100, flops_per_sample=4e7, crypto_s=3)) == pytest.approx(2 + 12)
     assert links.up_s("helper", 125_000_000) == pytest.approx(SERVER.latency_s + 1)
-    assert links.work_s("helper", Cost(crypto_s=3)) == 3
+    assert links.work_s("helper", fl.Cost(crypto_s=3)) == 3
 
 
 def test_fates_follow_the_profile_s_chances() -> None:
@@ -57,7 +55,7 @@ def test_fates_follow_the_profile_s_chances() -> None:
 
 
 def keys_of(*names: str, seed: int = 0, emulated: bool) -> PartyKeys:
-    return PartyKeys(*simulated(dict.fromkeys(names, "role"), Randomness(seed, emulated)))
+    return PartyKeys(*simulated(dict.fromkeys(names, "role"), fl.Randomness(seed, emulated)))
 
 
 def test_only_the_two_ends_can_open_and_only_with_the_same_header() -> None:
@@ -68,11 +66,11 @@ def test_only_the_two_ends_can_open_and_only_with_the_same_header() -> None:
     assert keys.open("a", "b", sealed, b"header") == b"hello"
     wrong = [("a", "c", sealed), ("c", "b", sealed), ("a", "b", sealed[:-1]), ("a", "b", b"")]
     for src, dst, data, header in [*((*one, b"header") for one in wrong), ("a", "b", sealed, b"another")]:
-        with pytest.raises(PeerError):
+        with pytest.raises(fl.PeerError):
             keys.open(src, dst, data, header)
-    with pytest.raises(PeerError, match="'x' has no sealing key"):
+    with pytest.raises(fl.PeerError, match="'x' has no sealing key"):
         keys.seal("a", "x", b"", b"")
-    with pytest.raises(PeerError, match="'x' has no opening key"):
+    with pytest.raises(fl.PeerError, match="'x' has no opening key"):
         keys.open("a", "x", b"", b"")
 
 
@@ -87,36 +85,36 @@ def test_only_the_sender_can_sign() -> None:
         ("a", signature, b"header", b"other"),
         ("x", signature, b"header", b"digest"),
     ):
-        with pytest.raises(PeerError):
+        with pytest.raises(fl.PeerError):
             keys.verify(src, data, header, digest)
 
 
 def test_the_keyring_of_one_party_has_no_other_s_secrets() -> None:
-    roster, identities = simulated({"a": "role", "b": "role"}, Randomness(0, emulated=False))
+    roster, identities = simulated({"a": "role", "b": "role"}, fl.Randomness(0, emulated=False))
     everybody, own = PartyKeys(roster, identities), PartyKeys(roster, {"a": identities["a"]})
     assert own.session == everybody.session == roster.session.hex()
     own.verify("b", everybody.sign("b", b"h", b"d"), b"h", b"d")
     assert everybody.open("a", "b", own.seal("a", "b", b"x", b""), b"") == b"x"
     for call in (lambda: own.sign("b", b"", b""), lambda: own.open("a", "b", b"", b"")):
-        with pytest.raises(PeerError, match="'b' has no"):
+        with pytest.raises(fl.PeerError, match="'b' has no"):
             call()
 
 
 def test_keys_follow_the_seed_in_emulated_runs_only() -> None:
-    emulated = [simulated({"a": "x", "b": "x"}, Randomness(seed, emulated=True)) for seed in (0, 0, 1)]
+    emulated = [simulated({"a": "x", "b": "x"}, fl.Randomness(seed, emulated=True)) for seed in (0, 0, 1)]
     assert emulated[0] == emulated[1]
     assert emulated[0][0].session != emulated[2][0].session
     assert emulated[0][1]["a"] != emulated[0][1]["b"]
     first, second = (keys_of("a", "b", emulated=False) for _ in range(2))
-    with pytest.raises(PeerError):
+    with pytest.raises(fl.PeerError):
         second.open("a", "b", first.seal("a", "b", b"x", b""), b"")
-    with pytest.raises(PeerError):
+    with pytest.raises(fl.PeerError):
         second.verify("a", first.sign("a", b"", b""), b"", b"")
 
 
 def test_epochs_are_the_fleet_s_where_it_has_budgets() -> None:
     names = [f"client/{i}" for i in range(30)]
-    config = LocalTraining(max_epochs=10)
+    config = fl.LocalTraining(max_epochs=10)
     plain = dict(zip(names, fleet("uniform", 30, 0), strict=True))
     assert epochs_of(plain, config, 4) == local_epochs(names, config, 4)
     paper = dict(zip(names, fleet("paper", 30, 0), strict=True))
@@ -177,15 +175,15 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
     bad = tmp_path / "bad.bin"
     for other in (data[:3], b"coterie views 1\n" + data[16:]):
         bad.write_bytes(other)
-        with pytest.raises(UserError, match=r"bad\.bin was not recorded by this version of coterie: repeat the run"):
+        with pytest.raises(fl.UserError, match=r"bad\.bin was not recorded by this version of coterie: repeat the run"):
             read_views(bad, kinds)
     for cut in (17, 19, 66, len(data) - 1):
         bad.write_bytes(data[:cut])
-        with pytest.raises(UserError, match=r"bad\.bin is damaged"):
+        with pytest.raises(fl.UserError, match=r"bad\.bin is damaged"):
             read_views(bad, kinds)
-    with pytest.raises(UserError, match="of another system"):
+    with pytest.raises(fl.UserError, match="of another system"):
         read_views(tmp_path / "views.bin", kinds[:0])
-    with pytest.raises(UserError, match="--record"):
+    with pytest.raises(fl.UserError, match="--record"):
         read_views(tmp_path / "none.bin", kinds)
     assert isinstance(read_views(tmp_path / "views.bin", kinds, Transcript(1 << 30)), Transcript)
 
@@ -209,5 +207,5 @@ def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Pat
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match="damaged, or of another version"), checked(path):
+        with pytest.raises(fl.UserError, match="damaged, or of another version"), checked(path):
             pass

@@ -16,10 +16,8 @@ from kept_parties import head, kept, log_of, plain
 from coterie.crypto.roster import entry, signing_key, verify_key
 from coterie.protocol.setup_info import Common, Own
 from coterie.record.folder import read_lines
-from coterie.runs import Interrupted, RunConfig, checkpoint, run
+from coterie.runs import Experiment, Interrupted, RunConfig, build, checkpoint, resolve, run
 from coterie.runs.checkpoint import Saver
-from coterie.runs.config import resolve
-from coterie.runs.experiment import Experiment, build
 from coterie.runs.parties import restore
 
 SYSTEMS = {

@@ -21,12 +21,9 @@ from every_system import mark_long
 from kept_parties import head
 from outcomes import alike, numbers
 
+import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, simulated
-from coterie.protocol import codec
-from coterie.protocol.errors import UserError
-from coterie.protocol.names import LazyMapping, Names, each, listed
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.system import Mixture
+from coterie.protocol.names import each
 from coterie.runs import RunConfig, evaluation, experiment, inputs, load, registry, run
 from coterie.runs import parties as parties_of
 
@@ -42,7 +39,7 @@ def config(clients: int, **others: Any) -> RunConfig:
 
 
 def test_names_are_a_sequence_of_strings() -> None:
-    names, plain = Names(3, ["hub", "csp"]), ("hub", "csp", "client/0", "client/1", "client/2")
+    names, plain = fl.Names(3, ["hub", "csp"]), ("hub", "csp", "client/0", "client/1", "client/2")
     assert names == plain
     assert tuple(names) == plain
     assert [names[i] for i in range(-5, 5)] == [plain[i] for i in range(-5, 5)]
@@ -61,7 +58,7 @@ def test_names_are_a_sequence_of_strings() -> None:
 
 def test_values_are_made_once_and_the_oldest_are_forgotten() -> None:
     made: list[str] = []
-    found = LazyMapping(Names(5), lambda name: made.append(name) or name.upper(), held=2)  # type: ignore[func-returns-value]
+    found = fl.LazyMapping(fl.Names(5), lambda name: made.append(name) or name.upper(), held=2)  # type: ignore[func-returns-value]
     assert [found["client/1"], found["client/2"], found["client/1"]] == ["CLIENT/1", "CLIENT/2", "CLIENT/1"]
     assert found["client/3"] == "CLIENT/3"
     assert found["client/2"] == "CLIENT/2"
@@ -69,8 +66,12 @@ def test_values_are_made_once_and_the_oldest_are_forgotten() -> None:
     assert (len(found), "client/4" in found, "client/5" in found) == (5, True, False)
     with pytest.raises(KeyError):
         found["client/5"]
-    assert dict(listed(Names(2), [7, 8])) == listed(("client/0", "client/1"), [7, 8]) == {"client/0": 7, "client/1": 8}
-    assert list(listed(Names(2), [7, 8]).values()) == [7, 8]
+    assert (
+        dict(fl.listed(fl.Names(2), [7, 8]))
+        == fl.listed(("client/0", "client/1"), [7, 8])
+        == {"client/0": 7, "client/1": 8}
+    )
+    assert list(fl.listed(fl.Names(2), [7, 8]).values()) == [7, 8]
     assert each(("a", "b"), str.upper) == {"a": "A", "b": "B"}
 
 
@@ -102,9 +103,9 @@ def test_a_derived_roster_has_the_keys_of_one_that_is_made_at_once() -> None:
     made = experiment.build(config(30))
     roster = made.common.roster
     assert isinstance(roster, DerivedRoster)
-    names = Names(30)
+    names = fl.Names(30)
     roles = {"server": "server", **dict.fromkeys(names, "client")}
-    plain, identities = simulated(roles, Randomness(0, emulated=True))
+    plain, identities = simulated(roles, fl.Randomness(0, emulated=True))
     assert (roster.session, roster.operator, roster.hub) == (plain.session, plain.operator, plain.hub)
     assert dict(roster.by_name) == dict(plain.by_name)
     assert dict(roster.identities) == identities
@@ -118,7 +119,7 @@ def test_a_derived_roster_has_the_keys_of_one_that_is_made_at_once() -> None:
 
 
 def arrays(model: Any) -> tuple[Any, ...]:
-    return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
+    return (model.models, model.weights) if isinstance(model, fl.Mixture) else (model,)
 
 
 @pytest.mark.parametrize("system", mark_long(registry.SYSTEMS, but={"fedavg", "local", "ifca", "fedcaprivacy"}))
@@ -178,9 +179,9 @@ def test_those_that_are_evaluated_follow_from_the_seed_and_stand_in_result_and_r
 
 
 def test_more_than_there_are_or_a_record_is_refused() -> None:
-    with pytest.raises(UserError, match="evaluated=20 of 10 clients"):
+    with pytest.raises(fl.UserError, match="evaluated=20 of 10 clients"):
         experiment.build(replace(config(10), settings={}))
-    with pytest.raises(UserError, match="leave evaluated or record out"):
+    with pytest.raises(fl.UserError, match="leave evaluated or record out"):
         experiment.build(config(30, record=True))
 
 
@@ -208,7 +209,7 @@ def test_a_strange_party_in_a_checkpoint_is_refused(tmp_path: Path, monkeypatch:
         return kept
 
     monkeypatch.setattr(checkpoint, "read", read)
-    with pytest.raises(UserError, match="a party that this federation has not, 'client/60'"):
+    with pytest.raises(fl.UserError, match="a party that this federation has not, 'client/60'"):
         run(replace(out, rounds=4), resume=True)
 
 
@@ -280,7 +281,7 @@ def work(clients: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[st
         for name in ("sha256", "blake2b"):
             counted("digests", hashlib, name)
         counted("parties as bytes", parties_of.state, "dump")
-        counted("messages", codec, "encode")
+        counted("messages", fl.codec, "encode")
         counted("passes", evaluation, "judge_many")
         counted("data", inputs, "ClientData")
         run(replace(config(clients), rounds=3, checkpoint_every=1, out=str(out)))

@@ -19,10 +19,8 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.system import Federation, Mixture, System
 from coterie.record.folder import METRICS, RESULT, read_lines
 from coterie.report import render
-from coterie.runs import RunConfig, build, load_result, run
+from coterie.runs import SYSTEMS, Experiment, RunConfig, build, load_result, run
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped, federation_digest, why_still
-from coterie.runs.experiment import Experiment
-from coterie.runs.registry import SYSTEMS
 
 MODES = [(name, mode) for name, of in SYSTEMS.items() for mode in of.modes]
 QUICK = {("fedavg", "paper"), ("ofl", "hardened"), ("mingledpie", "literal"), ("fedepc", "paper"), ("pafed", "paper")}

@@ -12,11 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import coterie.method as fl
 from coterie.cli.app import app
 from coterie.data import load
-from coterie.protocol.effects import Evaluate, Losses
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import Mixture
 from coterie.runs import Experiment, RunConfig, build, run
 from coterie.runs.recorded import read_recorded
 
@@ -43,7 +41,7 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
     assert groups is not None
     for label in (0, 3):
         vector = always(experiment, label)
-        both = Mixture(np.array([0.25, 0.75]), np.stack([vector, vector]))
+        both = fl.Mixture(np.array([0.25, 0.75]), np.stack([vector, vector]))
         for model in (vector, both):
             everybodys = dict.fromkeys(experiment.common.clients, model)
             scores = experiment.observer.scores(everybodys)
@@ -59,7 +57,7 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
                 assert scores.values["local_accuracy"][i] == pytest.approx((own_test == was).mean())
                 assert experiment.label_counts[i, label] == (own_train == was).sum()
                 trained.append((own_train == was).mean())
-                effects = [(name, Evaluate(vector, split)) for split in ("test", "train")]
+                effects = [(name, fl.Evaluate(vector, split)) for split in ("test", "train")]
                 on_test, on_train = experiment.effects.run(effects)
                 assert on_test.accuracy == pytest.approx((own_test == was).mean())
                 assert on_train.accuracy == pytest.approx((own_train == was).mean())
@@ -88,7 +86,7 @@ def test_turned_images_are_what_everything_sees() -> None:
         assert scores.values["local_accuracy"][i] == pytest.approx(right[experiment.split.test[i]].mean())
         logits = train.reshape(-1, 64) @ w.T + b
         nll = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(train)), DIGITS.y_train[experiment.split.train[i]]]
-        (losses,) = experiment.effects.run([(name, Losses(vector[None]))])
+        (losses,) = experiment.effects.run([(name, fl.Losses(vector[None]))])
         np.testing.assert_allclose(losses[0], nll, atol=1e-5)
 
 
@@ -118,7 +116,7 @@ def test_groups_that_a_server_knows_can_be_trained_beforehand() -> None:
         assert accuracy[groups == g].min() > 0.8
         assert accuracy[groups != g].max() < 0.2
     with pytest.raises(
-        UserError, match=r"4 known groups, and partition permute:3 has 3: choose labelsets:4 or permute:4"
+        fl.UserError, match=r"4 known groups, and partition permute:3 has 3: choose labelsets:4 or permute:4"
     ):
         build(replace(config, settings={**settings, "clusters": 4}))
 

@@ -14,9 +14,7 @@ import coterie
 from coterie.privacy.plain import like_samples
 from coterie.protocol import import_path
 from coterie.protocol.errors import UserError
-from coterie.runs import models, registry
-from coterie.runs.config import RunConfig
-from coterie.runs.registry import SYSTEMS
+from coterie.runs import SYSTEMS, RunConfig, models, registry
 
 X = np.random.default_rng(0).normal(size=(200, 5))
 Y = (X[:, 0] > 0).astype(int)

@@ -16,15 +16,13 @@ import numpy as np
 import pytest
 from every_system import mark_long
 
+import coterie.method as fl
 from coterie.api import reproduce
-from coterie.protocol.effects import Fit, Fitted, Losses
-from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
 from coterie.runs.worker import Worker
 from coterie.runs.workers import WorkerPool, check_workers, workers_of
 from coterie.training.jobs import DivergedError
-from coterie.training.solvers import Sgd
 
 RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed")
@@ -99,7 +97,9 @@ def test_work_is_spread_evenly_and_results_keep_their_order() -> None:
             self.costs += sum(int(party) * effect.epochs for party, effect in wanted)
             return lambda: [party for party, _ in wanted]
 
-    wanted = [(str(samples), Fit(np.zeros(1, np.float32), Sgd(0.1), 2, 0)) for samples in (90, 10, 50, 40, 60, 30, 20)]
+    wanted = [
+        (str(samples), fl.Fit(np.zeros(1, np.float32), fl.Sgd(0.1), 2, 0)) for samples in (90, 10, 50, 40, 60, 30, 20)
+    ]
     echoes = [Echo(), Echo()]
     assert WorkerPool(echoes, int).run(wanted) == [party for party, _ in wanted]
     assert max(one.costs for one in echoes) <= 320  # of 600
@@ -129,14 +129,14 @@ def test_what_a_worker_refuses_or_finds_diverged_can_travel() -> None:
 
 @pytest.mark.parametrize("text", ["dask", "ray:0", "ray:", "ray:two", "ray://", "ray://host", "ray://a/b:1", "rays"])
 def test_other_workers_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"write ray, ray:COUNT .* or ray://HOST:PORT"):
+    with pytest.raises(fl.UserError, match=r"write ray, ray:COUNT .* or ray://HOST:PORT"):
         check_workers(text)
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: None)
     for text in ("ray", "ray:2", "ray://head:10001"):
-        with pytest.raises(UserError, match=r"pip install 'ray.*2\.40.*'"):
+        with pytest.raises(fl.UserError, match=r"pip install 'ray.*2\.40.*'"):
             check_workers(text)
     check_workers(None)
 
@@ -189,14 +189,14 @@ def test_a_table_of_a_paper_is_made_with_workers(tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_with_other_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="other data"):
+    with pytest.raises(fl.UserError, match="other data"):
         Worker(to_toml(resolve(TINY)), "of another run")
 
 
 def test_objects_of_this_process_do_not_go_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: object())
     config = replace(resolve(TINY), model="given:net@1", workers="ray")
-    with pytest.raises(UserError, match="given:net@1 is an object of this process"):
+    with pytest.raises(fl.UserError, match="given:net@1 is an object of this process"):
         workers_of(config, "", int)
 
 
@@ -223,11 +223,11 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
         first = spread._workers[0].actor
         os.kill(cluster.get(first.process.remote()), signal.SIGKILL)
         assert made.round(2)["models_sha256"] == alone[1]  # it was asked again, at once or when it was back
-        wanted = [("client/1", Losses(np.zeros((2, made.model.spec.size), np.float32)))]
-        wanted += [("client/0", Fit(made.common.initial, Sgd(0.1), 1, 0))]
+        wanted = [("client/1", fl.Losses(np.zeros((2, made.model.spec.size), np.float32)))]
+        wanted += [("client/0", fl.Fit(made.common.initial, fl.Sgd(0.1), 1, 0))]
         losses, fitted = spread.run(wanted)
         assert losses.shape == (2, made.owns["client/1"].samples)
-        assert isinstance(fitted, Fitted)
+        assert isinstance(fitted, fl.Fitted)
         spread._samples = lambda party: 1
         with pytest.raises(TypeError, match="client/99 has no data"):
             spread.run([("client/99", wanted[1][1])])
@@ -239,7 +239,7 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
 def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
     from coterie.runs.ray_workers import RayCluster
 
-    with pytest.raises(UserError, match="a worker has other data"):
+    with pytest.raises(fl.UserError, match="a worker has other data"):
         RayCluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
     assert cluster.is_initialized()  # it was not ours to end
 

@@ -9,15 +9,13 @@ import pytest
 from every_system import CASES, TARGETS, Case, first, made, parameters
 from federation import rig
 
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY
-from coterie.protocol.system import System
+import coterie.method as fl
 from coterie.runs import registry
 from coterie.transport.envelope import EnvelopeError
 from coterie.transport.member import roles_of
 
 
-def by_roster(run_system: System, roster: object) -> dict[str, tuple[str, ...]]:
+def by_roster(run_system: fl.System, roster: object) -> dict[str, tuple[str, ...]]:
     return {entry.name: run_system.acting(entry.role) for entry in roster.entries}  # type: ignore[attr-defined]
 
 
@@ -29,7 +27,7 @@ def test_roles_by_the_roster_are_those_of_the_parties(case: Case) -> None:
     assert found == {name: looked(name) for name in run.federation.parties}
     for name, party in run.federation.parties.items():
         handled = {kind.DST for kind in party.handlers}
-        assert handled <= {ANY, *found[name]}
+        assert handled <= {fl.ANY, *found[name]}
 
 
 def test_a_class_that_acts_in_more_roles_than_its_system_says_is_no_party_of_it() -> None:
@@ -57,7 +55,7 @@ def test_a_role_that_the_roster_does_not_give_is_refused() -> None:
         sealed = keyring.seal("client/1", "client/0", frame, bare.header())
         digest = member.reader.sent(sealed)
         signed = msgspec.structs.replace(bare, digest=digest, signature=keyring.sign("client/1", bare.header(), digest))
-        with pytest.raises(PeerError) as refused:
+        with pytest.raises(fl.PeerError) as refused:
             member.open(signed, sealed)
         if role == "client":
             assert str(refused.value) == "Train comes from a client, not from a server"

@@ -14,16 +14,12 @@ from joint_parts import HOLDERS, KEY, VECTORS, held, joint, of_round, opened, op
 from joint_parts import made as made_key
 from ofl_parts import WHOLE
 
+import coterie.method as fl
 from coterie.crypto.threshold_pads import sum_dec
-from coterie.protocol.errors import RunError
-from coterie.protocol.messages import bundle, unbundle
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.steps import for_each
-from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
-from coterie.protocols.threshold_keys import Consent, text
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_opening import Announce, Decrypt, Partials, open_sum
+from coterie.protocols.threshold import hand_over, make_keys, open_sum
+from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
 from coterie.systems.pafed.messages import Compare, Invert, Refresh
@@ -36,8 +32,8 @@ def retrying(transport: LocalTransport) -> None:
     transport.retries = True
 
 
-def arrays(model: ClientModel) -> list[np.ndarray]:
-    return [model.weights, model.models] if isinstance(model, Mixture) else [np.asarray(model)]
+def arrays(model: fl.ClientModel) -> list[np.ndarray]:
+    return [model.weights, model.models] if isinstance(model, fl.Mixture) else [np.asarray(model)]
 
 
 def same(one: Rig, other: Rig) -> bool:
@@ -73,10 +69,10 @@ def breaking(run: Rig, at: int, r: int, attempt: int) -> None:
         nonlocal count
         count += 1
         if count > at:
-            raise RunError("killed")
+            raise fl.RunError("killed")
         transmit(*what)
 
-    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(fl.RunError, match="killed"):
         run.transport.drive(run.hub.round(r), r, attempt)
 
 
@@ -120,7 +116,7 @@ REAL: list[Case] = [
 @pytest.mark.parametrize("case", parameters(REAL))
 def test_a_repeated_attempt_with_real_ciphers_gives_the_same_models(case: Case) -> None:
     """Bit for bit under Paillier, and within the error of CKKS. Secrets are drawn anew in each attempt."""
-    with patch("federation.Repeatable", Repeatable if case[0] == "fedcaprivacy" else Randomness):
+    with patch("federation.Repeatable", Repeatable if case[0] == "fedcaprivacy" else fl.Randomness):
         whole = made(case, emulated=False)
         run = made(case, emulated=False, wire=retrying)
     whole.rounds(ROUNDS)
@@ -147,10 +143,10 @@ def one_fewer(case: Case, kind: type[Any]) -> tuple[Rig, dict[str, Any]]:
     def dying(sent: Any, at: Any) -> None:
         if sent.envelope.kind == kind.__name__:
             sums.append(sent.envelope.dst)
-            raise RunError("killed")
+            raise fl.RunError("killed")
         transmit(sent, at)
 
-    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(fl.RunError, match="killed"):
         run.transport.drive(run.hub.round(2), 2)
     (gone,) = sums
     run.links.away[gone, 2] = "offline"
@@ -186,7 +182,7 @@ def test_a_set_up_that_loses_a_client_after_its_sums_ends_with_an_error() -> Non
     run = made(case, wire=retrying, quorum=5)
     run.transport.drive(run.hub.setup(), 0, 1)  # with all of them it goes well again
     run.links.away["client/5", 0] = "offline"
-    with pytest.raises(RunError, match="no sum of 5 terms: csp: refused"):
+    with pytest.raises(fl.RunError, match="no sum of 5 terms: csp: refused"):
         run.transport.drive(run.hub.setup(), 0, 2)
 
 
@@ -199,14 +195,14 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
         cipher = summed(run, *VECTORS)
         one, (halves, weights) = run.hub.joint.group(KEY), of_round(run, cipher, 3).terms()
         request = sum_dec(one, run.hub.keys.public(KEY), cipher.cipher, halves, weights).request.to_bytes()
-        signed, rows = bundle([half.to_bytes(one) for half in halves.values()]), np.array([0, 3, cipher.length])
+        signed, rows = fl.bundle([half.to_bytes(one) for half in halves.values()]), np.array([0, 3, cipher.length])
         found: list[list[str]] = []
 
         def steps() -> Any:
             of = 3, KEY, 1
-            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Consent, lambda *_: None)
-            ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]), signed)
-            answers = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
+            yield from fl.for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Consent, lambda *_: None)
+            ask = Decrypt(*of, text(HOLDERS), np.array([0]), fl.bundle([request]), signed)
+            answers = yield from fl.for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
             found.append(sorted(answers.got))
 
         run.transport.drive(steps(), 3)
@@ -304,10 +300,10 @@ def test_mingled_sums_of_two_attempts_show_the_client_that_is_gone() -> None:
 
     def dying(sent: Any, at: Any) -> None:
         if sent.envelope.kind == "Received":
-            raise RunError("killed")
+            raise fl.RunError("killed")
         transmit(sent, at)
 
-    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(fl.RunError, match="killed"):
         run.transport.drive(run.hub.round(2), 2)
     run.links.away[gone, 2] = "offline"
     run.transport.drive(run.hub.round(2), 2, 1)
@@ -315,7 +311,7 @@ def test_mingled_sums_of_two_attempts_show_the_client_that_is_gone() -> None:
     assert (first.participants, second.participants) == (6, 5)
     curious, model = run.party("client/0"), run.transport.effects.trained[gone]  # type: ignore[attr-defined]
     key, found = curious.keys.own("user"), []
-    for one, other in zip(*(unbundle(msg.ciphers, curious.layout.slots) for msg in (first, second)), strict=True):
+    for one, other in zip(*(fl.unbundle(msg.ciphers, curious.layout.slots) for msg in (first, second)), strict=True):
         a, b = (key.decrypt(key.public.from_bytes(part)) if part else 0.0 for part in (one, other))
         if np.size(a) >= len(model):
             found.append(float(np.abs((a - b)[: len(model)] - model).max()))

@@ -18,13 +18,10 @@ from every_system import CASES, Case, first, made, one_mode, parameters
 from federation import Rig, resigned
 from mutations import malformed, signed_again, unexpected
 
-from coterie.protocol import codec
-from coterie.protocol.errors import DecodeError, RunError
-from coterie.protocol.messages import ANY, Message
-from coterie.protocol.system import Mixture
+import coterie.method as fl
 
 ROUNDS = 2
-Change = Callable[[Message, Any], Message | None]
+Change = Callable[[fl.Message, Any], fl.Message | None]
 
 TAKEN: dict[str, dict[str, str]] = {
     "Relayed": {
@@ -62,9 +59,9 @@ TAKEN: dict[str, dict[str, str]] = {
 class Kind:
     """A kind of message in an honest run: its type, and the first round that has one."""
 
-    type: type[Message]
+    type: type[fl.Message]
     round: int
-    example: Message
+    example: fl.Message
 
 
 @cache
@@ -86,7 +83,9 @@ def kinds(case: Case) -> dict[str, Kind]:
     return {name: kind for name, kind in sent(at).items() if not first(case) or kind.type not in before}
 
 
-def spoilt(case: Case, kind: Kind, change: Callable[[Any, Any, Message, bytes], list[Any]]) -> tuple[Rig | None, bool]:
+def spoilt(
+    case: Case, kind: Kind, change: Callable[[Any, Any, fl.Message, bytes], list[Any]]
+) -> tuple[Rig | None, bool]:
     """A run in which one message of a kind is changed, up to the round after: and whether anybody has noticed.
 
     None for a set-up that ended with an error, which says why.
@@ -98,13 +97,13 @@ def spoilt(case: Case, kind: Kind, change: Callable[[Any, Any, Message, bytes], 
             if not pending or envelope.kind != kind.type.__name__ or envelope.round != kind.round or envelope.sealed:
                 return [frame]
             pending.clear()
-            return change(transport, envelope, codec.decode(frame, kind.type), frame)
+            return change(transport, envelope, fl.codec.decode(frame, kind.type), frame)
 
         transport.intercept = intercept
 
     try:
         run = made(case, wire=wire)
-    except RunError:
+    except fl.RunError:
         return None, True
     noticed = bool(run.refused or run.transport.meter.lost)
     for r in range(1, max(1, kind.round) + 2):
@@ -116,7 +115,7 @@ def spoilt(case: Case, kind: Kind, change: Callable[[Any, Any, Message, bytes], 
 def models(run: Rig) -> np.ndarray:
     """(clients, numbers)."""
     found = run.system.models(run.federation).values()
-    return np.stack([np.ravel(model.models if isinstance(model, Mixture) else model) for model in found])
+    return np.stack([np.ravel(model.models if isinstance(model, fl.Mixture) else model) for model in found])
 
 
 def finite(run: Rig) -> bool:
@@ -144,14 +143,14 @@ def test_no_unexpected_field_is_taken(case: Case, every: bool) -> None:
             if "" in excused or label.split()[0] in excused:
                 continue
 
-            def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
-                wrong: Message | None = dict(unexpected(message)).get(label)  # noqa: B023
+            def send(transport: Any, envelope: Any, message: fl.Message, frame: bytes) -> list[Any]:
+                wrong: fl.Message | None = dict(unexpected(message)).get(label)  # noqa: B023
                 if wrong is not None and resign:  # noqa: B023
                     wrong = signed_again(transport, envelope, message, wrong)
                 if wrong is None:
                     unsent.append(label)  # noqa: B023
                     return [frame]
-                return [resigned(transport, envelope, codec.encode(wrong), type(message))]
+                return [resigned(transport, envelope, fl.codec.encode(wrong), type(message))]
 
             unsent = list[str]()
             run, noticed = spoilt(case, kind, send)
@@ -161,10 +160,10 @@ def test_no_unexpected_field_is_taken(case: Case, every: bool) -> None:
     assert taken == [], "\n".join(taken)
 
 
-def decodes(frame: bytes, kind: type[Message]) -> bool:
+def decodes(frame: bytes, kind: type[fl.Message]) -> bool:
     try:
-        codec.decode(frame, kind)
-    except DecodeError:
+        fl.codec.decode(frame, kind)
+    except fl.DecodeError:
         return False
     return True
 
@@ -206,7 +205,7 @@ def test_a_flipped_bit_never_ends_a_run(case: Case) -> None:
     source = np.random.default_rng(0)
     for kind in kinds(case).values():
 
-        def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
+        def send(transport: Any, envelope: Any, message: fl.Message, frame: bytes) -> list[Any]:
             at = int(source.integers(len(frame)))
             flipped = frame[:at] + bytes([frame[at] ^ 1 << int(source.integers(8))]) + frame[at + 1 :]
             return [resigned(transport, envelope, flipped, type(message))]
@@ -217,10 +216,10 @@ def test_a_flipped_bit_never_ends_a_run(case: Case) -> None:
 @pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_a_message_from_another_role_is_refused(case: Case) -> None:
     for name, kind in kinds(case).items():
-        if kind.type.SRC == ANY:
+        if kind.type.SRC == fl.ANY:
             continue
 
-        def send(transport: Any, envelope: Any, message: Message, frame: bytes) -> list[Any]:
+        def send(transport: Any, envelope: Any, message: fl.Message, frame: bytes) -> list[Any]:
             strangers = [
                 party
                 for party in transport.parties.values()

@@ -10,29 +10,26 @@ import pytest
 from scipy.stats import kstest
 from torch import nn
 
+import coterie.method as fl
 from coterie.baselines.haccs import Client, Describe, HaccsConfig
 from coterie.crypto.roster import new_identity, simulated
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import Derived, Randomness
-from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.sparsity import Noise, describe
 from coterie.training.model import Model
 
-REAL = Randomness(0, False)
+REAL = fl.Randomness(0, False)
 IDENTITY = new_identity("c", REAL)
 NOISE = Noise(0.3, 1.0, np.full(4, 0.5, np.float32))
 
 
-class Device(Party, role="client"):
+class Device(fl.Party, role="client"):
     """Only what ``describe`` needs."""
 
 
-def device(name: str = "c", identity: Any = IDENTITY, randomness: Randomness = REAL) -> Device:
-    return Device(Own(name, randomness, identity))
+def device(name: str = "c", identity: Any = IDENTITY, randomness: fl.Randomness = REAL) -> Device:
+    return Device(fl.Own(name, randomness, identity))
 
 
-def drawn(party: Party, purpose: str = "noise", of: bytes = b"values", round: int = 1) -> bytes:
+def drawn(party: fl.Party, purpose: str = "noise", of: bytes = b"values", round: int = 1) -> bytes:
     return party.kept(purpose, of, round).bytes(32)
 
 
@@ -56,29 +53,29 @@ def test_without_an_identity_noise_is_the_operating_systems() -> None:
 
 
 def test_in_emulated_runs_noise_follows_seed_purpose_and_round() -> None:
-    one = device(randomness=Randomness(5, True))
+    one = device(randomness=fl.Randomness(5, True))
     assert drawn(one) == one.secrets("noise", 1).bytes(32) == drawn(one, of=b"other values")
 
 
 def test_a_stream_gives_normal_numbers_and_permutations_and_shows_no_key() -> None:
-    source = Derived(b"k" * 32)
+    source = fl.Derived(b"k" * 32)
     assert kstest(source.normal(20_000), "norm").pvalue > 0.01
     first, second = source.permutation(50), source.permutation(50)
     assert sorted(first) == sorted(second) == list(range(50))
     assert not np.array_equal(first, second)
-    assert np.array_equal(Derived(b"k" * 32).permutation(50), Derived(b"k" * 32).permutation(50))
-    assert not Derived(b"k" * 32).bytes(64).startswith(Derived(b"k" * 32).bytes(32))
+    assert np.array_equal(fl.Derived(b"k" * 32).permutation(50), fl.Derived(b"k" * 32).permutation(50))
+    assert not fl.Derived(b"k" * 32).bytes(64).startswith(fl.Derived(b"k" * 32).bytes(32))
     assert "k" * 8 not in repr(source)
 
 
-def described(party: Party, x: np.ndarray, noise: Noise, round: int = 1) -> np.ndarray:
+def described(party: fl.Party, x: np.ndarray, noise: Noise, round: int = 1) -> np.ndarray:
     model = Model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), (4,))
     weights = np.zeros(model.spec.size, np.float32)
     weights[:16] = np.eye(4, dtype=np.float32).ravel()
     work = describe(party, weights, "1", round=round, noise=noise)
     effect = next(work)
-    assert isinstance(effect, Local)
-    found = effect.registered(OwnData(x, np.zeros(len(x), np.int64), model), *effect.arguments)
+    assert isinstance(effect, fl.Local)
+    found = effect.registered(fl.OwnData(x, np.zeros(len(x), np.int64), model), *effect.arguments)
     with pytest.raises(StopIteration) as stopped:
         work.send(found)
     return np.asarray(stopped.value.value.vector)
@@ -109,9 +106,9 @@ def test_a_client_of_haccs_sends_the_same_histogram_again_after_a_stop() -> None
     starts = np.zeros((1, model.spec.size), np.float32)
 
     def histogram(identity: Any) -> np.ndarray:
-        roster, _ = simulated({"server": "server", "c": "client"}, Randomness(0, True))
-        common = Common(roster, ("c",), model.spec, starts, "paper", False)
-        client = Client(Own("c", REAL, identity, samples=30), common, HaccsConfig(epsilon=0.1))
+        roster, _ = simulated({"server": "server", "c": "client"}, fl.Randomness(0, True))
+        common = fl.Common(roster, ("c",), model.spec, starts, "paper", False)
+        client = Client(fl.Own("c", REAL, identity, samples=30), common, HaccsConfig(epsilon=0.1))
         work = client.describe(Describe(1), "server")
         effect = next(work)
         while True:

@@ -10,50 +10,45 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.method as fl
 from coterie.baselines.fedavg import SYSTEM as FEDAVG
 from coterie.devices.resources import resources
-from coterie.protocol.effects import Local
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocols.averaging import Client, Server
-from coterie.protocols.local_training import joined
 from coterie.runs import RunConfig, build
 
 
-@message(src="server", dst="client")
-class Describe(Message, frozen=True):
+@fl.message(src="server", dst="client")
+class Describe(fl.Message, frozen=True):
     round: int
 
 
-@message(src="client", dst="server")
-class Described(Message, frozen=True):
+@fl.message(src="client", dst="server")
+class Described(fl.Message, frozen=True):
     cpu_ghz: float
     memory_gib: float
     samples: int
 
 
-class Device(Client, role="client"):
-    @on(Describe)
-    def describe(self, msg: Describe, src: str) -> Work[Described]:
-        cpu_ghz, memory_gib = yield Local(resources)
+class Device(fl.AveragingClient, role="client"):
+    @fl.on(Describe)
+    def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
+        cpu_ghz, memory_gib = yield fl.Local(resources)
         return Described(cpu_ghz, memory_gib, self.samples)
 
 
-class Asking(Server, role="server"):
+class Asking(fl.Server, role="server"):
     """FedAvg that asks each client for its resources as soon as it has joined, until it answers."""
 
-    class State(Server.State):
+    class State(fl.Server.State):
         known: dict[str, tuple[float, float, int]] = msgspec.field(default_factory=dict)
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        here = joined(self.clients, self.config, r)
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
+        here = fl.joined(self.clients, self.config, r)
         strangers = [name for name in here if name not in self.state.known]
 
         def fold(name: str, said: Described) -> None:
             self.state.known[name] = said.cpu_ghz, said.memory_gib, said.samples
 
-        answers = yield from for_each(dict.fromkeys(strangers, Describe(r)), Described, fold)
+        answers = yield from fl.for_each(dict.fromkeys(strangers, Describe(r)), Described, fold)
         notes = yield from super().round(r)
         late = {name: seconds for name, seconds in answers.after_s.items() if not seconds > 0}
         return {**notes, "strangers": strangers, "described": answers.got, "why": dict(answers.missing), "late": late}

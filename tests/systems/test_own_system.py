@@ -21,8 +21,8 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import To
 from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.protocols.key_centre import KEY_CENTRE
-from coterie.protocols.threshold_opening import Announce
-from coterie.protocols.threshold_pads import Count
+from coterie.protocols.threshold.opening import Announce
+from coterie.protocols.threshold.pads import Count
 from coterie.reproductions import items
 from coterie.runs import RunConfig, run
 from coterie.runs.recorded import record

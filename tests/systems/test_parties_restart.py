@@ -13,11 +13,9 @@ import pytest
 
 from coterie.protocol.party import Party
 from coterie.protocol.system import System
-from coterie.runs import RunConfig, registry
+from coterie.runs import SYSTEMS, Experiment, RunConfig, build, registry
 from coterie.runs.evaluation import models_digest
-from coterie.runs.experiment import Experiment, build
 from coterie.runs.parties import dumped, restore
-from coterie.runs.registry import SYSTEMS
 from coterie.transport.local import LocalTransport
 
 ROUNDS = 3

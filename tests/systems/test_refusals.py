@@ -23,8 +23,7 @@ from coterie.protocols.sealed_groups import AskForRow, Join, OpenRows, Settle, S
 from coterie.protocols.setup_sums import AskForSummand, OpenSum, Unblind
 from coterie.protocols.signatures import Characterise, Group
 from coterie.report.summary import results
-from coterie.runs import RunConfig, registry, run
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build, registry, run
 
 PRIVATE = "799.375"
 REASON = f"value {PRIVATE} at index 1 is too large"

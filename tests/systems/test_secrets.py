@@ -11,10 +11,8 @@ import pytest
 from every_system import CASES, Case, first, made, parameters
 from pafed_parts import small_keys
 
+import coterie.method as fl
 from coterie.crypto.roster import signing_key
-from coterie.protocol import codec
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import bundle
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
 from coterie.protocols.shared_groups import CORRELATIONS
 from coterie.runs import registry
@@ -42,22 +40,22 @@ def test_only_the_key_centre_grants_keys_and_each_party_once_and_its_own(case: C
     }
     for name, mine in given.items():
         party, before = run.party(name), dumped(run.party(name))
-        with pytest.raises(PeerError, match="already provided with keys"):
+        with pytest.raises(fl.PeerError, match="already provided with keys"):
             party.keys.store(mine)
         other = given["client/1" if name == "client/0" else "client/0"]
-        with pytest.raises(PeerError, match="the signature is not one of key"):
+        with pytest.raises(fl.PeerError, match="the signature is not one of key"):
             party.keys.store(msgspec.structs.replace(other, number=2))
         for signer in (hub, name):
-            fields = 2, "", mine.names, bundle([b"key"] * len(mine.names.split("\n")))
+            fields = 2, "", mine.names, fl.bundle([b"key"] * len(mine.names.split("\n")))
             forged = signing_key(run.party(signer).own).sign("granted", run.common.roster.session, name, *fields)
-            with pytest.raises(PeerError, match="the signature is not one of key"):
+            with pytest.raises(fl.PeerError, match="the signature is not one of key"):
                 party.keys.store(Granted(*fields, forged))
         assert dumped(party) == before
     grant = next(iter(centre.grants))
     for deal in (Deal(1, "", ""), Deal(2, "", ""), Deal(2, grant, client.name)):
-        with pytest.raises(PeerError, match="only the hub may send one"):
+        with pytest.raises(fl.PeerError, match="only the hub may send one"):
             centre.deal(deal, client.name)
-    with pytest.raises(PeerError, match="dealing 1 of"):
+    with pytest.raises(fl.PeerError, match="dealing 1 of"):
         centre.deal(Deal(1, "", ""), hub)
 
 
@@ -109,7 +107,7 @@ def test_no_secret_key_crosses_the_wire_in_the_open_and_no_server_sees_a_number_
         assert not holds(frame, secrets)
     seen = {True: list[bytes](), False: list[bytes]()}
     for name, view in run.transport.transcript.views.items():
-        seen[name in clients] += [codec.encode(one.message) for one in view.seen if one.message is not None]
+        seen[name in clients] += [fl.codec.encode(one.message) for one in view.seen if one.message is not None]
     assert not any(holds(frame, numbers) for frame in seen[False])
     if case[0] != "coterie":  # where no model is ever sent
         assert any(holds(frame, start) for frame in seen[True]), "it would be found"

@@ -17,18 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.aggregation.buffers import not_below_zero, stepped, with_buffers
+import coterie.method as fl
+from coterie.aggregation.buffers import not_below_zero
 from coterie.baselines.fedasync import Mixing
 from coterie.crypto.sketch import rotate, unrotate
-from coterie.protocol.effects import Fitted
-from coterie.protocol.errors import RunError
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.system import Mixture
 from coterie.protocols.late import Mean
-from coterie.runs import RunConfig, build
+from coterie.runs import SYSTEMS, Experiment, RunConfig, build
 from coterie.runs.evaluation import check_not_all_skipped
-from coterie.runs.experiment import Experiment
-from coterie.runs.registry import SYSTEMS
 
 CLIENTS, ROUNDS = 9, 4
 CIPHERS = 2e-4  # rounding of fixed point, turned back by a rotation of 714 coordinates
@@ -83,7 +78,7 @@ def made(name: str, mode: str = "paper", wanted: dict[str, Any] = GIVEN, **optio
 def held(experiment: Experiment) -> dict[str, np.ndarray]:
     """(m, d) of every client: its model, or those that it mixes."""
     found = experiment.models().items()
-    return {name: np.atleast_2d(model.models if isinstance(model, Mixture) else model) for name, model in found}
+    return {name: np.atleast_2d(model.models if isinstance(model, fl.Mixture) else model) for name, model in found}
 
 
 @dataclass
@@ -91,7 +86,7 @@ class Trained:
     """What clients have trained: ``now`` in this round, by client; least and most of all buffers (b,) so far."""
 
     experiment: Experiment
-    now: dict[str, list[Fitted]] = field(default_factory=lambda: defaultdict(list))
+    now: dict[str, list[fl.Fitted]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         e = self.experiment
@@ -104,7 +99,7 @@ class Trained:
         def run(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
             results = honest(wanted)
             for (name, _), result in zip(wanted, results, strict=True):
-                if isinstance(result, Fitted):
+                if isinstance(result, fl.Fitted):
                     self.now[name].append(result)
                     row = result.weights[self.buffers]
                     self.least, self.most = np.minimum(self.least, row), np.maximum(self.most, row)
@@ -341,20 +336,20 @@ def test_variances_that_fixed_point_has_no_room_for_are_named_with_the_setting_t
     scaled(experiment, 100.0)
     lines = [experiment.round(1), experiment.round(2)]
     assert [line["notes"]["participants"] for line in lines] == [0, 0]
-    with pytest.raises(RunError, match=r"all 2 rounds were skipped.*participant/Train.*value_bits"):
+    with pytest.raises(fl.RunError, match=r"all 2 rounds were skipped.*participant/Train.*value_bits"):
         check_not_all_skipped(lines)
     experiment.close()
 
 
 # -- the pieces --------------------------------------------------------------------------------------------------------
 
-SPEC = ModelSpec(
+SPEC = fl.ModelSpec(
     (
-        Part("0.weight", (2,), "float32", "parameter", "shared", 0),
-        Part("0.running_mean", (1,), "float32", "buffer", "shared", 2),
-        Part("0.running_var", (2,), "float32", "buffer", "shared", 3),
-        Part("not.running_variety", (1,), "float32", "buffer", "shared", 5),
-        Part("1.running_var", (1,), "float32", "parameter", "shared", 6),
+        fl.Part("0.weight", (2,), "float32", "parameter", "shared", 0),
+        fl.Part("0.running_mean", (1,), "float32", "buffer", "shared", 2),
+        fl.Part("0.running_var", (2,), "float32", "buffer", "shared", 3),
+        fl.Part("not.running_variety", (1,), "float32", "buffer", "shared", 5),
+        fl.Part("1.running_var", (1,), "float32", "parameter", "shared", 6),
     )
 )
 B = np.array([False, False, True, True, True, True, False])
@@ -412,7 +407,7 @@ def test_models_mixed_in_one_by_one_by_hand(updates: Any, w: np.ndarray, step: f
 def test_a_step_moves_buffers_within_their_range_and_parameters_as_far_as_it_says(
     w: np.ndarray, change: np.ndarray, mean: np.ndarray, step: float, share: float
 ) -> None:
-    got = stepped(SPEC, w, change, mean, step, share)
+    got = fl.stepped(SPEC, w, change, mean, step, share)
     near(got[~B], (w + step * change)[~B], 1e-4)
     assert (np.minimum(w, mean)[B] <= got[B] + 1e-4).all()
     assert (got[B] <= np.maximum(w, mean)[B] + 1e-4).all()
@@ -421,16 +416,16 @@ def test_a_step_moves_buffers_within_their_range_and_parameters_as_far_as_it_say
 
 
 def test_a_step_without_buffers_is_the_plain_one() -> None:
-    plain = ModelSpec((Part("w", (3,), "float32", "parameter", "shared", 0),))
+    plain = fl.ModelSpec((fl.Part("w", (3,), "float32", "parameter", "shared", 0),))
     w, change = np.float32([1, 2, 3]), np.array([0.5, -4, 1e-9])
-    np.testing.assert_array_equal(stepped(plain, w, change, np.full(3, np.nan), 1.5), w + 1.5 * change)
-    assert with_buffers(plain, change, np.zeros(3)) is change
+    np.testing.assert_array_equal(fl.stepped(plain, w, change, np.full(3, np.nan), 1.5), w + 1.5 * change)
+    assert fl.with_buffers(plain, change, np.zeros(3)) is change
     assert not_below_zero(plain, change) is change
 
 
 def test_a_change_carries_buffers_as_they_are() -> None:
     start, end = np.arange(7, dtype=np.float32), np.full(7, 9, np.float32)
-    assert with_buffers(SPEC, end - start, end).tolist() == [9, 8, 9, 9, 9, 9, 3]
+    assert fl.with_buffers(SPEC, end - start, end).tolist() == [9, 8, 9, 9, 9, 9, 3]
 
 
 def test_a_variance_of_0_stays_0_through_a_rotation_in_fixed_point() -> None:

@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import coterie.method as fl
 from coterie.dp.ledger import Ledger
 from coterie.privacy.attacks.noisy_uploads import lower_bound
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import FromTraining
-from coterie.protocols.local_training import LocalTraining, told
 from coterie.training import Admm, Job, Model, Objective, Proximal, Sgd, fit_many, private
 from coterie.training.jobs import check
 from coterie.training.private import clipped_sums, normal, poisson
@@ -220,16 +218,16 @@ def own_loss(network: nn.Module, start: Any, x: Tensor, y: Tensor, settings: Any
 )
 def test_jobs_that_would_let_more_out_are_refused(change: dict[str, Any], words: str) -> None:
     model = model_of(mlp)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(fl.UserError, match=words):
         fit_many(model, [replace(job_of(model, SOLVERS[0]), **change)])
 
 
 def test_batch_norm_and_the_path_of_many_models_are_refused() -> None:
     mixing = Model(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), (6,), name="mixing")
-    with pytest.raises(UserError, match=r"batch normalisation 1 does: take nn\.GroupNorm"):
+    with pytest.raises(fl.UserError, match=r"batch normalisation 1 does: take nn\.GroupNorm"):
         fit_many(mixing, [job_of(mixing, SOLVERS[0])])
     model = model_of(mlp)
-    with pytest.raises(UserError, match="the dense or the loop path"):
+    with pytest.raises(fl.UserError, match="the dense or the loop path"):
         fit_many(model, [job_of(model, SOLVERS[0])], path="vmap")
 
 
@@ -237,23 +235,23 @@ def test_batch_norm_and_the_path_of_many_models_are_refused() -> None:
 @pytest.mark.parametrize("name", ["sample_noise", "sample_clip"])
 def test_settings_without_a_meaning_are_refused(name: str, noise: Any) -> None:
     settings = {"sample_noise": 1.0, name: noise}
-    for make in (lambda: Sgd(0.1, **settings), lambda: LocalTraining(**settings), lambda: Proximal(0.1, **settings)):
-        with pytest.raises(UserError, match=f"{name} must be"):
+    for make in (lambda: Sgd(0.1, **settings), lambda: fl.LocalTraining(**settings), lambda: Proximal(0.1, **settings)):
+        with pytest.raises(fl.UserError, match=f"{name} must be"):
             make()
 
 
 def test_a_clip_without_noise_and_losses_of_ones_own_are_refused() -> None:
-    with pytest.raises(UserError, match=r"sample_clip=2\.0 has no effect with sample_noise=None"):
-        LocalTraining(sample_clip=2.0)
-    with pytest.raises(UserError, match="leave sample_noise out"):
-        LocalTraining(sample_noise=1.0).solver_of(own_loss)
-    with pytest.raises(UserError, match="leave sample_noise out"):
+    with pytest.raises(fl.UserError, match=r"sample_clip=2\.0 has no effect with sample_noise=None"):
+        fl.LocalTraining(sample_clip=2.0)
+    with pytest.raises(fl.UserError, match="leave sample_noise out"):
+        fl.LocalTraining(sample_noise=1.0).solver_of(own_loss)
+    with pytest.raises(fl.UserError, match="leave sample_noise out"):
         Objective(0.1, sample_noise=1.0, loss=own_loss)
 
 
 # -- an attack ---------------------------------------------------------------------------------------------------------
 
-WORDS = (FromTraining("model"),)
+WORDS = (fl.FromTraining("model"),)
 
 
 def scores(noise: float, sign: int, trials: int) -> np.ndarray[Any, Any]:
@@ -274,7 +272,7 @@ def scores(noise: float, sign: int, trials: int) -> np.ndarray[Any, Any]:
 
 
 def bounds(noise: float, claimed: float, trials: int = 1500) -> tuple[float, float]:
-    (release,) = told(LocalTraining(batch_size=2, sample_noise=claimed), 4, 2, WORDS, 1)
+    (release,) = fl.told(fl.LocalTraining(batch_size=2, sample_noise=claimed), 4, 2, WORDS, 1)
     sides: Sequence[Any] = [scores(noise, sign, trials) for sign in (1, -1)]
     return lower_bound(sides[0], sides[1], DELTA), Ledger((release,)).epsilon(DELTA)
 
@@ -287,9 +285,9 @@ def test_an_attack_on_a_canary_proves_less_than_is_claimed_and_finds_a_sixth_of_
 
 
 def test_a_release_counts_all_steps_with_the_probability_of_a_sample() -> None:
-    (release,) = told(LocalTraining(batch_size=20, sample_clip=0.5, sample_noise=1.2), 90, 3, WORDS, 4)
+    (release,) = fl.told(fl.LocalTraining(batch_size=20, sample_clip=0.5, sample_noise=1.2), 90, 3, WORDS, 4)
     assert (release.noise_multiplier, release.sensitivity_l2) == (0.6, 2 * 0.5 / 20)
     assert (release.sampled, release.hidden, release.draws, release.round) == (20 / 90, True, 15, 4)
     assert (release.draws, release.sampled) == sampling(90, 20, 3)[:0:-1]
-    (full,) = told(LocalTraining(batch_size=100, sample_noise=1.2), 90, 3, WORDS, 4)
+    (full,) = fl.told(fl.LocalTraining(batch_size=100, sample_noise=1.2), 90, 3, WORDS, 4)
     assert (full.sampled, full.draws) == (1.0, 3)

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up, federation, wired
 
-from coterie.protocol import state
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Party, To, Work, on
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.steps import Steps, for_each, take
+import coterie.method as fl
 from coterie.transport.local import LocalTransport
 from coterie.transport.wire import Snapshot
 
@@ -22,8 +17,8 @@ NAMES = ("c0", "c1", "c2", "c3", "c4")
 ROUNDS = 6
 
 
-@message(src="client", dst="client")
-class Gossip(Message, frozen=True):
+@fl.message(src="client", dst="client")
+class Gossip(fl.Message, frozen=True):
     """A client's model for the next client."""
 
     w: bytes
@@ -38,27 +33,27 @@ class Member(Client, role="client"):
         heard: dict[str, bytes] = msgspec.field(default_factory=dict)
         log: list[tuple[int, float]] = msgspec.field(default_factory=list)
 
-    def __init__(self, name: str, plus: float, work_s: float, randomness: Randomness) -> None:
+    def __init__(self, name: str, plus: float, work_s: float, randomness: fl.Randomness) -> None:
         super().__init__(name, plus, work_s)
         self.randomness = randomness
 
-    @on(Go, Client.cost)
-    def go(self, msg: Go, src: str) -> Work[tuple[To, ...]]:
+    @fl.on(Go, Client.cost)
+    def go(self, msg: Go, src: str) -> fl.Work[tuple[fl.To, ...]]:
         noise = self.rng("noise", msg.round).normal(size=2) + self.secrets("mask", msg.round).permutation(2)
         twice = yield self.state.n
         self.state.n += 1
         self.state.w = (msg.w + self.plus + noise + twice + len(self.state.heard)).astype(np.float32)
         self.state.log.append((msg.round, self.now_s))
         neighbour = NAMES[(NAMES.index(self.name) + 1) % len(NAMES)]
-        return To("server", Up(msg.round, self.state.w)), To(neighbour, Gossip(self.state.w.tobytes()))
+        return fl.To("server", Up(msg.round, self.state.w)), fl.To(neighbour, Gossip(self.state.w.tobytes()))
 
-    @on(Gossip)
+    @fl.on(Gossip)
     def gossip(self, msg: Gossip, src: str) -> None:
         self.state.heard[f"{src} {self.state.n}"] = msg.w
 
 
 class Stale(Server, role="server"):
-    def round(self, r: int) -> Steps[Any]:
+    def round(self, r: int) -> fl.Steps[Any]:
         total, ages = np.zeros(2), []
 
         def fold(name: str, up: Up) -> None:
@@ -66,14 +61,14 @@ class Stale(Server, role="server"):
             ages.append((name, up.round, self.now_s))
 
         requests = dict.fromkeys(NAMES, Go(r, self.state.w))
-        answers = yield from for_each(requests, Up, fold, deadline_s=2.0)
-        yield from take(Up, fold)
+        answers = yield from fl.for_each(requests, Up, fold, deadline_s=2.0)
+        yield from fl.take(Up, fold)
         self.state.w = (self.state.w + total / len(NAMES)).astype(np.float32)
         return ages, answers.got, dict(answers.missing)
 
 
-def build(chunk: int = 2) -> tuple[dict[str, Party], LocalTransport]:
-    randomness = Randomness(3, emulated=True)
+def build(chunk: int = 2) -> tuple[dict[str, fl.Party], LocalTransport]:
+    randomness = fl.Randomness(3, emulated=True)
     clients = [Member(name, i, 0.7 * i * i, randomness) for i, name in enumerate(NAMES)]
     server = Stale(NAMES)
     delays = {name: 0.1 * (1 + i) for i, name in enumerate(NAMES)}
@@ -82,7 +77,7 @@ def build(chunk: int = 2) -> tuple[dict[str, Party], LocalTransport]:
     return dict(transport.parties), transport
 
 
-def rounds(parties: dict[str, Party], transport: LocalTransport, first: int, last: int) -> list[Any]:
+def rounds(parties: dict[str, fl.Party], transport: LocalTransport, first: int, last: int) -> list[Any]:
     lines = []
     for r in range(first, last + 1):
         result = transport.drive(parties["server"].round(r), r)  # type: ignore[attr-defined]
@@ -91,8 +86,8 @@ def rounds(parties: dict[str, Party], transport: LocalTransport, first: int, las
     return lines
 
 
-def seen(parties: dict[str, Party]) -> dict[str, bytes]:
-    return {name: state.dump({name: party.state}) for name, party in parties.items()}
+def seen(parties: dict[str, fl.Party]) -> dict[str, bytes]:
+    return {name: fl.state.dump({name: party.state}) for name, party in parties.items()}
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +104,11 @@ def test_resumed_after_any_round_it_is_the_same_run(undisturbed: Any, stop: int)
     """Parties, transport and all are made again; only bytes pass from the one to the other."""
     parties, transport = build()
     lines = rounds(parties, transport, 1, stop)
-    saved = msgspec.msgpack.encode(transport.snapshot()), state.dump({name: p.state for name, p in parties.items()})
+    saved = msgspec.msgpack.encode(transport.snapshot()), fl.state.dump({name: p.state for name, p in parties.items()})
     frames = list(transport.frames())
     transport.close()
     parties, transport = build()
-    for name, loaded in state.load(saved[1], {n: type(p.state) for n, p in parties.items()}).items():
+    for name, loaded in fl.state.load(saved[1], {n: type(p.state) for n, p in parties.items()}).items():
         parties[name].state = loaded
     transport.restore(msgspec.msgpack.decode(saved[0], type=Snapshot), iter(frames))
     lines += rounds(parties, transport, stop + 1, ROUNDS)
@@ -163,5 +158,5 @@ def test_a_restored_transport_has_the_same_snapshot() -> None:
 def test_a_checkpoint_of_another_federation_is_refused() -> None:
     _, transport = federation([Client("x")])
     _, other = federation([Client("y")])
-    with pytest.raises(UserError, match="another federation"):
+    with pytest.raises(fl.UserError, match="another federation"):
         other.restore(transport.snapshot(), transport.frames())

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from transport_toys import RANDOMNESS, Client, Doubling, Go, Table, Up, wired
 
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Cost, Party, To, on
-from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import Steps, for_each, take
+import coterie.method as fl
 from coterie.transport.local import LocalTransport
 
 LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
@@ -22,16 +19,16 @@ LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
 class Slow(Client, role="client"):
     """Needs a second."""
 
-    def cost(self, msg: Go) -> Cost:
-        return Cost(crypto_s=1.0)
+    def cost(self, msg: Go) -> fl.Cost:
+        return fl.Cost(crypto_s=1.0)
 
-    @on(Go, cost)
+    @fl.on(Go, cost)
     def go(self, msg: Go, src: str) -> Up:
         self.state.n += 1
         return Up(msg.round, np.array([self.state.n], np.float32))
 
 
-class Hub(Party, role="server"):
+class Hub(fl.Party, role="server"):
     """Notes who came when; keeps what arrives between its steps."""
 
     takes = (Up,)
@@ -40,17 +37,17 @@ class Hub(Party, role="server"):
         log: list[tuple[str, int, int, float]] = msgspec.field(default_factory=list)
 
     def __init__(self, names: tuple[str, ...], deadline_s: float | None = None) -> None:
-        super().__init__(Own("server", RANDOMNESS))
+        super().__init__(fl.Own("server", RANDOMNESS))
         self.names, self.deadline_s = names, deadline_s
         self.state = self.State()
 
-    def round(self, r: int) -> Steps[Any]:
+    def round(self, r: int) -> fl.Steps[Any]:
         def fold(name: str, up: Up) -> None:
             self.state.log.append((name, up.round, r, float(up.w[0])))
 
         go = dict.fromkeys(self.names, Go(r, np.zeros(1, np.float32)))
-        answers = yield from for_each(go, Up, fold, deadline_s=self.deadline_s)
-        late = yield from take(Up, fold)
+        answers = yield from fl.for_each(go, Up, fold, deadline_s=self.deadline_s)
+        late = yield from fl.take(Up, fold)
         return answers.got, dict(answers.missing), late.got
 
 
@@ -105,9 +102,9 @@ def test_a_hub_that_does_not_take_late_answers_loses_them() -> None:
     class Deaf(Hub, role="server"):
         takes = ()
 
-        def round(self, r: int) -> Steps[Any]:
+        def round(self, r: int) -> fl.Steps[Any]:
             go = dict.fromkeys(self.names, Go(r, np.zeros(1, np.float32)))
-            return (yield from for_each(go, Up, lambda *_: None))
+            return (yield from fl.for_each(go, Up, lambda *_: None))
 
     hub = Deaf(NAMES)
     transport = wired(hub, *map(Slow, NAMES), links=LINKS)
@@ -134,8 +131,8 @@ def test_a_request_that_is_repeated_does_not_bring_its_answer_early() -> None:
     assert transport.parties["c1"].state.n == 4  # each request was worked on once
 
 
-@message(src="client", dst="client")
-class Gossip(Message, frozen=True):
+@fl.message(src="client", dst="client")
+class Gossip(fl.Message, frozen=True):
     """Something for another client."""
 
     round: int
@@ -145,12 +142,12 @@ def test_what_a_late_client_says_to_others_is_held_too() -> None:
     heard: list[tuple[int, float]] = []
 
     class Talker(Slow, role="client"):
-        @on(Go, Slow.cost)
-        def go(self, msg: Go, src: str) -> tuple[To, ...]:
+        @fl.on(Go, Slow.cost)
+        def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
             other = "c2" if self.name == "c1" else "c1"
-            return To(src, Up(msg.round, msg.w)), To(other, Gossip(msg.round))
+            return fl.To(src, Up(msg.round, msg.w)), fl.To(other, Gossip(msg.round))
 
-        @on(Gossip)
+        @fl.on(Gossip)
         def gossip(self, msg: Gossip, src: str) -> None:
             if src == "c1":
                 heard.append((msg.round, self.now_s))

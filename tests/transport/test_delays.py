@@ -20,11 +20,9 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients
 from coterie.record.folder import CONFIG, read_lines
-from coterie.runs import Interrupted, RunConfig, build, run
+from coterie.runs import SYSTEMS, Interrupted, RunConfig, build, from_toml, get, resolve, run
 from coterie.runs.comparison import plan
-from coterie.runs.config import from_toml, resolve
 from coterie.runs.experiment import delays_of
-from coterie.runs.registry import SYSTEMS, get
 
 NAMES = tuple(f"client/{i}" for i in range(10))
 

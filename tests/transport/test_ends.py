@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from transport_toys import KEYS, Client, Doubling, Go, Table, Up, federation
 
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Cost, To, on
-from coterie.protocol.steps import REFUSED, UNACCEPTABLE, take
+import coterie.method as fl
 
 W = np.zeros(1, np.float32)
 
@@ -45,12 +42,12 @@ def test_a_failure_takes_the_time_until_it_happens() -> None:
     """y refuses after 5 s of work, x answers after 1: the hub goes on at 5, not before."""
 
     class Refusing(Client, role="client"):
-        @on(Go, Client.cost)
+        @fl.on(Go, Client.cost)
         def go(self, msg: Go, src: str) -> Up:
-            raise PeerError("no")
+            raise fl.PeerError("no")
 
     server, transport = federation([Client("x", work_s=1.0), Refusing("y", work_s=5.0)], links=Table())
-    assert transport.drive(server.round(1), 1).missing == {"y": REFUSED}
+    assert transport.drive(server.round(1), 1).missing == {"y": fl.REFUSED}
     assert transport.clock_s == 5.0
 
 
@@ -81,15 +78,15 @@ def test_fates_do_not_depend_on_how_handlers_are_batched() -> None:
 # -- other ends --------------------------------------------------------------------------------------------------------
 
 
-@message(src=ANY, dst="client")
-class Whisper(Message, frozen=True):
+@fl.message(src=fl.ANY, dst="client")
+class Whisper(fl.Message, frozen=True):
     """Between clients."""
 
     text: str
 
 
-@message(src="leader", dst="client")
-class Order(Message, frozen=True):
+@fl.message(src="leader", dst="client")
+class Order(fl.Message, frozen=True):
     """From a client that leads."""
 
     text: str
@@ -101,16 +98,16 @@ class Talker(Client, role="client", also=("leader",)):
     class State(msgspec.Struct):
         heard: list[tuple[str, str, float]] = msgspec.field(default_factory=list)
 
-    @on(Go)
-    def go(self, msg: Go, src: str) -> tuple[To, ...]:
-        return To("server", Up(1, W)), To("y", Whisper("psst")), To("y", Order("go"))
+    @fl.on(Go)
+    def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
+        return fl.To("server", Up(1, W)), fl.To("y", Whisper("psst")), fl.To("y", Order("go"))
 
-    @on(Whisper)
-    def whisper(self, msg: Whisper, src: str) -> tuple[To, ...]:
+    @fl.on(Whisper)
+    def whisper(self, msg: Whisper, src: str) -> tuple[fl.To, ...]:
         self.state.heard.append((src, msg.text, self.now_s))
-        return () if src == self.name else (To(self.name, Whisper("again")),)
+        return () if src == self.name else (fl.To(self.name, Whisper("again")),)
 
-    @on(Order)
+    @fl.on(Order)
     def order(self, msg: Order, src: str) -> Generator[Any, Any, None]:
         self.state.heard.append((src, msg.text, self.now_s))
         yield 1
@@ -125,36 +122,36 @@ def test_clients_talk_through_the_hub_and_to_themselves() -> None:
     answers = transport.drive(server.round(1), 1)
     assert answers.got == ("x",)
     assert transport.clock_s == 5.0
-    transport.drive(take(Up, lambda *_: None, until_s=10.0), 2)
+    transport.drive(fl.take(Up, lambda *_: None, until_s=10.0), 2)
     assert y.state.heard == [("x", "psst", 7.0), ("x", "go", 7.0), ("y", "again", 7.0)]
     assert "client > client Whisper" not in transport.meter.message_bytes
 
 
 def test_only_who_may_send_a_message_is_heard() -> None:
     class Liar(Client, role="client"):
-        @on(Go)
-        def go(self, msg: Go, src: str) -> tuple[To, ...]:
-            return (To("y", Order("obey")), To("server", Go(1, W)))
+        @fl.on(Go)
+        def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
+            return (fl.To("y", Order("obey")), fl.To("server", Go(1, W)))
 
     server, transport = federation([Liar("x"), Talker("y")], keyring=KEYS)
     server.clients = ["x"]
     answers = transport.drive(server.round(1), 1)
-    assert answers.missing["x"] == UNACCEPTABLE
+    assert answers.missing["x"] == fl.UNACCEPTABLE
     assert any(reason.startswith("server/Go: not a valid Up") for reason in transport.meter.refused)
     assert transport.meter.refused["client/Order: Order comes from a client, not from a leader"] == 1
 
 
 def test_cost_is_by_the_committed_state_and_a_cost_that_refuses_is_no_crash() -> None:
     class Growing(Client, role="client"):
-        def cost(self, msg: Go) -> Cost:
+        def cost(self, msg: Go) -> fl.Cost:
             if msg.round == 3:
-                raise PeerError("what is this?")
-            return Cost(crypto_s=10.0**self.state.n)
+                raise fl.PeerError("what is this?")
+            return fl.Cost(crypto_s=10.0**self.state.n)
 
-        @on(Go, cost)
+        @fl.on(Go, cost)
         def go(self, msg: Go, src: str) -> Up:
             if msg.round == 3:
-                raise PeerError("refused as well")
+                raise fl.PeerError("refused as well")
             self.state.n += 1
             return Up(msg.round, msg.w)
 
@@ -164,5 +161,5 @@ def test_cost_is_by_the_committed_state_and_a_cost_that_refuses_is_no_crash() ->
         answers = transport.drive(server.round(r), r)
         ends.append(transport.clock_s)
     assert ends == [1.0, 11.0, 11.0]
-    assert answers.missing == {"x": REFUSED}
+    assert answers.missing == {"x": fl.REFUSED}
     assert transport.meter.refused == {"client/Go: refused as well": 1}

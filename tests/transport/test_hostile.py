@@ -12,10 +12,7 @@ from leader_toys import Client as Leader
 from leader_toys import Server as Asker
 from transport_toys import Go, Server, federation, wired
 
-from coterie.protocol.errors import RunError
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import To, on
-from coterie.protocol.steps import REFUSED, Steps, ask, for_each, take, wake
+import coterie.method as fl
 from coterie.transport.envelope import Envelope, Handled
 from coterie.transport.member import Member
 from coterie.transport.transcript import shown
@@ -62,15 +59,15 @@ def test_only_the_hub_tries_a_round_again(attempt: int) -> None:
 class Telling(Server, role="server"):
     """A hub that has a handler."""
 
-    @message(src="client", dst="server")
-    class Question(Message, frozen=True):
+    @fl.message(src="client", dst="server")
+    class Question(fl.Message, frozen=True):
         n: int
 
-    @message(src="server", dst="client")
-    class Reply(Message, frozen=True):
+    @fl.message(src="server", dst="client")
+    class Reply(fl.Message, frozen=True):
         n: int
 
-    @on(Question)
+    @fl.on(Question)
     def question(self, msg: Question, src: str) -> Reply:
         return self.Reply(msg.n)
 
@@ -79,9 +76,9 @@ def test_nobody_takes_the_hub_back_in_the_midst_of_its_round() -> None:
     """z, asked by the hub, asks it something, in the name of an attempt that there is not."""
 
     class Curious(Player, role="client", also=("leader",)):
-        @on(Go)
-        def go(self, msg: Go, src: str) -> tuple[To, ...]:
-            return To(src, Player.go(self, msg, src)), To(src, Telling.Question(msg.round))  # type: ignore[arg-type]
+        @fl.on(Go)
+        def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
+            return fl.To(src, Player.go(self, msg, src)), fl.To(src, Telling.Question(msg.round))  # type: ignore[arg-type]
 
     def lie(envelope: Envelope, frame: bytes) -> list[Any]:
         return [signed(envelope, frame, attempt=7) if envelope.kind == "Question" else frame]
@@ -142,19 +139,19 @@ def test_a_hub_that_names_members_that_are_none_is_refused_and_ends_nothing(name
     class Obedient(Leader, role="client", also=("leader",)):
         """Asks whoever it is told to ask."""
 
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
-            trained = yield from ask(msg.members, Train(msg.round, msg.x), Trained)
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
+            trained = yield from fl.ask(msg.members, Train(msg.round, msg.x), Trained)
             return Summed(msg.round, trained.x, 1)
 
     class Lying(Asker, role="server"):
-        def round(self, r: int) -> Steps[Any]:
+        def round(self, r: int) -> fl.Steps[Any]:
             asks = {"c1": Lead(r, name, 0), "c2": Lead(r, "c0", 0)}
-            answers = yield from for_each(asks, Summed, lambda name, summed: None)
+            answers = yield from fl.for_each(asks, Summed, lambda name, summed: None)
             return answers.got, dict(answers.missing)
 
     server, transport = two_levels([Obedient(i) for i in range(5)], server=Lying(CLUSTERS))
-    assert transport.drive(server.round(1), 1) == (("c2",), {"c1": REFUSED})
+    assert transport.drive(server.round(1), 1) == (("c2",), {"c1": fl.REFUSED})
     (reason,) = (reason for reason in transport.meter.refused if reason.startswith("leader/Lead"))
     assert len(reason) < 1000
 
@@ -164,35 +161,35 @@ def test_a_hub_that_names_members_that_are_none_is_refused_and_ends_nothing(name
 def test_no_step_waits_for_a_time_that_is_none(step: str, seconds: float) -> None:
     """A leader that is told to is refused; a hub that does ends its run."""
 
-    def waits() -> Steps[Any]:
+    def waits() -> fl.Steps[Any]:
         if step == "wake":
-            yield from wake(seconds)
+            yield from fl.wake(seconds)
         elif step == "ask":
-            yield from for_each({"c0": Train(1, 0)}, Trained, lambda name, trained: None, deadline_s=seconds)
+            yield from fl.for_each({"c0": Train(1, 0)}, Trained, lambda name, trained: None, deadline_s=seconds)
         else:
-            yield from take(Trained, lambda name, trained: None, until_s=seconds)
+            yield from fl.take(Trained, lambda name, trained: None, until_s=seconds)
 
     class Waiting(Leader, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             yield from waits()
             raise AssertionError
 
     server, transport = two_levels([Waiting(i) if i == 1 else Leader(i) for i in range(5)])
-    assert transport.drive(server.round(1), 1) == (("c4",), {"c1": REFUSED})
+    assert transport.drive(server.round(1), 1) == (("c4",), {"c1": fl.REFUSED})
     assert [reason.split(" seconds")[1] for reason in transport.meter.refused] == [": no step waits for ever"]
-    with pytest.raises(RunError, match="server would wait for"):
+    with pytest.raises(fl.RunError, match="server would wait for"):
         transport.drive(waits(), 2)
 
 
 def test_a_handler_that_is_told_to_answer_a_stranger_refuses() -> None:
     class Told(Player, role="client", also=("leader",)):
-        @on(Go)
-        def go(self, msg: Go, src: str) -> tuple[To, ...]:
-            return (To("nobody", Ball(msg.round)),)
+        @fl.on(Go)
+        def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
+            return (fl.To("nobody", Ball(msg.round)),)
 
     server, transport = federation([Told("x"), Player("y")], keyring=KEYS)
-    assert dict(transport.drive(server.round(1), 1).missing) == {"x": REFUSED}
+    assert dict(transport.drive(server.round(1), 1).missing) == {"x": fl.REFUSED}
     assert dict(transport.meter.refused) == {
         "client/Go: x sends Ball to 'nobody', which is not a party of this federation": 1
     }

@@ -10,22 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from leader_toys import CLUSTERS, Client, Lead, Net, Server, Summed, Train, Trained, two_levels
 
-from coterie.protocol.errors import RunError
-from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Cost, To, on
-from coterie.protocol.steps import (
-    LATE,
-    PATIENCE_S,
-    REFUSED,
-    NoAnswerError,
-    Steps,
-    ask,
-    for_each,
-    post,
-    spend,
-    take,
-    wake,
-)
+import coterie.method as fl
 from coterie.transport.wire import GONE
 
 WORTH = {f"c{i}": i + 1 for i in range(5)}
@@ -91,7 +76,7 @@ def test_members_that_are_away_or_late_are_missing_and_the_leader_goes_on() -> N
     clients = [Client(i, 50.0 if i == 2 else 1.0, 10.0) for i in range(5)]
     server, transport = two_levels(clients, net=Net(away={("c3", 1)}))
     (got, missing), clock_s = run(transport, server, 1)[0]
-    assert (got, missing) == (("c1",), {"c4": REFUSED})
+    assert (got, missing) == (("c1",), {"c4": fl.REFUSED})
     assert server.state.sums == [(1, "c1", WORTH["c0"] + WORTH["c1"], 2, 12.0)]
     assert dict(transport.meter.refused) == {"leader/Lead: only 0 of 1 members answer": 1}
     assert transport.parties["c4"].state == Client.State()
@@ -99,7 +84,7 @@ def test_members_that_are_away_or_late_are_missing_and_the_leader_goes_on() -> N
     assert transport.meter.late == ["c2"]
     assert transport.meter.lost == {"c3 Train of round 1": "offline"}
     server.clusters = (("c0", "c1"),)
-    transport.drive(wake(100.0), 2)
+    transport.drive(fl.wake(100.0), 2)
     assert transport.meter.lost == {"c2 Trained of round 1": "too late"}
 
 
@@ -120,25 +105,25 @@ def test_a_leader_that_dies_in_mid_round_fails_its_cluster_with_a_reason_and_not
 
 def test_a_member_without_which_a_leader_cannot_go_on_refuses_its_request() -> None:
     class Strict(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             self.state.led.append(msg.round)
-            trained = yield from ask("c0", Train(msg.round, msg.x), Trained)
+            trained = yield from fl.ask("c0", Train(msg.round, msg.x), Trained)
             return Summed(msg.round, trained.x, 1)
 
     clients = [Strict(i) for i in range(5)]
     server, transport = two_levels(clients, net=Net(away={("c0", 1)}))
-    assert run(transport, server, 1)[0][0] == ((), {"c1": REFUSED, "c4": REFUSED})
+    assert run(transport, server, 1)[0][0] == ((), {"c1": fl.REFUSED, "c4": fl.REFUSED})
     assert dict(transport.meter.refused) == {"leader/Lead: c0 did not answer Train: offline": 2}
     assert clients[1].state.led == []
 
 
 def test_a_leader_that_fails_in_its_own_code_ends_the_run_and_takes_everybody_back() -> None:
     class Broken(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             self.state.led.append(msg.round)
-            yield from ask("c0", Train(msg.round, msg.x), Trained)
+            yield from fl.ask("c0", Train(msg.round, msg.x), Trained)
             raise ZeroDivisionError
 
     clients = [Broken(i) if i == 1 else Client(i) for i in range(5)]
@@ -150,18 +135,18 @@ def test_a_leader_that_fails_in_its_own_code_ends_the_run_and_takes_everybody_ba
 
 
 def test_what_a_leader_cannot_send_refuses_its_request_only() -> None:
-    @message(src="leader", dst="client")
-    class Bad(Message, frozen=True):
+    @fl.message(src="leader", dst="client")
+    class Bad(fl.Message, frozen=True):
         x: float
 
     class Nan(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
-            yield from ask("c0", Bad(float("nan")), Trained)
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
+            yield from fl.ask("c0", Bad(float("nan")), Trained)
             raise AssertionError
 
     server, transport = two_levels([Nan(i) if i == 1 else Client(i) for i in range(5)])
-    assert run(transport, server, 1)[0][0] == (("c4",), {"c1": REFUSED})
+    assert run(transport, server, 1)[0][0] == (("c4",), {"c1": fl.REFUSED})
     assert dict(transport.meter.refused) == {"leader/Lead: Bad.x: nan is not finite": 1}
 
 
@@ -169,12 +154,12 @@ def test_further_requests_wait_in_order_while_a_party_leads() -> None:
     """c1 leads from 1 to 6. It is asked to train at 2 and to lead again at 3, by others and by the server."""
 
     class Asking(Server, role="server"):
-        def round(self, r: int) -> Steps[Any]:
-            yield from post({"c1": Lead(1, "c0,c1", 0)})
-            yield from post({"c2": Lead(1, "c2,c1", 0)})
-            yield from post({"again": To("c1", Lead(2, "c1,c3", 0))})
+        def round(self, r: int) -> fl.Steps[Any]:
+            yield from fl.post({"c1": Lead(1, "c0,c1", 0)})
+            yield from fl.post({"c2": Lead(1, "c2,c1", 0)})
+            yield from fl.post({"again": fl.To("c1", Lead(2, "c1,c3", 0))})
             heard: list[Any] = []
-            yield from take(Summed, lambda name, s: heard.append((name, s.round, s.total, self.now_s)), at_least=3)
+            yield from fl.take(Summed, lambda name, s: heard.append((name, s.round, s.total, self.now_s)), at_least=3)
             return heard
 
     server, transport = two_levels(server=Asking(CLUSTERS))
@@ -186,13 +171,13 @@ def test_further_requests_wait_in_order_while_a_party_leads() -> None:
 
 def test_a_leader_asks_itself_in_vain_and_is_told_so() -> None:
     class Selfish(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
-            yield from ask(self.name, Train(msg.round, msg.x), Trained)
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
+            yield from fl.ask(self.name, Train(msg.round, msg.x), Trained)
             raise AssertionError
 
     server, transport = two_levels([Selfish(i) for i in range(5)])
-    assert run(transport, server, 1)[0][0] == ((), {"c1": REFUSED, "c4": REFUSED})
+    assert run(transport, server, 1)[0][0] == ((), {"c1": fl.REFUSED, "c4": fl.REFUSED})
     assert dict(transport.meter.refused) == {
         f"leader/Lead: {name} asks itself for Trained; nobody would ever answer": 1 for name in ("c1", "c4")
     }
@@ -201,18 +186,18 @@ def test_a_leader_asks_itself_in_vain_and_is_told_so() -> None:
 def test_leaders_that_wait_for_each_other_do_not_wait_for_ever() -> None:
     """A and B each ask the other to lead, and neither answers while it leads: known at once, and no deadline needed."""
 
-    @message(src="leader", dst="leader")
-    class You(Message, frozen=True):
+    @fl.message(src="leader", dst="leader")
+    class You(fl.Message, frozen=True):
         round: int
 
     class Polite(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             other = {"c1": "c4", "c4": "c1"}[self.name]
-            answers = yield from for_each({other: You(msg.round)}, Trained, lambda *_: None)
+            answers = yield from fl.for_each({other: You(msg.round)}, Trained, lambda *_: None)
             return Summed(msg.round, len(answers.missing), 1)
 
-        @on(You)
+        @fl.on(You)
         def you(self, msg: You, src: str) -> None:
             self.state.led.append(msg.round)
 
@@ -228,11 +213,11 @@ def test_a_leader_that_is_still_at_it_when_the_round_ends_is_stopped() -> None:
     lines = run(transport, server, 1)
     lost = dict(transport.meter.lost)
     lines.append((transport.drive(server.round(2), 2), transport.clock_s))
-    assert lines[0] == ((("c4",), {"c1": LATE}), 20.0)
+    assert lines[0] == ((("c4",), {"c1": fl.LATE}), 20.0)
     assert lost == {"c1 Lead of round 1": "its leader was not done when round 1 ended"}
     assert transport.parties["c1"].state == Client.State([], [])
-    assert lines[1][0] == (("c3",), {"c2": LATE})  # busy with the training of round 1
-    transport.drive(wake(200.0), 3)
+    assert lines[1][0] == (("c3",), {"c2": fl.LATE})  # busy with the training of round 1
+    transport.drive(fl.wake(200.0), 3)
     assert transport.parties["c1"].state == Client.State([2], [])
     assert [p.envelope.kind for p in transport.snapshot().parcels] == ["Summed"]  # which a later round may take
 
@@ -240,28 +225,28 @@ def test_a_leader_that_is_still_at_it_when_the_round_ends_is_stopped() -> None:
 def test_timers_spent_time_and_taking_are_for_leaders_too() -> None:
     """Wake at 10, spend 5, then take what two members have told meanwhile: one at 4, one at 20."""
 
-    @message(src="client", dst="leader")
-    class Told(Message, frozen=True):
+    @fl.message(src="client", dst="leader")
+    class Told(fl.Message, frozen=True):
         x: int
 
     class Teller(Client, role="client", also=("leader",)):
-        @on(Train, Client.cost)
-        def train(self, msg: Train, src: str) -> To:
-            return To(src, Told(self.worth))
+        @fl.on(Train, Client.cost)
+        def train(self, msg: Train, src: str) -> fl.To:
+            return fl.To(src, Told(self.worth))
 
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             heard: list[tuple[int, float]] = []
-            yield from post({name: Train(msg.round, 0) for name in ("c0", "c2")})
-            yield from wake(10.0)
-            yield from wake(3.0)  # has passed
+            yield from fl.post({name: Train(msg.round, 0) for name in ("c0", "c2")})
+            yield from fl.wake(10.0)
+            yield from fl.wake(3.0)  # has passed
             assert self.now_s == 10.0
-            yield from spend(Cost(crypto_s=5.0))
+            yield from fl.spend(fl.Cost(crypto_s=5.0))
             assert self.now_s == 15.0
-            yield from take(Told, lambda name, told: heard.append((told.x, self.now_s)), at_least=2)
+            yield from fl.take(Told, lambda name, told: heard.append((told.x, self.now_s)), at_least=2)
             assert (self.now_s, heard) == (20.0, [(1, 6.0), (3, 20.0)])
-            with pytest.raises(NoAnswerError, match="c1 waits for 1 Told, has 0, and no more will come"):
-                yield from take(Told, lambda *_: None, at_least=1)
+            with pytest.raises(fl.NoAnswerError, match="c1 waits for 1 Told, has 0, and no more will come"):
+                yield from fl.take(Told, lambda *_: None, at_least=1)
             return Summed(msg.round, 0, 2)
 
     clients = [Teller(0), Teller(1), Teller(2, 15.0)]
@@ -272,15 +257,15 @@ def test_timers_spent_time_and_taking_are_for_leaders_too() -> None:
 # -- the hub answers ---------------------------------------------------------------------------------------------------
 
 
-@message(src=ANY, dst="server")
-class Question(Message, frozen=True):
+@fl.message(src=fl.ANY, dst="server")
+class Question(fl.Message, frozen=True):
     """What is x? add: and add this to it."""
 
     add: int
 
 
-@message(src="server", dst=ANY)
-class Reply(Message, frozen=True):
+@fl.message(src="server", dst=fl.ANY)
+class Reply(fl.Message, frozen=True):
     """x."""
 
     x: int
@@ -291,10 +276,10 @@ class Answering(Server, role="server"):
 
     work_s = 0.0
 
-    def cost(self, msg: Question) -> Cost:
-        return Cost(crypto_s=self.work_s)
+    def cost(self, msg: Question) -> fl.Cost:
+        return fl.Cost(crypto_s=self.work_s)
 
-    @on(Question, cost)
+    @fl.on(Question, cost)
     def reply(self, msg: Question, src: str) -> Any:
         twice = yield self.state.x
         if msg.add:
@@ -307,16 +292,16 @@ class Curious(Client, role="client", also=("leader",)):
 
     add = 0
 
-    @on(Lead)
-    def lead(self, msg: Lead, src: str) -> Steps[Summed]:
-        reply = yield from ask("server", Question(self.add), Reply)
+    @fl.on(Lead)
+    def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
+        reply = yield from fl.ask("server", Question(self.add), Reply)
         self.state.led.append(reply.x)
         return Summed(msg.round, reply.x, 1)
 
 
 def test_the_hub_answers_requests_in_its_own_step_by_what_is_committed() -> None:
     class Busy(Answering, role="server"):
-        def round(self, r: int) -> Steps[Any]:
+        def round(self, r: int) -> fl.Steps[Any]:
             self.state.x += 100
             got = yield from super().round(r)
             return got
@@ -339,19 +324,19 @@ def test_the_hub_changes_nothing_in_answer_to_requests_in_the_midst_of_its_round
     clients = [Curious(i) for i in range(5)]
     clients[1].add = 3
     server, transport = two_levels(clients, server=Answering(CLUSTERS))
-    with pytest.raises(RunError, match="server changes its state in answer to Question during its own round"):
+    with pytest.raises(fl.RunError, match="server changes its state in answer to Question during its own round"):
         run(transport, server, 1)
     assert server.state.x == 0
 
 
 def test_the_hub_does_not_coordinate_in_answer_to_a_request() -> None:
     class Forward(Server, role="server"):
-        @on(Question)
+        @fl.on(Question)
         def reply(self, msg: Question, src: str) -> Any:
-            yield from ask("c0", Lead(1, "c0", 0), Summed)
+            yield from fl.ask("c0", Lead(1, "c0", 0), Summed)
 
     server, transport = two_levels([Curious(i) for i in range(5)], server=Forward(CLUSTERS))
-    with pytest.raises(RunError, match="server yields steps in answer to Question: only its rounds may"):
+    with pytest.raises(fl.RunError, match="server yields steps in answer to Question: only its rounds may"):
         run(transport, server, 1)
 
 
@@ -361,33 +346,33 @@ def test_the_hub_does_not_coordinate_in_answer_to_a_request() -> None:
 def test_no_step_waits_for_ever_while_others_chatter() -> None:
     """Two clients write to each other every day, without end. The server waits for what never comes: a week."""
 
-    @message(src="client", dst="client")
-    class Ping(Message, frozen=True):
+    @fl.message(src="client", dst="client")
+    class Ping(fl.Message, frozen=True):
         n: int
 
     class Chatty(Client, role="client", also=("leader",)):
-        def day(self, msg: Ping) -> Cost:
-            return Cost(crypto_s=86_400.0)
+        def day(self, msg: Ping) -> fl.Cost:
+            return fl.Cost(crypto_s=86_400.0)
 
-        @on(Ping, day)
+        @fl.on(Ping, day)
         def ping(self, msg: Ping, src: str) -> Ping:
             return Ping(msg.n + 1)
 
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> tuple[To, ...]:
-            return (To("c1" if self.name == "c0" else "c0", Ping(0)),)
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> tuple[fl.To, ...]:
+            return (fl.To("c1" if self.name == "c0" else "c0", Ping(0)),)
 
-    def steps() -> Steps[str]:
-        yield from post({"c0": Lead(1, "", 0)})
+    def steps() -> fl.Steps[str]:
+        yield from fl.post({"c0": Lead(1, "", 0)})
         try:
-            yield from take(Summed, lambda *_: None, at_least=1)
-        except NoAnswerError as error:
+            yield from fl.take(Summed, lambda *_: None, at_least=1)
+        except fl.NoAnswerError as error:
             return str(error)
         return ""
 
     _, transport = two_levels([Chatty(i) for i in range(2)])
     assert "server waits for 1 Summed, has 0" in transport.drive(steps(), 1)
-    assert transport.clock_s == PATIENCE_S
+    assert transport.clock_s == fl.PATIENCE_S
 
 
 # -- whatever the batches ----------------------------------------------------------------------------------------------
@@ -458,11 +443,11 @@ def test_a_leader_that_is_away_before_it_asks_its_members_is_given_up() -> None:
     """It works for five seconds first, and leaves after three; the round does not wait for it."""
 
     class Slow(Client, role="client", also=("leader",)):
-        @on(Lead)
-        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+        @fl.on(Lead)
+        def lead(self, msg: Lead, src: str) -> fl.Steps[Summed]:
             self.state.led.append(msg.round)
-            yield from spend(Cost(crypto_s=5.0))
-            yield from ask("c0", Train(msg.round, msg.x), Trained)
+            yield from fl.spend(fl.Cost(crypto_s=5.0))
+            yield from fl.ask("c0", Train(msg.round, msg.x), Trained)
             return Summed(msg.round, 0, 1)
 
     server, transport = two_levels([Slow(i) for i in range(5)], net=Net(leaves={"c1": 3.0, "c4": 3.0}))

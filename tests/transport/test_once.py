@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up, federation, resigned
 
-from coterie.protocol import codec
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import on
-from coterie.protocol.steps import REFUSED, UNACCEPTABLE, take
+import coterie.method as fl
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from tests.transport.test_relay import Player
@@ -36,7 +33,7 @@ def test_a_request_that_comes_twice_gets_the_stored_bytes_again_and_is_handled_o
     answers: list[bytes] = []
 
     class Random(Client, role="client"):
-        @on(Go)
+        @fl.on(Go)
         def go(self, msg: Go, src: str) -> Up:
             self.state.n += 1
             return Up(msg.round, draws.random(3).astype(np.float32))
@@ -64,7 +61,7 @@ def test_everything_comes_twice_and_nothing_changes(work_s: float) -> None:
         server, transport = federation(clients, 2.5, links=Table())
         transport.intercept = intercept
         results = [transport.drive(server.round(r), r) for r in (1, 2, 3)]
-        transport.drive(take(Up, server.note, until_s=20.0), 4)
+        transport.drive(fl.take(Up, server.note, until_s=20.0), 4)
         seen = results, server.state.notes, [c.state for c in clients], transport.clock_s
         if intercept is None:
             plain = seen
@@ -78,7 +75,7 @@ def test_a_late_answer_that_comes_twice_is_taken_once() -> None:
 
     server, transport = attacked([Client("x", work_s=3.0)], twice, deadline_s=1.0, links=Table())
     assert transport.drive(server.round(1), 1).missing == {"x": "late"}
-    transport.drive(take(Up, server.note, until_s=10.0), 2)
+    transport.drive(fl.take(Up, server.note, until_s=10.0), 2)
     assert server.state.notes == [("x", 1, 0.0)]
     # the copy of the answer, and twice the stored answer to the copy of the request
     assert transport.meter.refused == {f"server/Up: {USED}": 3}
@@ -88,13 +85,13 @@ def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
     runs: list[int] = []
 
     class Refusing(Client, role="client"):
-        @on(Go)
+        @fl.on(Go)
         def go(self, msg: Go, src: str) -> Up:
             runs.append(msg.round)
-            raise PeerError("I will not")
+            raise fl.PeerError("I will not")
 
     server, transport = attacked([Refusing("x")], lambda envelope, frame: [frame, frame])
-    assert transport.drive(server.round(1), 1).missing == {"x": REFUSED}
+    assert transport.drive(server.round(1), 1).missing == {"x": fl.REFUSED}
     assert transport.meter.refused == {"client/Go: I will not": 2}
     assert runs == [1]
 
@@ -124,7 +121,7 @@ def test_what_was_captured_in_an_older_round_is_refused_and_never_handled_again(
 @pytest.mark.parametrize("first", [True, False])
 def test_a_forged_frame_beside_the_true_one_changes_nothing(first: bool) -> None:
     """It uses no number, and cannot make the hub believe that its request failed, whichever comes first."""
-    forged = codec.encode(Go(1, W + 9))
+    forged = fl.codec.encode(Go(1, W + 9))
     client = Client("x", 1, 1.0)
 
     def both(envelope: Envelope, frame: bytes) -> list[bytes]:
@@ -143,7 +140,7 @@ def test_two_frames_that_a_sender_signs_under_one_number_are_one_message() -> No
     client = Client("x", 1, 1.0)
 
     def twice(envelope: Envelope, frame: bytes) -> list[Any]:
-        other = resigned(envelope, codec.encode(Go(1, W + 9)))
+        other = resigned(envelope, fl.codec.encode(Go(1, W + 9)))
         return [frame, other] if envelope.kind == "Go" else [frame]
 
     server, transport = attacked([client], twice, links=Table())
@@ -168,7 +165,7 @@ def test_garbage_is_refused_and_counted_on_both_sides(garbage: bytes, lies: bool
         server, transport = attacked([client, Client("y")], forge)
         answers = transport.drive(server.round(1), 1)
         assert answers.got == ("y",)
-        assert answers.missing["x"] == (REFUSED if kind == "Go" else UNACCEPTABLE)
+        assert answers.missing["x"] == (fl.REFUSED if kind == "Go" else fl.UNACCEPTABLE)
         reason = next(iter(transport.meter.refused)).split(": ", 1)[1]
         assert reason.startswith("not a valid" if lies else FORGED)
         assert sum(transport.meter.refused.values()) == 1

@@ -15,18 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transport_toys import RANDOMNESS, Doubling, wired
 
-from coterie.protocol import codec
-from coterie.protocol.errors import RunError
-from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Cost, Party, To, Work, on
-from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import Ask, Post, Steps, Take
+import coterie.method as fl
+from coterie.protocol.steps import Ask, Post, Take
 from coterie.transport import wire
 from coterie.transport.wire import Links
 
 
-@message(src=ANY, dst=ANY)
-class Token(Message, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Token(fl.Message, frozen=True):
     """Does something that follows from its number, who has it, and how many that party has had."""
 
     number: int
@@ -52,7 +48,7 @@ class World(Links):
     def up_s(self, party: str, size: int) -> float:
         return self.up[party] * (1 + size % 3)
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         return cost.crypto_s
 
     def draw(self, name: str, n: int, token: Token) -> random.Random:
@@ -72,29 +68,29 @@ class World(Links):
         return [(dst, Token(draw.getrandbits(30), token.hops - 1)) for dst in chosen]
 
 
-class Node(Party, role="node"):
+class Node(fl.Party, role="node"):
     class State(msgspec.Struct):
         n: int = 0
         log: list[tuple[str, int]] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str, world: World) -> None:
-        super().__init__(Own(name, RANDOMNESS))
+        super().__init__(fl.Own(name, RANDOMNESS))
         self.state, self.world = self.State(), world
 
-    def cost(self, msg: Token) -> Cost:
-        return Cost(crypto_s=self.world.cost(self.name, self.state.n, msg))
+    def cost(self, msg: Token) -> fl.Cost:
+        return fl.Cost(crypto_s=self.world.cost(self.name, self.state.n, msg))
 
-    @on(Token, cost)
-    def handle(self, msg: Token, src: str) -> Work[Any]:
+    @fl.on(Token, cost)
+    def handle(self, msg: Token, src: str) -> fl.Work[Any]:
         sends = self.world.sends(self.name, self.state.n, msg)
         self.state.n += 1
         self.state.log.append((src, msg.number))
         if sends:
             assert (yield 21) == 42
-        return tuple(To(src if dst is None else dst, token) for dst, token in sends)
+        return tuple(fl.To(src if dst is None else dst, token) for dst, token in sends)
 
 
-class Hub(Party, role="server"):
+class Hub(fl.Party, role="server"):
     takes = (Token,)
 
 
@@ -113,12 +109,12 @@ class Run:
 
 
 def under_test(world: World, script: list[Step], chunk: int) -> Run:
-    hub = Hub(Own("server", RANDOMNESS))
+    hub = Hub(fl.Own("server", RANDOMNESS))
     nodes = [Node(name, world) for name in NAMES]
     transport = wired(hub, *nodes, effects=Doubling(chunk), links=world, spool_bytes=100)
     run = Run()
 
-    def coordinator() -> Steps[None]:
+    def coordinator() -> fl.Steps[None]:
         for kind, one, two in script:
             if kind == "post":
                 yield Post(one)
@@ -148,7 +144,7 @@ def twin(world: World, script: list[Step]) -> Run:
 
     def send(src: str, dst: str, token: Token, answers: int, at: tuple[float, int]) -> int:
         numbers[src] += 1
-        size = len(codec.encode(token)) + (0 if "server" in (src, dst) else 32)  # sealed
+        size = len(fl.codec.encode(token)) + (0 if "server" in (src, dst) else 32)  # sealed
         up = 0.0 if src in ("server", dst) else world.up_s(src, size)
         delay = up + (0.0 if dst in ("server", src) else world.down_s(dst, size))
         arrives = (at[0] + delay, 0) if delay > 0 else (at[0], at[1] + 1)
@@ -276,17 +272,17 @@ def test_rounds_of_many_steps(world: World, script: list[Step], chunk: int) -> N
 def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     """A node that wakes itself up for nothing, for ever."""
 
-    class Restless(Party, role="node"):
-        @on(Token)
-        def handle(self, msg: Token, src: str) -> tuple[To, ...]:
-            return (To(self.name, msg),)
+    class Restless(fl.Party, role="node"):
+        @fl.on(Token)
+        def handle(self, msg: Token, src: str) -> tuple[fl.To, ...]:
+            return (fl.To(self.name, msg),)
 
-    def coordinator() -> Steps[None]:
+    def coordinator() -> fl.Steps[None]:
         yield Post({"a": Token(1, 0)})
 
-    hub = Hub(Own("server", RANDOMNESS))
-    transport = wired(hub, Restless(Own("a", RANDOMNESS)))
+    hub = Hub(fl.Own("server", RANDOMNESS))
+    transport = wired(hub, Restless(fl.Own("a", RANDOMNESS)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "_MAX_STEPS", 100)
-        with pytest.raises(RunError, match="without end"):
+        with pytest.raises(fl.RunError, match="without end"):
             transport.drive(coordinator(), 1)

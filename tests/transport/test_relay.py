@@ -13,25 +13,22 @@ import msgspec
 import pytest
 from transport_toys import Client, Go, Server, Up, federation
 
+import coterie.method as fl
 from coterie.crypto.roster import simulated
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import To, on
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.steps import UNACCEPTABLE
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
 
-@message(src="client", dst="client")
-class Ball(Message, frozen=True):
+@fl.message(src="client", dst="client")
+class Ball(fl.Message, frozen=True):
     """From one client to another."""
 
     round: int
 
 
-@message(src="client", dst="client")
-class Back(Message, frozen=True):
+@fl.message(src="client", dst="client")
+class Back(fl.Message, frozen=True):
     """The answer."""
 
     round: int
@@ -45,17 +42,17 @@ class Player(Client, role="client", also=("leader",)):
         balls: list[int] = msgspec.field(default_factory=list)
         backs: list[int] = msgspec.field(default_factory=list)
 
-    @on(Go)
-    def go(self, msg: Go, src: str) -> Up | tuple[To, ...]:
+    @fl.on(Go)
+    def go(self, msg: Go, src: str) -> Up | tuple[fl.To, ...]:
         up = Up(msg.round, msg.w)
-        return (To(src, up), To("y", Ball(msg.round))) if self.name == "x" else up
+        return (fl.To(src, up), fl.To("y", Ball(msg.round))) if self.name == "x" else up
 
-    @on(Ball)
+    @fl.on(Ball)
     def ball(self, msg: Ball, src: str) -> Back:
         self.state.balls.append(msg.round)
         return Back(msg.round)
 
-    @on(Back)
+    @fl.on(Back)
     def back(self, msg: Back, src: str) -> None:
         self.state.backs.append(msg.round)
 
@@ -64,7 +61,7 @@ NAMES = ("server", "x", "y", "z")
 
 
 def keys_of(seed: int) -> PartyKeys:
-    return PartyKeys(*simulated(dict.fromkeys(NAMES, "client"), Randomness(seed, emulated=True)))
+    return PartyKeys(*simulated(dict.fromkeys(NAMES, "client"), fl.Randomness(seed, emulated=True)))
 
 
 KEYS = keys_of(0)
@@ -166,7 +163,7 @@ def test_swapped_payloads_are_refused(kind: str, fitting: bool) -> None:
     (refused,) = transport.meter.refused
     assert (UNSIGNED if fitting else "its payload is not the one that was sent") in refused
     if kind == "Up":
-        assert answers.missing == {"x": UNACCEPTABLE}
+        assert answers.missing == {"x": fl.UNACCEPTABLE}
     assert transport.parties["y"].state.balls == ([1, 2] if kind == "Up" else [1])
 
 

@@ -10,54 +10,50 @@ import numpy as np
 import pytest
 from transport_toys import KEYS, RANDOMNESS, Client, Go, Server, Table, Up, federation, resigned, wired
 
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Cost, Party, To, on
-from coterie.protocol.setup_info import Own
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, Steps, for_each, post, take
+import coterie.method as fl
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
 W = np.zeros(1, np.float32)
 
 
-@message(src="server", dst="helper")
-class Convert(Message, frozen=True):
+@fl.message(src="server", dst="helper")
+class Convert(fl.Message, frozen=True):
     """Work on number n."""
 
     n: int
 
 
-@message(src="helper", dst="server")
-class Converted(Message, frozen=True):
+@fl.message(src="helper", dst="server")
+class Converted(fl.Message, frozen=True):
     """Its square."""
 
     n: int
     square: int
 
 
-class Helper(Party, role="helper"):
+class Helper(fl.Party, role="helper"):
     """Needs n seconds for number n, and refuses 13; says 0 of 7."""
 
     class State(msgspec.Struct):
         seen: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str = "helper") -> None:
-        super().__init__(Own(name, RANDOMNESS))
+        super().__init__(fl.Own(name, RANDOMNESS))
         self.state = self.State()
 
-    def cost(self, msg: Convert) -> Cost:
-        return Cost(crypto_s=float(msg.n))
+    def cost(self, msg: Convert) -> fl.Cost:
+        return fl.Cost(crypto_s=float(msg.n))
 
-    @on(Convert, cost)
+    @fl.on(Convert, cost)
     def convert(self, msg: Convert, src: str) -> Converted:
         if msg.n == 13:
-            raise PeerError("unlucky")
+            raise fl.PeerError("unlucky")
         self.state.seen.append(msg.n)
         return Converted(msg.n, 0 if msg.n == 7 else msg.n**2)
 
 
-def run(steps: Steps[Any], *parties: Party) -> tuple[Any, LocalTransport]:
+def run(steps: fl.Steps[Any], *parties: fl.Party) -> tuple[Any, LocalTransport]:
     transport = wired(Server(()), *parties, links=Table())
     return transport.drive(steps, 1), transport
 
@@ -68,19 +64,19 @@ def test_each_request_has_its_own_answer_and_outcome() -> None:
 
     def fold(key: Any, reply: Converted) -> None:
         if reply.square == 0:
-            raise PeerError("zero")
+            raise fl.PeerError("zero")
         got[key] = reply.square
 
-    def steps() -> Steps[Any]:
-        requests: dict[Any, Message | To] = {("n", n): To("helper", Convert(n)) for n in (3, 7, 13, 1, 50)}
+    def steps() -> fl.Steps[Any]:
+        requests: dict[Any, fl.Message | fl.To] = {("n", n): fl.To("helper", Convert(n)) for n in (3, 7, 13, 1, 50)}
         requests["other"] = Convert(2)
-        return (yield from for_each(requests, Converted, fold, deadline_s=30.0))
+        return (yield from fl.for_each(requests, Converted, fold, deadline_s=30.0))
 
     helper, other = Helper(), Helper("other")
     answers, transport = run(steps(), helper, other)
     assert got == {("n", 3): 9, ("n", 1): 1, "other": 4}
     assert answers.got == ("other", ("n", 3), ("n", 1))
-    assert answers.missing == {("n", 7): UNACCEPTABLE, ("n", 13): REFUSED, ("n", 50): LATE}
+    assert answers.missing == {("n", 7): fl.UNACCEPTABLE, ("n", 13): fl.REFUSED, ("n", 50): fl.LATE}
     assert answers.declined == (("n", 13),)
     assert (helper.state.seen, other.state.seen) == ([3, 7, 1], [2])
     assert transport.meter.late == ["helper"]
@@ -91,7 +87,7 @@ def test_an_answer_counts_for_the_request_that_it_names_and_from_whoever_was_ask
     """One helper answers what the other was asked: that answers nothing, and can be taken."""
 
     class Thief(Helper, role="helper"):
-        @on(Convert, Helper.cost)
+        @fl.on(Convert, Helper.cost)
         def convert(self, msg: Convert, src: str) -> Converted:
             return Converted(msg.n, 99)
 
@@ -102,27 +98,27 @@ def test_an_answer_counts_for_the_request_that_it_names_and_from_whoever_was_ask
 
     heard: list[Any] = []
 
-    def steps() -> Steps[Any]:
+    def steps() -> fl.Steps[Any]:
         requests = {"helper": Convert(2), "thief": Convert(1)}
-        answers = yield from for_each(requests, Converted, lambda k, m: heard.append((k, m.square)), deadline_s=9.0)
-        more = yield from take(Converted, lambda k, m: heard.append((k, m.square)))
+        answers = yield from fl.for_each(requests, Converted, lambda k, m: heard.append((k, m.square)), deadline_s=9.0)
+        more = yield from fl.take(Converted, lambda k, m: heard.append((k, m.square)))
         return answers, more
 
     transport = wired(Server(()), Helper(), Thief("thief"), links=Table())
     transport.intercept = steal
     answers, more = transport.drive(steps(), 1)
     assert heard == [("helper", 4), ("thief", 99)]
-    assert (answers.got, dict(answers.missing), more.got) == (("helper",), {"thief": LATE}, ("thief",))
+    assert (answers.got, dict(answers.missing), more.got) == (("helper",), {"thief": fl.LATE}, ("thief",))
 
 
 def test_posts_take_several_too_and_requests_are_made_as_they_are_sent() -> None:
     """Without a deadline the step ends with the last answer."""
     made: list[int] = []
 
-    class Made(Mapping[int, To]):
-        def __getitem__(self, n: int) -> To:
+    class Made(Mapping[int, fl.To]):
+        def __getitem__(self, n: int) -> fl.To:
             made.append(n)
-            return To("helper", Convert(n))
+            return fl.To("helper", Convert(n))
 
         def __iter__(self) -> Iterator[int]:
             return iter(range(1, 4))
@@ -130,9 +126,9 @@ def test_posts_take_several_too_and_requests_are_made_as_they_are_sent() -> None
         def __len__(self) -> int:
             return 3
 
-    def steps() -> Steps[None]:
-        yield from post({n: To("helper", Convert(n)) for n in (5, 6)})
-        yield from for_each(Made(), Converted, lambda *_: None)
+    def steps() -> fl.Steps[None]:
+        yield from fl.post({n: fl.To("helper", Convert(n)) for n in (5, 6)})
+        yield from fl.for_each(Made(), Converted, lambda *_: None)
 
     helper = Helper()
     _, transport = run(steps(), helper)
@@ -146,12 +142,12 @@ def test_posts_take_several_too_and_requests_are_made_as_they_are_sent() -> None
 class Moody(Server, role="server"):
     """Its round fails the first time, after everybody has trained; takes what came late."""
 
-    def round(self, r: int, fails: bool = False) -> Steps[Any]:
+    def round(self, r: int, fails: bool = False) -> fl.Steps[Any]:
         got = yield from super().round(r)
-        yield from take(Up, self.note)
+        yield from fl.take(Up, self.note)
         if fails:
-            yield from post({"c0": Go(r, self.state.w + 5)})
-            raise RunError("no luck")
+            yield from fl.post({"c0": Go(r, self.state.w + 5)})
+            raise fl.RunError("no luck")
         return got
 
 
@@ -167,7 +163,7 @@ def test_a_round_that_is_tried_again_takes_everybody_back_to_its_start() -> None
     plain = moody()
     for r in (1, 2):
         assert transport.drive(server.round(r), r) == plain[2].drive(plain[0].round(r), r)
-    with pytest.raises(RunError, match="no luck"):
+    with pytest.raises(fl.RunError, match="no luck"):
         transport.drive(server.round(3, fails=True), 3)
     assert clients[0].state.rounds == [1, 2, 3]
     failed_s = transport.clock_s
@@ -194,7 +190,7 @@ def test_messages_of_an_attempt_that_was_given_up_are_refused() -> None:
     transport.intercept = relay
     for r in (1, 2):
         transport.drive(server.round(r), r)
-    with pytest.raises(RunError, match="no luck"):
+    with pytest.raises(fl.RunError, match="no luck"):
         transport.drive(server.round(3, fails=True), 3)
     assert transport.drive(server.round(3), 3, attempt=1).got == ("c0",)
     reasons = {reason.split(": ", 1)[1] for reason in transport.meter.refused}
@@ -234,7 +230,7 @@ def test_a_member_that_hears_of_a_new_attempt_goes_back_by_itself() -> None:
 
 def test_only_a_transport_that_remembers_can_try_again() -> None:
     server, _, transport = moody(retries=False)
-    with pytest.raises(RunError, match="no luck"):
+    with pytest.raises(fl.RunError, match="no luck"):
         transport.drive(server.round(1, fails=True), 1)
-    with pytest.raises(RunError, match="made without retries"):
+    with pytest.raises(fl.RunError, match="made without retries"):
         transport.drive(server.round(1), 1, attempt=1)

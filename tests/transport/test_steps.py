@@ -10,21 +10,7 @@ import numpy as np
 import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up, wired
 
-from coterie.protocol.effects import Evaluate, Fit, Losses
-from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import Cost, To, Work, on
-from coterie.protocol.steps import (
-    REFUSED,
-    UNACCEPTABLE,
-    NoAnswerError,
-    Steps,
-    ask,
-    compute,
-    for_each,
-    post,
-    spend,
-    take,
-)
+import coterie.method as fl
 from coterie.transport.local import LocalTransport
 
 W = np.zeros(1, np.float32)
@@ -54,8 +40,8 @@ class Careless(Client, role="client"):
         super().__init__(name)
         self.secret, self.error = self.Secret(), error
 
-    @on(Go)
-    def go(self, msg: Go, src: str) -> Work[Up]:
+    @fl.on(Go)
+    def go(self, msg: Go, src: str) -> fl.Work[Up]:
         self.state.n += 1
         self.state.rounds.append(msg.round)
         self.state.table["a"]["b"].append(msg.round)
@@ -67,12 +53,12 @@ class Careless(Client, role="client"):
         return Up(msg.round, msg.w)
 
 
-@pytest.mark.parametrize("error", [PeerError, CryptoError])
+@pytest.mark.parametrize("error", [fl.PeerError, fl.CryptoError])
 def test_a_handler_that_refuses_midway_changes_nothing_and_the_round_goes_on(error: type[Exception]) -> None:
     server, careless, good = Server(("x", "y")), Careless("x", error), Client("y")
     answers, transport = run([server, careless, good], server.round(1))
     assert answers.got == ("y",)
-    assert answers.missing == {"x": REFUSED}
+    assert answers.missing == {"x": fl.REFUSED}
     assert transport.meter.refused == {"client/Go: no odd rounds": 1}
     assert careless.state == Careless.State()
     assert careless.secret.key == b"old"
@@ -82,7 +68,7 @@ def test_a_handler_that_refuses_midway_changes_nothing_and_the_round_goes_on(err
 
 
 def test_another_error_of_a_handler_ends_the_run_and_takes_back_all_that_run_beside_it() -> None:
-    server, broken, good = Server(("x", "y")), Careless("x", ZeroDivisionError), Careless("y", PeerError)
+    server, broken, good = Server(("x", "y")), Careless("x", ZeroDivisionError), Careless("y", fl.PeerError)
     with pytest.raises(ZeroDivisionError) as caught:  # and not only when the traceback is forgotten
         run([server, broken, good], server.round(1))
     assert caught.value is not None
@@ -94,16 +80,16 @@ def test_an_error_of_the_coordinator_takes_back_the_hub() -> None:
     server = Server(("x",))
     closed: list[bool] = []
 
-    def round_() -> Steps[None]:
+    def round_() -> fl.Steps[None]:
         try:
             yield from server.round(1)
             server.state.w = W + 1
             assert len(server.state.notes) == 1
-            raise RunError("too few")
+            raise fl.RunError("too few")
         finally:
             closed.append(True)
 
-    with pytest.raises(RunError, match="too few"):
+    with pytest.raises(fl.RunError, match="too few"):
         run([server, Client("x")], round_())
     assert closed == [True]
     assert server.state.notes == []
@@ -115,7 +101,7 @@ def test_what_a_handler_cannot_send_is_refused_before_it_commits() -> None:
     server, client = Server(("x", "y")), Client("x", float("nan"))
     answers, transport = run([server, client, Client("y")], server.round(1))
     assert answers.got == ("y",)
-    assert answers.missing["x"] == REFUSED
+    assert answers.missing["x"] == fl.REFUSED
     assert client.state.n == 0
     assert list(transport.meter.refused) == ["client/Go: Up.w: NaN or infinite values"]
 
@@ -123,7 +109,7 @@ def test_what_a_handler_cannot_send_is_refused_before_it_commits() -> None:
 def test_what_the_hub_cannot_send_ends_the_run() -> None:
     server = Server(("x",))
     server.state.w = W * np.nan
-    with pytest.raises(RunError, match=r"server can't send Go: Go\.w: NaN"):
+    with pytest.raises(fl.RunError, match=r"server can't send Go: Go\.w: NaN"):
         run([server, Client("x")], server.round(1))
 
 
@@ -136,7 +122,7 @@ def test_committed_arrays_are_read_only_and_the_first_ones_too() -> None:
             super().__init__(name)
             self.state = self.State(np.ones(1, np.float32))
 
-        @on(Go)
+        @fl.on(Go)
         def go(self, msg: Go, src: str) -> Up:
             self.state.w += 1
             return Up(msg.round, self.state.w)
@@ -151,7 +137,7 @@ def test_received_arrays_are_read_only_and_shared_with_nobody() -> None:
     seen: list[Go] = []
 
     class Keeper(Client, role="client"):
-        @on(Go)
+        @fl.on(Go)
         def go(self, msg: Go, src: str) -> Up:
             seen.append(msg)
             return Up(msg.round, msg.w)
@@ -172,12 +158,12 @@ def test_received_arrays_are_read_only_and_shared_with_nobody() -> None:
 class Asking(Client, role="client"):
     """Yields effects, and notes what it got."""
 
-    @on(Go)
-    def go(self, msg: Go, src: str) -> Work[Up]:
+    @fl.on(Go)
+    def go(self, msg: Go, src: str) -> fl.Work[Up]:
         first = yield int(self.plus)
         try:
             yield f"error of {self.name}"
-        except PeerError as error:
+        except fl.PeerError as error:
             self.state.rounds.append(len(str(error)))
         second = yield first + 1
         return Up(msg.round, np.array([first, second], np.float32))
@@ -211,23 +197,23 @@ def test_no_more_is_handled_together_than_fits_the_memory(batch_bytes: int, toge
 
 def test_an_effects_error_that_a_handler_does_not_catch_refuses_its_message() -> None:
     class Failing(Client, role="client"):
-        @on(Go)
-        def go(self, msg: Go, src: str) -> Work[Up]:
+        @fl.on(Go)
+        def go(self, msg: Go, src: str) -> fl.Work[Up]:
             yield "it does not open"
             return Up(1, W)
 
     server = Server(("x",))
     answers, transport = run([server, Failing("x")], server.round(1))
-    assert answers.missing == {"x": REFUSED}
+    assert answers.missing == {"x": fl.REFUSED}
     assert transport.meter.refused == {"client/Go: it does not open": 1}
 
 
 def test_the_coordinator_too_yields_effects() -> None:
-    def round_() -> Steps[Any]:
+    def round_() -> fl.Steps[Any]:
         got = yield 4
         try:
             yield "wrong key"
-        except PeerError as error:
+        except fl.PeerError as error:
             return got, str(error)
 
     assert run([Server(())], round_())[0] == (8, "wrong key")
@@ -237,22 +223,22 @@ def test_the_coordinator_too_yields_effects() -> None:
 
 
 def test_ask_gives_the_answer_or_says_why_there_is_none() -> None:
-    def round_(deadline_s: float | None) -> Steps[Any]:
-        up = yield from ask("x", Go(1, W), Up, deadline_s=deadline_s)
+    def round_(deadline_s: float | None) -> fl.Steps[Any]:
+        up = yield from fl.ask("x", Go(1, W), Up, deadline_s=deadline_s)
         return up.w[0]
 
     parties = [Server(()), Client("x", 7, 2.0)]
     assert run(parties, round_(None), links=Table())[0] == 7
     assert run(parties, round_(2.0), links=Table())[0] == 7  # a deadline includes its instant
-    with pytest.raises(NoAnswerError, match=r"x did not answer Go: late"):
+    with pytest.raises(fl.NoAnswerError, match=r"x did not answer Go: late"):
         run(parties, round_(1.9), links=Table())
 
 
 def test_the_coordinator_can_go_on_without_an_answer() -> None:
-    def round_() -> Steps[str]:
+    def round_() -> fl.Steps[str]:
         try:
-            yield from ask("x", Go(1, W), Up)
-        except NoAnswerError as error:
+            yield from fl.ask("x", Go(1, W), Up)
+        except fl.NoAnswerError as error:
             return str(error)
         return "answered"
 
@@ -266,32 +252,32 @@ def test_a_fold_that_refuses_is_counted_and_does_not_count_as_taken() -> None:
 
     def fold(name: str, up: Up) -> None:
         if name == "x":
-            raise PeerError("not from you")
+            raise fl.PeerError("not from you")
         heard.append((name, server.now_s))
 
-    def round_() -> Steps[Any]:
-        yield from post({c.name: Go(1, W) for c in clients})
-        return (yield from take(Up, fold, at_least=2))
+    def round_() -> fl.Steps[Any]:
+        yield from fl.post({c.name: Go(1, W) for c in clients})
+        return (yield from fl.take(Up, fold, at_least=2))
 
     answers, transport = run([server, *clients], round_(), links=Table())
     assert heard == [("y", 2.0), ("z", 3.0)]
     assert answers.got == ("y", "z")
-    assert answers.missing == {"x": UNACCEPTABLE}
+    assert answers.missing == {"x": fl.UNACCEPTABLE}
     assert transport.meter.refused == {"server/Up: not from you": 1}
     assert transport.clock_s == 3.0
 
 
 def test_a_request_has_one_answer_and_what_else_is_said_is_there_to_be_taken() -> None:
     class Talkative(Client, role="client"):
-        @on(Go)
-        def go(self, msg: Go, src: str) -> tuple[To, ...]:
-            return To(src, Up(1, msg.w + 1)), To(src, Up(1, msg.w + 2))
+        @fl.on(Go)
+        def go(self, msg: Go, src: str) -> tuple[fl.To, ...]:
+            return fl.To(src, Up(1, msg.w + 1)), fl.To(src, Up(1, msg.w + 2))
 
     heard: list[float] = []
 
-    def round_() -> Steps[Any]:
-        answers = yield from for_each({"x": Go(1, W)}, Up, lambda _, up: heard.append(float(up.w[0])))
-        more = yield from take(Up, lambda _, up: heard.append(10 * float(up.w[0])))
+    def round_() -> fl.Steps[Any]:
+        answers = yield from fl.for_each({"x": Go(1, W)}, Up, lambda _, up: heard.append(float(up.w[0])))
+        more = yield from fl.take(Up, lambda _, up: heard.append(10 * float(up.w[0])))
         return answers.got, more.got
 
     assert run([Server(()), Talkative("x")], round_())[0] == (("x",), ("x",))
@@ -302,20 +288,20 @@ def test_take_waits_for_enough_or_for_the_time_and_says_when_nobody_will_send_mo
     server, clients = Server(()), [Client(n, work_s=w) for n, w in (("x", 1.0), ("y", 2.0), ("z", 9.0))]
     times: list[float] = []
 
-    def round_() -> Steps[Any]:
+    def round_() -> fl.Steps[Any]:
         def none(*_: Any) -> None:
             times.append(server.now_s)
 
-        assert (yield from take(Up, none)).got == ()
-        yield from post({c.name: Go(1, W) for c in clients})
-        yield from take(Up, none, at_least=1)
+        assert (yield from fl.take(Up, none)).got == ()
+        yield from fl.post({c.name: Go(1, W) for c in clients})
+        yield from fl.take(Up, none, at_least=1)
         assert server.now_s == 1.0
-        yield from take(Up, none, at_least=2, until_s=5.0)
+        yield from fl.take(Up, none, at_least=2, until_s=5.0)
         assert server.now_s == 6.0
-        yield from take(Up, none, until_s=3.0)
+        yield from fl.take(Up, none, until_s=3.0)
         assert server.now_s == 9.0
-        with pytest.raises(NoAnswerError, match="server waits for 1 Up, has 0, and no more will come"):
-            yield from take(Up, none, at_least=1)
+        with pytest.raises(fl.NoAnswerError, match="server waits for 1 Up, has 0, and no more will come"):
+            yield from fl.take(Up, none, at_least=1)
         return times
 
     assert run([server, *clients], round_(), links=Table())[0] == [1.0, 2.0, 9.0]
@@ -330,11 +316,11 @@ def test_what_arrives_during_another_step_can_still_be_taken_in_this_round() -> 
     heard: list[str] = []
     server = Strict(())
 
-    def round_(r: int) -> Steps[None]:
-        yield from post({"x": Go(r, W)})
-        yield from ask("y", Go(r, W), Up)
+    def round_(r: int) -> fl.Steps[None]:
+        yield from fl.post({"x": Go(r, W)})
+        yield from fl.ask("y", Go(r, W), Up)
         if r == 1:
-            yield from take(Up, lambda name, _: heard.append(name))
+            yield from fl.take(Up, lambda name, _: heard.append(name))
 
     parties = [server, Client("x", work_s=1.0), Client("y", work_s=2.0)]
     _, transport = run(parties, round_(1), links=Table())
@@ -349,24 +335,24 @@ def test_when_a_round_ends_all_that_takes_no_more_time_has_happened_and_nothing_
     """A posted message arrives though nobody waits for it; a client that is still working has not changed."""
     server, quick, slow = Server(()), Client("quick"), Client("slow", work_s=5.0)
 
-    def round_() -> Steps[None]:
-        yield from for_each({"slow": Go(1, W)}, Up, server.note, deadline_s=2.0)
-        yield from post({"quick": Go(1, W)})
+    def round_() -> fl.Steps[None]:
+        yield from fl.for_each({"slow": Go(1, W)}, Up, server.note, deadline_s=2.0)
+        yield from fl.post({"quick": Go(1, W)})
 
     _, transport = run([server, quick, slow], round_(), links=Table())
     assert (quick.state.n, slow.state.n, transport.clock_s) == (1, 0, 2.0)
 
 
 def test_a_message_to_nobody_or_to_oneself() -> None:
-    with pytest.raises(RunError, match="server sends Go to 'nobody', which is not a party"):
-        run([Server(())], post({"nobody": Go(1, W)}))
-    with pytest.raises(RunError, match="asks itself"):
-        run([Server(())], for_each({"server": Go(1, W)}, Up, lambda *_: None))
+    with pytest.raises(fl.RunError, match="server sends Go to 'nobody', which is not a party"):
+        run([Server(())], fl.post({"nobody": Go(1, W)}))
+    with pytest.raises(fl.RunError, match="asks itself"):
+        run([Server(())], fl.for_each({"server": Go(1, W)}, Up, lambda *_: None))
 
 
 def test_the_hubs_own_work_takes_virtual_time() -> None:
-    def steps() -> Steps[None]:
-        yield from spend(Cost(crypto_s=2.5))
+    def steps() -> fl.Steps[None]:
+        yield from fl.spend(fl.Cost(crypto_s=2.5))
 
     _, transport = run([Server(())], steps(), links=Table())
     assert transport.clock_s == 2.5
@@ -379,11 +365,11 @@ def test_the_hubs_own_work_takes_virtual_time() -> None:
 def test_a_step_tells_when_each_answer_arrived() -> None:
     """Seconds after asking: the way down, the work, the way up. Late and refused answers have none."""
     links = Table(down={"slow": 1.0, "late": 9.0}, up={"slow": 0.25, "quick": 0.5})
-    clients = [Client("quick", work_s=2.0), Client("slow", work_s=3.0), Client("late"), Careless("odd", PeerError)]
+    clients = [Client("quick", work_s=2.0), Client("slow", work_s=3.0), Client("late"), Careless("odd", fl.PeerError)]
     server = Server([client.name for client in clients], deadline_s=8.0)
 
-    def twice() -> Steps[Any]:
-        yield from spend(Cost(crypto_s=10.0))
+    def twice() -> fl.Steps[Any]:
+        yield from fl.spend(fl.Cost(crypto_s=10.0))
         first = yield from server.round(1)
         assert server.now_s == 18.0
         second = yield from server.round(2)
@@ -405,19 +391,19 @@ def test_a_coordinator_computes_effects_of_its_own() -> None:
 
         def run(self, wanted: Any) -> list[Any]:
             effects.extend(wanted)
-            return [PeerError("no") if isinstance(one, Losses) else "done" for _, one in wanted]
+            return [fl.PeerError("no") if isinstance(one, fl.Losses) else "done" for _, one in wanted]
 
     class Slow(Table):
-        def work_s(self, party: str, cost: Cost) -> float:
+        def work_s(self, party: str, cost: fl.Cost) -> float:
             return cost.samples * cost.flops_per_sample + cost.crypto_s
 
-    def steps() -> Steps[Any]:
-        fit = Fit(w[0], None, epochs=2, seed=0)
-        found = [(yield from compute(fit)), server.now_s]
-        found += [(yield from compute(Evaluate(w[0]))), server.now_s]
-        found += [(yield from compute(fit, Cost(crypto_s=100.0))), server.now_s]
-        with pytest.raises(PeerError, match="no"):
-            yield from compute(Losses(w))
+    def steps() -> fl.Steps[Any]:
+        fit = fl.Fit(w[0], None, epochs=2, seed=0)
+        found = [(yield from fl.compute(fit)), server.now_s]
+        found += [(yield from fl.compute(fl.Evaluate(w[0]))), server.now_s]
+        found += [(yield from fl.compute(fit, fl.Cost(crypto_s=100.0))), server.now_s]
+        with pytest.raises(fl.PeerError, match="no"):
+            yield from fl.compute(fl.Losses(w))
         return [*found, server.now_s]
 
     server.samples, server.spec = 6, SimpleNamespace(flops_per_sample=0.5)  # type: ignore[assignment]
@@ -431,13 +417,13 @@ def test_a_drive_that_settles_waits_for_all_that_was_posted() -> None:
     """The clock ends when the last message of this round was handled. Older ones are handled, and do not count."""
     links = Table(down={"x": 2.0, "y": 50.0})
     parties = [Server(("x", "y")), Client("x", work_s=3.0), Client("y")]
-    _, transport = run(parties, post({"y": Go(1, W)}), links=links)
+    _, transport = run(parties, fl.post({"y": Go(1, W)}), links=links)
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (0.0, [0, 0])
-    transport.drive(post({"x": Go(2, W)}), 2, settle=True)
+    transport.drive(fl.post({"x": Go(2, W)}), 2, settle=True)
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (5.0, [1, 1])
-    transport.drive(post({"x": Go(3, W)}), 3)
+    transport.drive(fl.post({"x": Go(3, W)}), 3)
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (5.0, [1, 1])
-    transport.drive(post({}), 4, settle=True)  # of this round there is nothing
+    transport.drive(fl.post({}), 4, settle=True)  # of this round there is nothing
     assert (transport.clock_s, [p.state.n for p in parties[1:]]) == (5.0, [2, 1])
 
 
@@ -446,10 +432,10 @@ def test_a_busy_client_answers_in_order_each_time_from_committed_state() -> None
     client, server = Client("c", 1, 5.0), Server(("c",))
     heard: list[Any] = []
 
-    def round_(r: int) -> Steps[None]:
-        yield from for_each({"c": Go(r, np.array([r], np.float32))}, Up, lambda *_: None, deadline_s=1.0)
+    def round_(r: int) -> fl.Steps[None]:
+        yield from fl.for_each({"c": Go(r, np.array([r], np.float32))}, Up, lambda *_: None, deadline_s=1.0)
         if r == 3:
-            yield from take(Up, lambda name, up: heard.append((up.round, float(up.w[0]), server.now_s)), at_least=3)
+            yield from fl.take(Up, lambda name, up: heard.append((up.round, float(up.w[0]), server.now_s)), at_least=3)
 
     transport = wired(server, client, links=Table())
     for r in (1, 2, 3):

@@ -19,16 +19,9 @@ follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent, and the terms of m liars
-of k are at most min(1, 2 m / k) L of the mean. L is at most the length of an honest update while at most half of all
-lie.
-
-**No leader stays alone.** So the effective number of leaders, by weight (for ``robust`` by weight times length), is at
-least ``FEWEST``. Else weights are replaced, and ``Weights.fallback`` says why: for eq. (6), leaders up to the median
-suspicion get one weight; ``robust`` takes all a_i as 1. If rounding still leaves one leader alone, there is no sum.
-
-**What an energy can't show.** Values far beyond what is honest can make an energy wrap around. The opened mean is then
-longer than the opened lengths allow: ``too_long``.
+docs/detection.md says what liars can do. **No leader stays alone**: the effective number of leaders, by weight (for
+``robust`` by weight times length), is at least ``FEWEST``. Else weights are replaced, and ``Weights.fallback`` says
+why: for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i as 1.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models 
 
 Departures: the right-hand side is the sums, since with the printed means (eq. 8, alg. 2 line 6) the models shrink by
 the size of their clusters (:func:`rebuild_literal`). Where H's condition is above a bound, a ridge around the previous
-models replaces the plain solve: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's default setting (24 >=
-48).
+models replaces the plain solve.
 """
 
 from __future__ import annotations

@@ -9,13 +9,11 @@ learning without sampling or shuffling", ICML 2021 (algorithm 1): noise is that 
 (``dp/tree.py``), so what earlier rounds added is partly taken back. DP-FedAvg is DP-FTRL with trees of one round. With
 ``beta`` the server has momentum; v_t = beta v_(t-1) + s_t over running sums s_t is momentum of their differences.
 
-Sees. server: every client's clipped change, by name. client: the global model.
 The guarantee: neighbours differ in all data of one client, against clients and all others that see only models.
 Whether a client answers is public, and must not depend on its data.
-Decided here: the server refuses a change longer than C. Noise is the server's secret, derived as ``Party.kept`` says.
-Cohorts are fixed: client i takes part in every 1/participation-th round, rounded up. So nobody takes part more
-often than all others, and no amplification by sampling is claimed, which would need a secret sample. A round without
-an answer releases nothing. Models with running statistics (buffers) are refused, for no noise covers these.
+Decided here: the server refuses a change longer than C. Cohorts are fixed: client i takes part in every
+1/participation-th round, rounded up; no amplification by sampling is claimed, which would need a secret sample. Models
+with running statistics (buffers) are refused, for no noise covers these.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.sums import RunningMix
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols import late
 
 
@@ -40,7 +39,7 @@ class Mixing:
     All shares are within [0, 1], so buffers (running statistics) stay within the clients' range.
     """
 
-    def __init__(self, spec: ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
+    def __init__(self, spec: fl.ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = RunningMix(len(weights)), RunningMix(len(weights))
 

@@ -23,26 +23,16 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
-from coterie.dp.ledger import Release
+from coterie.protocols import selecting
 from coterie.protocols.averaging import MOST_SAMPLES
-from coterie.protocols.local_training import told
-from coterie.protocols.selecting import (
-    SCORED,
-    Scored,
-    Selecting,
-    checked_seconds,
-    meet,
-    own_work,
-    round_seconds,
-    selected_round,
-)
+from coterie.protocols.selecting import meet
 from coterie.selection.clusters import cluster_weights, sample_fastest
 
 Counts = NDArray[np.int64]
 
 
 @fl.settings
-class HaccsConfig(Selecting):
+class HaccsConfig(selecting.Selecting):
     """epsilon: of each device's label histogram, for the replacement of one of its samples; inf adds no noise.
 
     rho: from 0 to 1, how much a cluster's latency counts against its loss.  density: ``dbscan``, or ``optics`` without
@@ -98,15 +88,15 @@ class Client(fl.Client):
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
             self.state.counts = private_counts(counts, self.config.epsilon, source)
             self.state.described = msg.round
-        seconds: float = yield fl.Local(round_seconds, own_work(self))
+        seconds: float = yield fl.Local(selecting.round_seconds, selecting.own_work(self))
         return Described(msg.round, self.state.counts, seconds)
 
-    @fl.on(fl.Train, fl.training, answers=Scored)
-    def train(self, msg: fl.Train, src: str) -> fl.Work[Scored]:
+    @fl.on(fl.Train, fl.training, answers=selecting.Scored)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[selecting.Scored]:
         start = self.model(msg)
         fitted: fl.Fitted = yield self.fit(start, msg.round)
         self.state.trained.append(msg.round)
-        return Scored(msg.round, msg.spec, fitted.weights, fitted.samples, fitted.loss)
+        return selecting.Scored(msg.round, msg.spec, fitted.weights, fitted.samples, fitted.loss)
 
 
 class Server(fl.Server):
@@ -135,7 +125,7 @@ class Server(fl.Server):
                 raise fl.PeerError(
                     f"{name}: a histogram of {len(counts)} counts, expected {self.spec.outputs}, 0 or more"
                 )
-            checked_seconds(name, described.seconds)
+            selecting.checked_seconds(name, described.seconds)
             self.state.counts[name] = counts
 
         yield from meet(self, r, Describe, Described, learn)
@@ -168,10 +158,10 @@ class Server(fl.Server):
         for name in chosen:
             state.missed[name] = state.missed.get(name, 0) + 1
 
-        def learn(name: str, update: Scored, loss: float) -> None:
+        def learn(name: str, update: selecting.Scored, loss: float) -> None:
             state.losses[name], state.missed[name] = loss, 0
 
-        notes, seconds = yield from selected_round(self, r, chosen, learn)
+        notes, seconds = yield from selecting.selected_round(self, r, chosen, learn)
         state.seconds.update(seconds)
         sizes = np.bincount(list(state.clusters.values())).tolist() if state.clusters else []
         return {
@@ -189,15 +179,15 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
     return {"membership": fl.membership(federation.common.clients, state.clusters), "histograms": counts}
 
 
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[Release]]()
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
+    epsilon, found = federation.look(federation.hub).config.epsilon, dict[str, Sequence[fl.Release]]()
     for client in federation.of_role("client"):
-        state, releases = client.state, list[Release]()
+        state, releases = client.state, list[fl.Release]()
         if state.counts is not None:
             noise: Mapping[str, Any] = {"mechanism": "laplace", "pure_epsilon": epsilon} if epsilon < inf else {}
-            releases.append(Release("label histogram", sensitivity_l2=sqrt(2), round=state.described, **noise))
+            releases.append(fl.Release("label histogram", sensitivity_l2=sqrt(2), round=state.described, **noise))
         for r in state.trained:
-            releases += told(client.config, client.samples, client.epochs, SCORED, r)
+            releases += fl.told(client.config, client.samples, client.epochs, selecting.SCORED, r)
         found[client.name] = releases
     return found
 

@@ -8,9 +8,8 @@ received; one trained from an old w pulls towards that w. ``fedavg_late``: all c
 late change applies to the current model, so it does not pull back. ``fedprox``: clients minimise f_i(w) + mu/2 |w -
 w_received|^2 (eq. 2 of Li et al.).
 
-``time_weighted`` stands for the time-weighted scheme that PAFed cites as [11] (Miao et al., "Robust asynchronous
-federated learning with time-weighted and stale model aggregation", TDSC 2023). The protocol and who sees what:
-``protocols/late.py``.
+``time_weighted`` stands for PAFed's [11] (Miao et al., "Robust asynchronous federated learning with time-weighted and
+stale model aggregation", TDSC 2023). The protocol: ``protocols/late.py``.
 """
 
 import math

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.aggregation import robust
 from coterie.aggregation.robust import Robust
-from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
 Rule = Callable[[Doubles, int], Robust]
@@ -86,7 +85,7 @@ class Server(fl.Server):
 
 
 def combined(
-    spec: ModelSpec,
+    spec: fl.ModelSpec,
     old: fl.Vector,
     models: fl.Vector,
     rule: Callable[[Doubles], Robust],

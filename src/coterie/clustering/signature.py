@@ -8,8 +8,7 @@ Each client makes two signatures, of two halves of its samples with independent 
 client's is 0 on average, unless they have something in common. The eigenvalues that stand out from those of random
 signs are one fewer than the groups.
 
-Whitened differences of class means are those of Fisher's discriminant (1936). The combination is this project's own;
-its limits: ``docs/systems/fedcaprivacy.md``.
+The combination is this project's own; its limits: ``docs/systems/fedcaprivacy.md``.
 """
 
 from __future__ import annotations

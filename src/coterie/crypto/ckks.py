@@ -18,10 +18,9 @@ in the residue form of Microsoft SEAL (through ``tenseal``).
 **Results are approximate**: ``ckks_parameters`` states errors and room. **Secrecy is not integrity**: anyone can change
 ciphertexts, so sign them.
 
-**A decryption says something of the key.** Its error depends on the secret key: a party that sees a ciphertext and the
-exact numbers that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption
-on approximate numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``).
+**A decryption says something of the key**: a party that sees a ciphertext and the exact numbers that it opens to can
+compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate numbers", EUROCRYPT
+2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_arrays``).
 """
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ plaintext polynomial plus a mask is uniform, and taking the mask off is exact.
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
 party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
 carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients
-together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round and moves a
-value by 3.5e-5 (one standard deviation). That is not the 2^40 of a proof by statistical distance, for which a scale of
-36 bits has no room: m + e stays hidden like the secret of a learning-with-errors sample with this noise, thousands of
-times what the scheme itself builds on. It holds for ciphertexts that the protocol made: a party that has a forged one
-opened and knows its mask reads the key off it, whatever the noise. Under *its own* key an opened vector is encrypted
-without noise, so that errors don't pile up.
+together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round. That is not
+the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
+secret of a learning-with-errors sample with this noise. It holds for ciphertexts that the protocol made: a party that
+has a forged one opened and knows its mask reads the key off it, whatever the noise. Under *its own* key an opened
+vector is encrypted without noise.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ wireless sensor networks", 2005) with sealed keys instead of shared ones. Masks 
 hide perfectly. Security: 128 bits.
 
 Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells how many vectors a sum has,
-unless ``lengthened`` hides it; whoever opens two sums could recognise a key that is in both. At most twice as many pads
-travel as a lane has terms.
+unless ``lengthened`` hides it; whoever opens two sums could recognise a key that is in both.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """One-time pads over CKKS: the sender of a ciphertext does not choose its c_1.
 
-A sender that chooses c_1 of (c_0, c_1) can have K s added to what is opened, and read the key s off it
-(``attacks/key_in_sum.py``). With pads it sends one polynomial for each ciphertext, which only enters c_0:
+A sender that chooses c_1 can read the key off what is opened (``attacks/key_in_sum.py``). With pads it sends one
+polynomial for each ciphertext, which only enters c_0:
 
     y = encode(u) + pad          the sender: ``PadKey(public, key).encrypt(u)``, under 32 bytes that are used once
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). The polynomial a follows from a public seed that
-the key's holder draws for each counterpart. A padded vector has half the bytes of a ciphertext. A sum has the noise of
-one encryption under the secret key, however many vectors it adds up.
-
-**A pad is used once.** Two vectors under one pad differ by their plaintexts. ``protocols/pads.py`` derives a key for
-every sender, round and nonce.
+the key's holder draws for each counterpart. A sum has the noise of one encryption under the secret key. **A pad is used
+once**: ``protocols/pads.py`` derives a key for every sender, round and nonce.
 
 On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
 

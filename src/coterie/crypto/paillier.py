@@ -5,15 +5,13 @@ decryption by the Chinese remainder theorem, and many values a plaintext. Keys h
 (128-bit).
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
-default, is over ten times as fast: the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of
-Paillier's public-key system with applications to electronic voting" (2010). p and q are 3 mod 4 with gcd(p-1, q-1) = 2,
-``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes
-more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of Jacobi
-symbol 1.
+default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
+with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
+of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes more than Paillier's
+problem: that powers of h with such short exponents can't be told from random numbers of Jacobi symbol 1.
 
-**Masks** (FedCAPrivacy, eq. 6 to 10). One mask is added to every client's vector of a round. The party that opens them
-sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8). Sums are
-unmasked later, under another key (eq. 10).
+**Masks** (FedCAPrivacy, eq. 6 to 10). The party that opens vectors under one mask sees integers that are each uniform
+up to 2^-kappa, but whose differences are those of the models (eq. 8).
 
 **Secrecy is not integrity**: sign ciphertexts. A sender that lies about its values is noticed at decryption only if a
 lane leaves the range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes``
@@ -30,19 +28,9 @@ from typing import ClassVar
 
 from numpy.typing import ArrayLike
 
-from coterie.crypto import padded, paillier_arrays, vector, wire
+from coterie.crypto import packing, padded, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.packing import (
-    NOT_OF_MODELS,
-    PARAMETERS,
-    RANDOMNESS,
-    Floats,
-    Integers,
-    Lanes,
-    Layout,
-    Randomness,
-    Words,
-)
+from coterie.crypto.packing import PARAMETERS, RANDOMNESS
 from coterie.crypto.tally import Tally
 from coterie.crypto.vector import Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
@@ -55,8 +43,8 @@ _PAD_S, _WORD_S = 2e-4, 1e-8  # of padded vectors: one pad's key, and a value
 
 def keygen(
     bits: int = 2048,
-    lanes: Lanes | None = None,
-    randomness: Randomness = "short",
+    lanes: packing.Lanes | None = None,
+    randomness: packing.Randomness = "short",
     *,
     emulated: bool = False,
     random_bytes: RandomBytes = os.urandom,
@@ -70,17 +58,17 @@ def keygen(
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
     if randomness not in RANDOMNESS:
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
-    layout, flag = Layout(lanes or Lanes(), bits), RANDOMNESS.index(randomness)
+    layout, flag = packing.Layout(lanes or packing.Lanes(), bits), RANDOMNESS.index(randomness)
     if emulated:
         return SecretKey(padded.Exact.generate(layout, flag, random_bytes))
     return SecretKey(paillier_arrays.Secret.generate(layout, flag))
 
 
 def pads_keygen(
-    lanes: Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
+    lanes: packing.Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
 ) -> SecretKey:
     """A fresh key for padded vectors (``padded``) instead of Paillier's, with the same rules; as ``keygen``."""
-    words = Words(lanes or Lanes())
+    words = packing.Words(lanes or packing.Lanes())
     return SecretKey(padded.Plain.generate(words, 0, random_bytes) if emulated else padded.Secret.generate(words, 0))
 
 
@@ -90,7 +78,7 @@ class BlindedVector(vector.BlindedVector):
 
     key: PublicKey
 
-    def minus(self, other: BlindedVector) -> Integers:
+    def minus(self, other: BlindedVector) -> packing.Integers:
         """``(d,) int64``: the exact difference of the values under two vectors with the same mask.
 
         Raises CiphertextError if the masks differ or a lane is overfilled, and CapacityError if both together have more
@@ -107,7 +95,7 @@ class BlindedVector(vector.BlindedVector):
             raise CapacityError(f"the difference of {terms} doesn't fit lanes made for {lanes.max_terms}")
         values = self.key.arrays.minus(self.array, theirs.array, self.length, self.terms - theirs.terms)
         if not lanes.within(values, self.terms, minus=theirs.terms):
-            raise CiphertextError(NOT_OF_MODELS)
+            raise CiphertextError(packing.NOT_OF_MODELS)
         return values
 
 
@@ -121,7 +109,7 @@ class CipherVector(vector.CipherVector):
         """The vector, on the wire as long as a masked sum of ``count``, so that its own number does not show."""
         return self._made(self.tally, self.key.arrays.lengthened(self.array, count + 1))
 
-    def _plain(self, values: ArrayLike) -> tuple[Integers, int]:
+    def _plain(self, values: ArrayLike) -> tuple[packing.Integers, int]:
         return self.key.layout.lanes.quantise(values), 1
 
 
@@ -144,7 +132,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
         return hashlib.sha256(b"coterie/key/" + named).digest()[:16]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> packing.Layout:
         return self.arrays.space
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
@@ -165,7 +153,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     def nominal_seconds_encrypt(self, length: int) -> float:
         """Nominal seconds of one typical core to encrypt or blind ``length`` values: for virtual time."""
-        if isinstance(self.layout, Words):
+        if isinstance(self.layout, packing.Words):
             return _PAD_S + _WORD_S * length
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
@@ -188,13 +176,13 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return PublicKey(self.arrays.public)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> packing.Layout:
         return self.public.layout
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
         return self.public.encrypt(values)
 
-    def decrypt(self, cipher: CipherVector) -> Floats:
+    def decrypt(self, cipher: CipherVector) -> packing.Floats:
         """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them.
 
         Raises KeyMismatchError for another key's vector, CryptoError if masks are inside, and CiphertextError for what
@@ -202,7 +190,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
         """
         return self.layout.lanes.dequantise(self.decrypt_integers(cipher))
 
-    def decrypt_integers(self, cipher: CipherVector) -> Integers:
+    def decrypt_integers(self, cipher: CipherVector) -> packing.Integers:
         """As ``decrypt``: the ``(d,) int64`` values in steps of ``2^-fraction_bits``."""
         ours = self._openable(cipher, masked=False)
         values = self.arrays.decrypt(ours.array, ours.tally)
@@ -221,7 +209,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return self.public.nominal_seconds_encrypt(length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
-        if isinstance(self.layout, Words):
+        if isinstance(self.layout, packing.Words):
             return self.public.nominal_seconds_encrypt(length)
         bits = self.layout.key_bits
         each = _DECRYPT_MS.get(bits) or _DECRYPT_MS[2048] * (bits / 2048) ** 3

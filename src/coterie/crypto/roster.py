@@ -9,58 +9,54 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto.signing import Field, OpeningKey, SealingKey, SigningKey, VerifyKey
-from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import Signed
-from coterie.protocol.names import LazyMapping, Names
-from coterie.protocol.randomness import Randomness
-from coterie.protocol.setup_info import Common, Entry, Identity, Own, Roster
 
 OPERATOR = "operator"
 _SESSION_BYTES = 16
 _PURPOSE = "roster"
 
-S = TypeVar("S", bound=Signed)
+S = TypeVar("S", bound=fl.Signed)
 
 
-def new_identity(name: str, randomness: Randomness) -> Identity:
+def new_identity(name: str, randomness: fl.Randomness) -> fl.Identity:
     signing = SigningKey.generate(randomness.secrets(name, "signing key").bytes)
     opening = OpeningKey.generate(randomness.secrets(name, "sealing").bytes)
-    return Identity(signing.to_bytes(), opening.to_bytes())
+    return fl.Identity(signing.to_bytes(), opening.to_bytes())
 
 
-def entry(name: str, role: str, identity: Identity) -> Entry:
+def entry(name: str, role: str, identity: fl.Identity) -> fl.Entry:
     signing, opening = SigningKey.load(identity.signing), OpeningKey.load(identity.opening)
-    return Entry(name, role, signing.public.to_bytes(), opening.public.to_bytes())
+    return fl.Entry(name, role, signing.public.to_bytes(), opening.public.to_bytes())
 
 
-def sign_roster(entries: tuple[Entry, ...], operator: SigningKey, session: bytes) -> Roster:
+def sign_roster(entries: tuple[fl.Entry, ...], operator: SigningKey, session: bytes) -> fl.Roster:
     """The roster of these parties, signed. Raises ValueError for a name that stands twice."""
     if len({one.name for one in entries}) < len(entries):
         raise ValueError("a roster names a party twice")
-    roster = Roster(session, entries, operator.public.to_bytes())
+    roster = fl.Roster(session, entries, operator.public.to_bytes())
     return msgspec.structs.replace(roster, signature=operator.sign(_PURPOSE, _body(roster)))
 
 
-def check_roster(roster: Roster, operator: bytes) -> None:
+def check_roster(roster: fl.Roster, operator: bytes) -> None:
     """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys."""
     if roster.operator != operator:
-        raise PeerError("the roster names another operator")
+        raise fl.PeerError("the roster names another operator")
     VerifyKey.load(operator).verify(roster.signature, _PURPOSE, _body(roster))
     if len(roster.by_name) < len(roster.entries):
-        raise PeerError("the roster names a party twice")
+        raise fl.PeerError("the roster names a party twice")
     if not roster.entries or len(roster.session) != _SESSION_BYTES:
-        raise PeerError("the roster names no party, or no session")
+        raise fl.PeerError("the roster names no party, or no session")
     for one in roster.entries:
         VerifyKey.load(one.verify_key)
         SealingKey.load(one.sealing_key).seal(b"", one.name, one.name)
 
 
-def _body(roster: Roster) -> bytes:
+def _body(roster: fl.Roster) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(roster, signature=b""))
 
 
-def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, dict[str, Identity]]:
+def simulated(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.Roster, dict[str, fl.Identity]]:
     """The roster of a simulation, by an operator key made for it and forgotten, and all identities."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
@@ -69,25 +65,25 @@ def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster,
     return sign_roster(entries, operator, session), identities
 
 
-class DerivedRoster(Roster, frozen=True, dict=True):
+class DerivedRoster(fl.Roster, frozen=True, dict=True):
     """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
 
     names: of all parties.  roles: by name.  randomness: emulated. names: of all parties.  roles: by name.  randomness:
     emulated. Nothing is signed.
     """
 
-    names: Names = Names(0)
+    names: fl.Names = fl.Names(0)
     roles: Mapping[str, str] = msgspec.field(default_factory=dict)
-    randomness: Randomness = Randomness(0, True)
+    randomness: fl.Randomness = fl.Randomness(0, True)
 
     @cached_property
-    def identities(self) -> Mapping[str, Identity]:
+    def identities(self) -> Mapping[str, fl.Identity]:
         """SECRET: every party's keys."""
-        return LazyMapping(self.names, lambda name: new_identity(name, self.randomness))
+        return fl.LazyMapping(self.names, lambda name: new_identity(name, self.randomness))
 
     @cached_property
-    def by_name(self) -> Mapping[str, Entry]:
-        return LazyMapping(self.names, lambda name: entry(name, self.roles[name], self.identities[name]))
+    def by_name(self) -> Mapping[str, fl.Entry]:
+        return fl.LazyMapping(self.names, lambda name: entry(name, self.roles[name], self.identities[name]))
 
     @property
     def hub(self) -> str:
@@ -103,7 +99,7 @@ class DerivedRoster(Roster, frozen=True, dict=True):
         return tuple(name for name in self.names.first if self.roles[name] == role)
 
 
-def derived(roles: Mapping[str, str], names: Names, randomness: Randomness) -> DerivedRoster:
+def derived(roles: Mapping[str, str], names: fl.Names, randomness: fl.Randomness) -> DerivedRoster:
     """``simulated`` with entries that are made when asked. Raises TypeError for keys from the operating system."""
     if not randomness.emulated:
         raise TypeError("real keys do not follow from the seed: they are made for all parties at once")
@@ -112,32 +108,32 @@ def derived(roles: Mapping[str, str], names: Names, randomness: Randomness) -> D
     return DerivedRoster(session, (), operator.public.to_bytes(), b"", names, roles, randomness)
 
 
-def signing_key(own: Own) -> SigningKey:
+def signing_key(own: fl.Own) -> SigningKey:
     """SECRET: this party's signing key. Raises CryptoError without an identity."""
     if own.identity is None:
-        raise CryptoError(f"{own.name} has no identity to sign with")
+        raise fl.CryptoError(f"{own.name} has no identity to sign with")
     return SigningKey.load(own.identity.signing)
 
 
-def verify_key(common: Common, name: str) -> VerifyKey:
+def verify_key(common: fl.Common, name: str) -> VerifyKey:
     """What a party's signatures are verified with. Raises PeerError for a stranger."""
     found = common.roster.by_name.get(name)
     if found is None:
-        raise PeerError(f"{name} is not on the roster")
+        raise fl.PeerError(f"{name} is not on the roster")
     return VerifyKey(found.verify_key)
 
 
-def signed(own: Own, msg: S, *bound: Field) -> S:
+def signed(own: fl.Own, msg: S, *bound: Field) -> S:
     """The message with this party's signature. bound: what else is signed, such as the recipient."""
     return msgspec.structs.replace(msg, signature=signing_key(own).sign(*_signed(msg, bound)))
 
 
-def check_signed(common: Common, sender: str, msg: Signed, *bound: Field) -> None:
+def check_signed(common: fl.Common, sender: str, msg: fl.Signed, *bound: Field) -> None:
     """Raises PeerError (a SignatureError) unless ``sender`` has signed the message and ``bound``."""
     verify_key(common, sender).verify(msg.signature, *_signed(msg, bound))
 
 
-def _signed(msg: Signed, bound: tuple[Field, ...]) -> Iterator[Field]:
+def _signed(msg: fl.Signed, bound: tuple[Field, ...]) -> Iterator[Field]:
     yield from (type(msg).__name__.lower(), *bound)
     for name in msg.__struct_fields__:
         value = getattr(msg, name)

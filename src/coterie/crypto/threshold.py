@@ -8,15 +8,15 @@ The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVe
     share = own.share()                                 # n-of-n; t-of-n: own.dealt(), gathered()
     total = key.encrypt(x).scale(3) + key.encrypt(y)    # which ``threshold_opening`` opens
 
-**Flooding.** The error of what CKKS opens depends on the secret key (B. Li and D. Micciancio, EUROCRYPT 2021). So each
-holder adds Gaussian integers to its partial decryption. With ``|e|`` for the length of an opening's error as a vector,
-s = ``SECURITY_BITS`` and Q_D openings, B. Li, D. Micciancio, M. Schultz and J. Sorrell, "Securing approximate
-homomorphic encryption using differential privacy" (CRYPTO 2022), ask for
+**Flooding.** Each holder adds Gaussian integers to its partial decryption, so that all others together can't take them
+off. With ``|e|`` for the length of an opening's error as a vector, s = ``SECURITY_BITS`` and Q_D openings, B. Li, D.
+Micciancio, M. Schultz and J. Sorrell, "Securing approximate homomorphic encryption using differential privacy" (CRYPTO
+2022), ask for
 
     sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
 
-Every holder adds this, so that all others together can't take it off. An opening is one ciphertext: a vector of d
-values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
+An opening is one ciphertext: a vector of d values has ``ceil(d / N)``. Of a scalar only the constant coefficient is
+opened.
 
 **Switching.** A ciphertext is brought to the modulus of ``ParameterSet.opened`` before it is opened. If its scale is
 large enough it is divided by the surplus primes, so that its error becomes small next to that of rounding. Else these
@@ -25,7 +25,7 @@ primes are dropped, which changes nothing.
 **Shares** are elements of the ciphertexts' ring. n-of-n: they add up to the key. t-of-n: they are Shamir's. Which
 holders answer is fixed first: then each one's share times its Lagrange coefficient is an additive share, and nothing
 with noise is multiplied by a large coefficient. To hand the key over, each answering holder shares its additive share
-anew. New shares are independent of the old. Who has kept enough old ones still opens, so holders erase them.
+anew.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ else the last party could choose its part so that the sum is a key of its own. S
 (b', a') are brought to a common a by adding (a' - a) s_i.
 
 Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
-takes another secret and another label. Nothing proves that a part is well-formed. A malformed one makes sums open to
-nonsense; one of round two whose first part was malformed may show something of s_i.
+takes another secret and another label. Nothing proves that a part is well-formed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Joint pads: ciphertexts whose second polynomial no sender chose.
 
-A party that chooses c_1 of a ciphertext and sees what it opens to gets the key (``attacks/key_in_sum``). With joint
-pads c_1 is a polynomial ``a`` that follows from the group, the sender and a nonce (``Pad``), and senders are holders.
+c_1 is a polynomial ``a`` that follows from the group, the sender and a fresh nonce (``Pad``), and senders are holders.
 With s_k for the share of holder k times its Lagrange coefficient, sender j encrypts by
 
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
@@ -15,8 +14,7 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
 
-**Once.** Each pad has a fresh nonce. Noise of a contribution follows from share and pad, and the pad names the
-contributing holders.
+Noise of a contribution follows from share and pad, and the pad names the contributing holders.
 
 **Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
 public seed (``SumRequest``), and each holder computes c_1 itself:
@@ -48,32 +46,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks, residues, twins
+from coterie.crypto import ckks, residues, threshold, threshold_opening, twins
 from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Tally, integer_weight
-from coterie.crypto.threshold import (
-    MOST_HOLDERS,
-    Answered,
-    Group,
-    Share,
-    Switched,
-    Zero,
-    senders_tag,
-    twin_common,
-    twin_public,
-)
+from coterie.crypto.threshold import MOST_HOLDERS
 from coterie.crypto.threshold_halves import Half
-from coterie.crypto.threshold_opening import (
-    Prepared,
-    Request,
-    answer,
-    decoded,
-    divided,
-    flooding,
-    read_answers,
-)
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError
 
 NONCE_BYTES = 16
@@ -101,22 +80,22 @@ class Pad:
     def kind(self) -> tuple[object, ...]:
         return self.length, self.context, self.among
 
-    def digest(self, group: Group) -> bytes:
+    def digest(self, group: threshold.Group) -> bytes:
         """16 bytes that name it."""
-        head = _PAD.pack(self.length, self.nonce, senders_tag(self.among))
+        head = _PAD.pack(self.length, self.nonce, threshold.senders_tag(self.among))
         name = self.sender.encode()
         data = b"".join((group.digest, head, len(name).to_bytes(4, "little"), name, self.context))
         return hashlib.sha256(b"coterie/pad/" + data).digest()[:16]
 
-    def polynomials(self, group: Group) -> Residues:
+    def polynomials(self, group: threshold.Group) -> Residues:
         """a: ``(ciphertexts, limbs, degree)`` that nobody chose."""
         key = hashlib.sha256(b"coterie/pad/polynomials" + self.digest(group)).digest()
         return group.uniform(key, self.shape(group)[0], group.limbs)
 
-    def shape(self, group: Group) -> tuple[int, int, int]:
+    def shape(self, group: threshold.Group) -> tuple[int, int, int]:
         return 1 if group.emulated else group.space.ciphertexts(self.length), group.limbs, group.degree
 
-    def size(self, group: Group) -> tuple[int, int]:
+    def size(self, group: threshold.Group) -> tuple[int, int]:
         numbers, primes = group.share_size
         return group.space.ciphertexts(self.length) * numbers, primes
 
@@ -129,19 +108,19 @@ Addend = Pad | Half
 class Padded:
     """A message under a pad. array: its first polynomials.  words: of an emulated one."""
 
-    group: Group
+    group: threshold.Group
     pad: Pad
     array: Residues
     words: Integers | None
 
     def to_bytes(self) -> bytes:
-        facts = _PAD.pack(self.pad.length, self.pad.nonce, senders_tag(self.pad.among))
+        facts = _PAD.pack(self.pad.length, self.pad.nonce, threshold.senders_tag(self.pad.among))
         real = self.pad.size(self.group)
         return self.group.pack("pad", bytes(16), self.array, facts=facts, words=self.words, real=real)
 
     @classmethod
     def load(
-        cls, group: Group, data: bytes, sender: str, context: bytes, length: int, among: tuple[str, ...] = ()
+        cls, group: threshold.Group, data: bytes, sender: str, context: bytes, length: int, among: tuple[str, ...] = ()
     ) -> Padded:
         """What ``sender`` sent for ``context``. among: as in ``Padding``. Raises DecodeError."""
         _, held = group.opened_header("pad", data)
@@ -149,7 +128,7 @@ class Padded:
             raise DecodeError("a padded vector that doesn't say under which pad")
         stated, nonce, tag = _PAD.unpack_from(held)
         pad = Pad(sender, context, length, nonce, group.answering(among or group.holders))
-        if stated != length or tag != senders_tag(pad.among):
+        if stated != length or tag != threshold.senders_tag(pad.among):
             raise DecodeError(f"a padded vector of {stated} values, or among other holders than was asked for")
         shape, real = pad.shape(group), pad.size(group)
         array, words = group.unpack("pad", data, shape, facts=_PAD.size, length=length, real=real)
@@ -163,9 +142,9 @@ class Padding:
     context: bytes that name the purpose.  among: the holders whose shares make the pads; empty: all.
     """
 
-    group: Group
+    group: threshold.Group
     key: ckks.PublicKey
-    share: Share
+    share: threshold.Share
     me: str
     context: bytes
     among: tuple[str, ...] = ()
@@ -188,7 +167,7 @@ class Padding:
         return Padded(group, pad, group.plus(group.plus(made, numbers), _small(group, pad, urandom(32))), None)
 
 
-def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
+def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
     """A holder's addend that turns another's padded vector into a ciphertext: equal however often it is asked for."""
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
@@ -203,7 +182,7 @@ def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
 class Joining:
     """A padded vector to which contributions are added as they come."""
 
-    def __init__(self, group: Group, padded: Padded) -> None:
+    def __init__(self, group: threshold.Group, padded: Padded) -> None:
         self._group, self._padded, self._total = group, padded, padded.array
         self._missing = {name for name in padded.pad.among if name != padded.pad.sender}
 
@@ -226,7 +205,9 @@ class Joining:
         a = padded.pad.polynomials(group)
         if padded.words is None:
             return ckks.CipherVector(key, tally, np.stack((total, a), axis=1))
-        if (group.times(total, twin_common(group)) != group.times(a, twin_public(group, key))).any():
+        if (
+            group.times(total, threshold.twin_common(group)) != group.times(a, threshold.twin_public(group, key))
+        ).any():
             seed = int.from_bytes(hashlib.sha256(total.tobytes()).digest(), "little")
             return ckks.CipherVector(
                 key, tally, np.random.SFC64(seed).random_raw(padded.pad.length).view(np.int64) >> 1
@@ -234,7 +215,9 @@ class Joining:
         return ckks.CipherVector(key, tally, padded.words)
 
 
-def joint(group: Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]) -> ckks.CipherVector:
+def joint(
+    group: threshold.Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]
+) -> ckks.CipherVector:
     """The ciphertext under the joint key. Raises CryptoError if contributions are missing, DecodeError naming a
     holder.
     """
@@ -248,14 +231,14 @@ def joint(group: Group, key: ckks.PublicKey, padded: Padded, contributions: Mapp
 
 
 def pad_partial(
-    group: Group,
-    share: Share,
+    group: threshold.Group,
+    share: threshold.Share,
     me: str,
     pads: Mapping[str, Pad],
     weights: Mapping[str, int],
-    zero: Zero,
-    answered: Answered,
-) -> tuple[bytes, Answered]:
+    zero: threshold.Zero,
+    answered: threshold.Answered,
+) -> tuple[bytes, threshold.Answered]:
     """A sender's part in opening the weighted sum of ``pads``. Raises PeerError the second time for a pad.
 
     Raises CryptoError for t-of-n groups, for pads not among all holders, and for weights that don't fit.
@@ -270,11 +253,11 @@ def pad_partial(
     if not group.emulated:
         made = divided_alone(group, made, _switched(group))
     deviation = group.flood(request.deviation, scalar=False)
-    return answer(group, made, request, me, tuple(sorted(pads)), zero, deviation), after
+    return threshold_opening.answer(group, made, request, me, tuple(sorted(pads)), zero, deviation), after
 
 
 def padded_sum(
-    group: Group,
+    group: threshold.Group,
     key: ckks.PublicKey,
     padded: Mapping[str, Padded],
     weights: Mapping[str, int],
@@ -292,19 +275,19 @@ def padded_sum(
             words = one.words * weights[name] if words is None else words + one.words * weights[name]
     assert total is not None
     c0 = total if group.emulated else divided_alone(group, total, _switched(group))
-    prepared = Prepared(request, c0, words, group.space.fresh, (request.deviation, 0.0))
-    total, words = read_answers(group, prepared, answers, tuple(sorted(padded)))
-    return decoded(group, total, words, prepared, len(padded))
+    prepared = threshold_opening.Prepared(request, c0, words, group.space.fresh, (request.deviation, 0.0))
+    total, words = threshold_opening.read_answers(group, prepared, answers, tuple(sorted(padded)))
+    return threshold_opening.decoded(group, total, words, prepared, len(padded))
 
 
-def padded_error(group: Group, weights: Mapping[str, int]) -> float:
+def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
     """The stated bound on the error of ``padded_sum``."""
     deviation, terms = _sum_deviation(group, weights), sum(weights.values())
     floods = math.sqrt(len(weights)) * group.flood(deviation, scalar=False)
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
 
 
-def sum_name(group: Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
+def sum_name(group: threshold.Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
     """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
@@ -312,13 +295,13 @@ def sum_name(group: Group, pads: Mapping[str, Addend], weights: Mapping[str, int
     return told.digest()
 
 
-def _sum_deviation(group: Group, weights: Mapping[str, int]) -> float:
+def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
     noise = math.sqrt(_SMALL_VARIANCE * sum(weight * weight for weight in weights.values()))
     rounded = math.sqrt((len(weights) + 1) / 6) if _switched(group).levels else 0.0
     return math.hypot(noise / _switched(group).divisor, rounded)
 
 
-def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> Request:
+def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
     """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joint() ciphertexts")
@@ -334,43 +317,45 @@ def _request(group: Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _PadRequest(Request):
+class _PadRequest(threshold_opening.Request):
     @property
     def shape(self) -> tuple[int, int, int]:
         return 1 if self.group.emulated else self.ciphertexts, self.group.opened_limbs, self.group.degree
 
 
-def _terms(group: Group, weights: Mapping[str, int]) -> int:
+def _terms(group: threshold.Group, weights: Mapping[str, int]) -> int:
     terms, most = sum(map(integer_weight, weights.values())), group.space.max_terms
     if terms > most:
         raise CapacityError(f"weights of {terms} in all are too many: {group.parameters} has room for {most}")
     return terms
 
 
-def _switched(group: Group) -> Switched:
+def _switched(group: threshold.Group) -> threshold.Switched:
     return group.switched(group.space.fresh)
 
 
-def _minus(group: Group, pad: Pad, numbers: Residues) -> Residues:
+def _minus(group: threshold.Group, pad: Pad, numbers: Residues) -> Residues:
     return group.times(pad.polynomials(group), group.minus(np.zeros_like(numbers[None]), numbers[None]))
 
 
-def _weighted(group: Group, array: Residues, weight: int) -> Residues:
+def _weighted(group: threshold.Group, array: Residues, weight: int) -> Residues:
     return residues.multiple(array, weight, group.moduli(array.shape[-2]))
 
 
-def divided_alone(group: Group, polynomials: Residues, switched: Switched, *, at_random: bool = True) -> Residues:
+def divided_alone(
+    group: threshold.Group, polynomials: Residues, switched: threshold.Switched, *, at_random: bool = True
+) -> Residues:
     """``(count, limbs, N)`` divided and rounded as by ``divided``, two at a time."""
     odd = len(polynomials) % 2
     filled = np.concatenate((polynomials, polynomials[:1])) if odd else polynomials
-    pairs = divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)
+    pairs = threshold_opening.divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)
     return np.ascontiguousarray(pairs.reshape(-1, *pairs.shape[2:])[: len(polynomials)])
 
 
 _SMALL_VARIANCE = 10.5  # of residues.binomial, which SEAL draws, too
 
 
-def _small(group: Group, pad: Pad, key: bytes) -> Residues:
+def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
     """Noise of an encryption, from 32 secret bytes."""
     count, limbs, degree = pad.shape(group)
     return group.ring.transformed(residues.binomial((count, degree), lambda _: key), limbs - 1)
@@ -388,7 +373,7 @@ _TERM = struct.Struct("<I32s")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SumRequest(Request):
+class SumRequest(threshold_opening.Request):
     """Of a weighted sum of vectors, or of zero: c_1 follows from the rest, and does not travel.
 
     pads, weights: by sender; none for zero.  seed: 32 bytes.
@@ -401,7 +386,7 @@ class SumRequest(Request):
     @classmethod
     def of(
         cls,
-        group: Group,
+        group: threshold.Group,
         key: ckks.PublicKey,
         pads: Mapping[str, Addend],
         weights: Mapping[str, int],
@@ -440,7 +425,7 @@ class SumRequest(Request):
     @classmethod
     def read(
         cls,
-        group: Group,
+        group: threshold.Group,
         key: ckks.PublicKey,
         data: bytes,
         context: bytes,
@@ -478,14 +463,14 @@ class SumRequest(Request):
 
 
 def sum_dec(
-    group: Group,
+    group: threshold.Group,
     key: ckks.PublicKey,
     total: ckks.CipherVector | None,
     pads: Mapping[str, Addend],
     weights: Mapping[str, int],
     *,
     random_bytes: RandomBytes = urandom,
-) -> Prepared:
+) -> threshold_opening.Prepared:
     """``ServerDec`` of a weighted sum of ciphertexts, ``joint`` or signed; without any, of an encryption of zero.
 
     total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
@@ -504,17 +489,19 @@ def sum_dec(
         arrays: Any = key.arrays
         noise = errors[1] * group.spread(False) / switched.scale / group.space.twin_step
         words = twins.add_noise(words, noise, arrays.key_id, b"server")
-        c0 = group.times(group.uniform(request.seed, 1, group.limbs), twin_public(group, key))
-        return Prepared(request, c0, words, form, errors)
+        c0 = group.times(group.uniform(request.seed, 1, group.limbs), threshold.twin_public(group, key))
+        return threshold_opening.Prepared(request, c0, words, form, errors)
     c0 = _zero(group, key, request.c1.shape[0], request.seed, 0)
     if total is not None:
         c0 = group.plus(c0, np.ascontiguousarray(total.array[:, 0]))
     c0 = divided_alone(group, c0, switched)
-    return Prepared(request, group.plus(c0, flooding(group, c0.shape, errors[1])), None, form, errors)
+    return threshold_opening.Prepared(
+        request, group.plus(c0, threshold_opening.flooding(group, c0.shape, errors[1])), None, form, errors
+    )
 
 
 def _c1(
-    group: Group,
+    group: threshold.Group,
     key: ckks.PublicKey,
     pads: Mapping[str, Addend],
     weights: Mapping[str, int],
@@ -522,14 +509,14 @@ def _c1(
     seed: bytes,
 ) -> Residues:
     if group.emulated:
-        return group.times(group.uniform(seed, 1, group.limbs), twin_common(group))
+        return group.times(group.uniform(seed, 1, group.limbs), threshold.twin_common(group))
     total = _zero(group, key, group.space.ciphertexts(length), seed, 1)
     for name, pad in pads.items():
         total = group.plus(total, _weighted(group, pad.polynomials(group), weights[name]))
     return divided_alone(group, total, _switched(group), at_random=False)
 
 
-def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
+def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
     """u b (half 0) or u a (half 1), ``(count, limbs, N)``: equal for all ciphertexts of a vector."""
     arrays: Any = key.arrays
     u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
@@ -537,7 +524,7 @@ def _zero(group: Group, key: ckks.PublicKey, count: int, seed: bytes, half: int)
     return np.ascontiguousarray(np.broadcast_to(part, (count, *part.shape[1:])))
 
 
-def _monomials(group: Group, seed: bytes) -> Integers:
+def _monomials(group: threshold.Group, seed: bytes) -> Integers:
     words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
     u = np.zeros(group.degree, np.int64)
     for power in (words % np.uint64(2 * group.degree)).tolist():

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.devices.profiles import SERVER, Profile
 from coterie.devices.traces import Traces
-from coterie.protocol.errors import UserError
-from coterie.protocol.party import Cost
-from coterie.protocol.randomness import rng
 from coterie.transport.wire import Links
 
 Law = Callable[[np.random.Generator], int]
@@ -38,7 +36,7 @@ def delay_law(text: str) -> Law:
             return lambda source: int(source.geometric(p))
     except ValueError:
         pass
-    raise UserError(
+    raise fl.UserError(
         f"delay {text!r}: write uniform:A-B for whole rounds 1 <= A <= B <= {_MOST_ROUNDS}, or geometric:P for a "
         f"probability in [{1 / _MOST_ROUNDS:g}, 1]"
     )
@@ -47,7 +45,7 @@ def delay_law(text: str) -> Law:
 def check_share(share: float) -> None:
     """Raises UserError for a share of delayed clients that is none."""
     if not 0 <= share <= 1:
-        raise UserError(f"delta is the share of the clients asked whose answers are late: from 0 to 1, not {share}")
+        raise fl.UserError(f"delta is the share of the clients asked whose answers are late: from 0 to 1, not {share}")
 
 
 class Delays:
@@ -82,7 +80,7 @@ class Delays:
         asked = self._asked(r)
         late = {name: self._due[name] - r for name in asked if self._due.get(name, 0) > r}
         free = [name for name in asked if name not in late]
-        source = rng(self._seed, "network", "delays", r)
+        source = fl.rng(self._seed, "network", "delays", r)
         missing = max(0, round(self._share * len(asked)) - len(late))
         for place in source.choice(len(free), missing, replace=False):
             late[free[place]] = self._law(source)
@@ -115,7 +113,7 @@ class FleetLinks(Links):
         profile = self._of(party)
         return profile.latency_s + size / profile.up_bytes_per_s
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         profile = self._of(party)
         training = cost.flops_per_sample * cost.samples / profile.compute_flops_per_s
         return training + cost.crypto_s / profile.crypto_speed
@@ -133,8 +131,8 @@ class FleetLinks(Links):
         if round == 0 or party not in self.profiles:
             return "ok"
         profile = self.profiles[party]
-        if profile.availability < 1 and rng(self.seed, party, "there", round).random() >= profile.availability:
+        if profile.availability < 1 and fl.rng(self.seed, party, "there", round).random() >= profile.availability:
             return "offline"
-        if profile.dropout and rng(self.seed, party, "drops out", round, request).random() < profile.dropout:
+        if profile.dropout and fl.rng(self.seed, party, "drops out", round, request).random() < profile.dropout:
             return "dropped"
         return "ok"

@@ -4,9 +4,8 @@
     numbers + mechanism.share(parties, secrets)                  one of the parties that make the sum
     change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
 
-The sum is opened under encryption or masks, so that its noise can protect every client in it against all that see only
-the sum. The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all
-data of one client, but not in the number of clients.
+The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all data of one
+client, but not in the number of clients.
 
 Sums are exact, so the proof is about what is opened, and not about real numbers (Agarwal, Kairouz, Liu 2021; the grid
 is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure
@@ -24,12 +23,10 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.protocol.core as fl
 from coterie.dp import skellam
 from coterie.dp.gaussian import clipped
 from coterie.dp.ledger import Release
-from coterie.protocol.errors import UserError
-from coterie.protocol.options import Positive, check_bounds
-from coterie.protocol.randomness import Secrets
 
 SUM = "noisy sum of changes"
 STEPS = 4096
@@ -53,11 +50,11 @@ class Distributed:
 
     clip: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
     length: Annotated[int, msgspec.Meta(ge=1)]
-    noise_multiplier: Positive
+    noise_multiplier: fl.Positive
     missing: Annotated[int, msgspec.Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        check_bounds(self, "{} of a noisy sum")
+        fl.check_bounds(self, "{} of a noisy sum")
 
     @classmethod
     def within(
@@ -92,7 +89,7 @@ class Distributed:
     def variance(self, parties: int) -> float:
         """Of one of so many shares. Raises UserError if none would count, or if it can't be drawn."""
         if not self.missing < parties:
-            raise UserError(
+            raise fl.UserError(
                 f"{parties} parties add noise, and the shares of {self.missing} may be missing: nobody's would count"
             )
         return skellam.possible((self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing))
@@ -111,7 +108,7 @@ class Distributed:
 
     # -- what parties do -----------------------------------------------------------------------------------------------
 
-    def on_grid(self, change: ArrayLike, rotation: bytes, secrets: Secrets) -> Integers:
+    def on_grid(self, change: ArrayLike, rotation: bytes, secrets: fl.Secrets) -> Integers:
         """(p,) the numbers of a client's (p,) change. rotation: public, equal for all terms of a sum.
 
         Raises UserError for NaN and infinity.
@@ -139,7 +136,7 @@ class Distributed:
             and float(values @ values) <= length**2
         )
 
-    def share(self, parties: int, secrets: Secrets) -> Integers:
+    def share(self, parties: int, secrets: fl.Secrets) -> Integers:
         """(p,) one of so many parties' noise."""
         return skellam.draw(self.length, self.variance(parties), secrets)
 

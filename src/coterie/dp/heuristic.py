@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.randomness import Secrets
 
 HEURISTIC = "heuristic, not differential privacy"
 UPLOAD = f"selected parameters with Laplace noise ({HEURISTIC})"
@@ -55,7 +53,7 @@ def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArra
     Raises UserError unless epsilon2 is positive and finite.
     """
     if not 0 < epsilon2 < math.inf:
-        raise UserError(f"epsilon_2 is positive and finite, not {epsilon2}")
+        raise fl.UserError(f"epsilon_2 is positive and finite, not {epsilon2}")
     number = clusters(values, dense)
     k = int(number.max()) + 1
     doubles = np.asarray(values, np.float64)
@@ -66,14 +64,14 @@ def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArra
     return np.asarray(k * 2 * apart[number] / epsilon2)
 
 
-def perturbed(values: NDArray[Any], dense: NDArray[Any], epsilon2: float, secrets: Secrets) -> Vector:
+def perturbed(values: NDArray[Any], dense: NDArray[Any], epsilon2: float, secrets: fl.Secrets) -> fl.Vector:
     """(n,) selected values plus Laplace noise by their density clusters, float32."""
     return (np.asarray(values, np.float64) + scales(values, dense, epsilon2) * laplace(len(values), secrets)).astype(
         np.float32
     )
 
 
-def laplace(count: int, secrets: Secrets) -> NDArray[np.float64]:
+def laplace(count: int, secrets: fl.Secrets) -> NDArray[np.float64]:
     """(count,) independent numbers with density exp(-|x|) / 2."""
     drawn = np.frombuffer(secrets.bytes(8 * count), "<u8")
     uniform = ((drawn >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
@@ -93,7 +91,7 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     from scipy.special import gammainc, gammaincc
 
     if not ratio > 1 or not 0 < delta < 1 or values < 1:
-        raise UserError(
+        raise fl.UserError(
             f"a ratio exceeds 1, delta lies in (0, 1), and there is a value: not {ratio}, {delta}, {values}"
         )
     if math.isinf(ratio):
@@ -135,7 +133,7 @@ def release(selected: int, epsilon1: float, epsilon2: float, round: int = 0) -> 
 def refuse_epsilon(epsilon: float | None) -> None:
     """Raises UserError where a heuristic is asked for an epsilon (None: it was not)."""
     if epsilon is not None:
-        raise UserError(
+        raise fl.UserError(
             f"epsilon={epsilon} with mechanism=paper: that mechanism is a {HEURISTIC}, so it has no epsilon; take "
             "mechanism=standard (mode hardened), or leave epsilon out"
         )
@@ -143,6 +141,6 @@ def refuse_epsilon(epsilon: float | None) -> None:
 
 def _check(values: NDArray[Any], dense: NDArray[Any]) -> None:
     if values.ndim != 1 or not len(values) or values.shape != dense.shape or not np.isfinite(values).all():
-        raise UserError(
+        raise fl.UserError(
             f"noise is added to a row of finite values with their densities, not {values.shape}, {dense.shape}"
         )

@@ -23,13 +23,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.protocol.core as fl
 from coterie.dp.gaussian import clipped, epsilon, noise_multiplier, noised
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import Positive, check_bounds
-from coterie.protocol.randomness import Secrets
 
 UPLOAD = "noisy change of the model"
 SELECTION = "choice of the parameters"
@@ -45,10 +41,10 @@ class Standard:
     """
 
     clip: Annotated[float, msgspec.Meta(gt=0, le=_MOST_NORM)]
-    noise_multiplier: Positive
+    noise_multiplier: fl.Positive
 
     def __post_init__(self) -> None:
-        check_bounds(self, "{} of uploads")
+        fl.check_bounds(self, "{} of uploads")
 
     @classmethod
     def within(cls, clip: float, epsilon: float, delta: float, uploads: int) -> Standard:
@@ -63,7 +59,7 @@ class Standard:
         """2 C: how far the clipped change moves if all of the client's data are replaced."""
         return 2 * self.clip
 
-    def noised(self, change: ArrayLike, secrets: Secrets) -> Vector:
+    def noised(self, change: ArrayLike, secrets: fl.Secrets) -> fl.Vector:
         """(k,) changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C, as float32.
 
         Raises UserError for NaN and infinity.
@@ -100,7 +96,7 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
 
 
 @lru_cache(maxsize=16)
-def eligible(spec: ModelSpec) -> NDArray[np.int64]:
+def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
     """(p,) the places of a model's parameters, ascending, without buffers.
 
     Read-only, and one array for all parties of a process.
@@ -117,7 +113,7 @@ def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, n
         independent of the data, and no index travels. Raises UserError unless 1 <= k <= len(places).
     """
     if not 1 <= k <= len(places):
-        raise UserError(f"{k} of {len(places)} parameters cannot be chosen")
+        raise fl.UserError(f"{k} of {len(places)} parameters cannot be chosen")
     text = b"\x1f".join([b"coterie/index set/1", session.hex().encode(), client.encode(), str(number).encode()])
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     order = np.random.Philox(key=key).random_raw(len(places))

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import coterie.method as fl
 from coterie.privacy.attacks.labels import label_numbers
 from coterie.privacy.audits import Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import check_classes
 from coterie.privacy.plain import model_field, some_rounds
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message, Signed
 from coterie.transport.transcript import Seen, View
 
 MOST_NUMBERS = 1024
@@ -80,7 +79,7 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
     for one in _numbers(every, models, run.label_counts.shape[1]):
         try:
             measured += short_arrays.measure(run, one)
-        except UserError as error:
+        except fl.UserError as error:
             why = str(error)
         else:
             known |= {(one.message, name) for name in one.fields}
@@ -104,7 +103,7 @@ def _sent(run: Recorded) -> tuple[list[SentField], set[Field]]:
                 models.add((kind, name))
             for name in message.__struct_fields__:
                 value = getattr(message, name)
-                if value is None or (name == "signature" and isinstance(message, Signed)):
+                if value is None or (name == "signature" and isinstance(message, fl.Signed)):
                     continue
                 one = found.setdefault((view.role, kind, name), SentField(view.role, kind, (name,)))
                 one.by_round.setdefault(seen.round, {}).setdefault(run.clients.index(seen.src), value)
@@ -159,20 +158,20 @@ def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
             rows = np.stack([np.asarray(value).reshape(-1) for value in of.values()])
             try:
                 found.append(Measured(sent.role, what, label_numbers(rows, counts)))
-            except UserError as error:
+            except fl.UserError as error:
                 why = str(error)
     if not found:
-        raise UserError(why)
+        raise fl.UserError(why)
     return found
 
 
 def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
     """The same run, and the growing set of fields of clients' messages that were read in it."""
     read: set[Field] = set()
-    kinds: dict[type[Message], type[Message]] = {}
+    kinds: dict[type[fl.Message], type[fl.Message]] = {}
     clients = frozenset(run.clients)
 
-    def spied(message: Message) -> Message:
+    def spied(message: fl.Message) -> fl.Message:
         kind = type(message)
         if kind not in kinds:
             kinds[kind] = _spy(kind, read)
@@ -187,14 +186,14 @@ def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
     return replace(run, views=views), read
 
 
-def _spy(kind: type[Message], read: set[Field]) -> type[Message]:
+def _spy(kind: type[fl.Message], read: set[Field]) -> type[fl.Message]:
     fields = frozenset(kind.__struct_fields__)
 
-    def noted(self: Message, name: str) -> Any:
+    def noted(self: fl.Message, name: str) -> Any:
         if name in fields:
             read.add((kind.__name__, name))
         return object.__getattribute__(self, name)
 
     own = {"__getattribute__": noted, "__module__": kind.__module__}
-    spy: type[Message] = types.new_class(kind.__name__, (kind,), {"frozen": True}, lambda names: names.update(own))
+    spy: type[fl.Message] = types.new_class(kind.__name__, (kind,), {"frozen": True}, lambda names: names.update(own))
     return spy

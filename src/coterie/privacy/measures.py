@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.privacy.attacks import labels, sparsity
 from coterie.privacy.audits import Measured, tried
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
 
 Array = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -25,15 +24,15 @@ Doubles = NDArray[np.float64]
 def check_classes(label_counts: Array) -> Array:
     """Label counts (n, classes), if there are classes. Raises UserError."""
     if label_counts.shape[1] < 2:
-        raise UserError("the data have no classes: the task is regression, or there is a single label")
+        raise fl.UserError("the data have no classes: the task is regression, or there is a single label")
     return label_counts
 
 
-def profiles(who: str, steps: Array, label_counts: Array, spec: ModelSpec) -> Iterator[Measured]:
+def profiles(who: str, steps: Array, label_counts: Array, spec: fl.ModelSpec) -> Iterator[Measured]:
     """Label shares and top labels from updates (n, d) of clients with these label counts, (n, classes)."""
     try:
         guess = labels.label_shares(steps, spec)
-    except UserError as error:
+    except fl.UserError as error:
         yield Measured(who, "label shares", None, why=str(error), topic="labels")
         return
     yield from by_estimate(who, guess, label_counts)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.labels import label_shares_by_rows
@@ -19,8 +20,6 @@ from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import alike, by_estimate, profiles
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import ANY, Message
 from coterie.training.evaluate import judge_many
 from coterie.transport.transcript import Seen, View
 
@@ -105,7 +104,7 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
     known = run.federation.common.roster.by_name
     for seen in view.seen:
         by_client = seen.src in run.clients and seen.src != party and seen.message is not None
-        if not by_client or getattr(seen.message, "SRC", ANY) not in (ANY, known[seen.src].role):
+        if not by_client or getattr(seen.message, "SRC", fl.ANY) not in (fl.ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
         weights = _models(seen.message, run.spec.size, len(publics))
         if weights is not None:
@@ -113,13 +112,13 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
             yield _Sent(seen, weights, publics if starts is None else starts)
 
 
-def _models(message: Message | None, size: int, several: int) -> Floats | None:
+def _models(message: fl.Message | None, size: int, several: int) -> Floats | None:
     """The first array of floats in a message that has the size of one model or of all, (k, d)."""
     name = None if message is None else model_field(message, size, several)
     return None if name is None else np.asarray(getattr(message, name)).reshape(-1, size)
 
 
-def model_field(message: Message, size: int, several: int) -> str | None:
+def model_field(message: fl.Message, size: int, several: int) -> str | None:
     """The name of a message's first array of floats with the size of one model, or of this many; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
         values = getattr(message, name)
@@ -183,7 +182,7 @@ def _labels(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 def _check_clients(updates: Updates, least: int) -> None:
     if len(updates.clients) < least:
-        raise UserError(f"it compares clients, and no round has plain updates of {least} or more")
+        raise fl.UserError(f"it compares clients, and no round has plain updates of {least} or more")
 
 
 @attack("plain-row-lengths", _BY, "labels", "tells the same from how far each class's row of the last layer moves")
@@ -253,7 +252,7 @@ def like_samples(
         others = [i for i in others if groups[i] == groups[client]] or others
     x, y = pool[client]
     if not others or not len(x):
-        raise UserError("there is no other client, so that no samples of others tell what chance gives")
+        raise fl.UserError("there is no other client, so that no samples of others tell what chance gives")
     other_x, other_y = (np.concatenate([pool[i][part] for i in others]) for part in (0, 1))
     own: list[int] = []
     draws: list[list[int]] = [[] for _ in range(_DRAWS)]
@@ -268,7 +267,7 @@ def like_samples(
         for draw in draws:
             draw += rng.choice(there, len(mine), replace=False).tolist()
     if not own:
-        raise UserError("the other clients have too few samples of the same classes to tell what chance gives")
+        raise fl.UserError("the other clients have too few samples of the same classes to tell what chance gives")
     return x[own], [other_x[draw] for draw in draws], len(own) / possible
 
 
@@ -285,7 +284,7 @@ def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
         for one in ATTACKS:
             try:
                 found = list(one.measure(run, updates))
-            except UserError as error:
+            except fl.UserError as error:
                 reasons.setdefault(one.name, str(error))
                 continue
             scored = [each._replace(topic=each.topic or one.topic) for each in found if each.result is not None]

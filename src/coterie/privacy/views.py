@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import coterie.method as fl
 from coterie.crypto.keys import secret_key
 from coterie.privacy.audits import Recorded
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import M, unbundle
 from coterie.transport.transcript import View
 
 
-def by_round(view: View, kind: type[M]) -> dict[int, dict[str, M]]:
+def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
     """What a party received of one type: by round and sender, the last of each. Rounds are in order."""
-    found: dict[int, dict[str, M]] = {}
+    found: dict[int, dict[str, fl.M]] = {}
     for seen, message in view.messages(kind):
         found.setdefault(seen.round, {})[seen.src] = message
     return dict(sorted(found.items()))
@@ -66,8 +65,8 @@ def granted(view: View) -> dict[str, bytes]:
         if seen.kind == "Granted" and seen.message is not None:
             message: Any = seen.message
             names = message.names.split("\n")
-            return dict(zip(names, unbundle(message.keys, len(names)), strict=True))
-    raise UserError(f"the view of {view.party} holds no keys: record from the set-up on")
+            return dict(zip(names, fl.unbundle(message.keys, len(names)), strict=True))
+    raise fl.UserError(f"the view of {view.party} holds no keys: record from the set-up on")
 
 
 def held_key(view: View, grant: str) -> Any:
@@ -80,4 +79,4 @@ def check_real(run: Recorded) -> None:
     if run.options["crypto"] != "real":
         config = Path(run.options["out"] or "RUN") / "config.toml"
         again = f"coterie run --config {config} --crypto real --record --out ANOTHER_FOLDER"
-        raise UserError(f"an emulated key has no secret to be stolen: repeat the run with {again}")
+        raise fl.UserError(f"an emulated key has no secret to be stolen: repeat the run with {again}")

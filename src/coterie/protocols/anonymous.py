@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
-from coterie.protocol.effects import Open
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, OfRound, message
-from coterie.protocol.party import Cost, Work, from_hub
-from coterie.protocol.steps import Steps, for_each, post
 
 SERVICE = "service"
 """The grant of the helper's key pair."""
@@ -31,59 +27,59 @@ KeyedParty = Any
 """A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
 
 
-@message(src=ANY, dst=ANY)
-class Relayed(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Relayed(fl.OfRound, frozen=True):
     """One client's vector under the helper's key, at its shuffled position."""
 
     position: int
     cipher: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Forget(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Forget(fl.OfRound, frozen=True):
     """The round is over: keep nothing of it."""
 
 
-@message(src=ANY, dst=ANY)
-class Forgotten(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Forgotten(fl.OfRound, frozen=True):
     pass
 
 
 def relay(
     hub: KeyedParty, r: int, helper: str, names: Sequence[str], cipher: Callable[[str], bytes]
-) -> Steps[list[str]]:
+) -> fl.Steps[list[str]]:
     """The hub: send each client's vector to the helper, in a fresh secret order. Returns the names by position."""
     shuffled = [names[i] for i in hub.secrets("shuffle", r).permutation(len(names))]  # alg. 1, l. 16: pi
     for j, name in enumerate(shuffled):
-        yield from post({helper: Relayed(r, j, cipher(name))})
+        yield from fl.post({helper: Relayed(r, j, cipher(name))})
     return shuffled
 
 
-def forget(hub: KeyedParty, r: int, helper: str) -> Steps[None]:
-    yield from for_each({helper: Forget(r)}, Forgotten, lambda *_: None)
+def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
+    yield from fl.for_each({helper: Forget(r)}, Forgotten, lambda *_: None)
 
 
-def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> Work[Any]:
+def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
     """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
 
     Raises PeerError if it does not come from the hub, for an impossible position, and for another length.
     """
-    from_hub(helper, msg, src)
+    fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
-        raise PeerError(f"position {msg.position} of {len(helper.clients)}")
-    vector = yield Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
+        raise fl.PeerError(f"position {msg.position} of {len(helper.clients)}")
+    vector = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
-        raise PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")
+        raise fl.PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")
     return vector
 
 
-def opening_cost(helper: KeyedParty, length: int) -> Cost:
-    return Cost(crypto_s=helper.keys.own(SERVICE).nominal_seconds_decrypt(length))
+def opening_cost(helper: KeyedParty, length: int) -> fl.Cost:
+    return fl.Cost(crypto_s=helper.keys.own(SERVICE).nominal_seconds_decrypt(length))
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
     """Raises PeerError unless the hub asks."""
-    from_hub(helper, msg, src)
+    fl.from_hub(helper, msg, src)
     return Forgotten(msg.round)
 
 
@@ -102,4 +98,4 @@ def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[
                 continue
         if 2 * len(differences) > len(opened):
             return list(differences), np.stack(list(differences.values()))
-    raise PeerError(f"{len(opened)} vectors could be opened, but no majority of them are models under one mask")
+    raise fl.PeerError(f"{len(opened)} vectors could be opened, but no majority of them are models under one mask")

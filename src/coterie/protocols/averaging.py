@@ -17,34 +17,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
-from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.messages import ANY, Floats, FromTraining, Message, OfRound, message
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.names import LazyMapping
-from coterie.protocol.party import Party, Work, from_hub, initial, initials, never, on
-from coterie.protocol.steps import Answers, Steps, post
-from coterie.protocol.system import Federation
-from coterie.protocols.local_training import (
-    SteppedTraining,
-    ask_all,
-    ask_each,
-    ask_round,
-    asked_in,
-    check_model,
-    fit,
-    is_generator,
-    training_cost,
-)
+from coterie.protocols import local_training
+from coterie.protocols.local_training import fit
 from coterie.training.solvers import MOST_WEIGHT, largest
 
 Sends = Literal["model", "change"]
 
 
 @dataclass(frozen=True)
-class Averaging(SteppedTraining):
+class Averaging(local_training.SteppedTraining):
     """Local training with FedAvg's usual defaults: the mean itself is the next model."""
 
     lr: float = 0.01
@@ -56,19 +40,19 @@ class Averaging(SteppedTraining):
     server_decay: float = 0.0
 
 
-class OfModel(OfRound, frozen=True):
+class OfModel(fl.OfRound, frozen=True):
     """Base of messages with weights of the federation's model. spec: its digest."""
 
     spec: bytes
-    weights: Floats
+    weights: fl.Floats
 
 
-@message(src="server", dst="client")
+@fl.message(src="server", dst="client")
 class Train(OfModel, frozen=True):
     """Train on your data. weights: (d,) the global model, or (k d,) all models, concatenated."""
 
 
-@message(src="client", dst="server", tells=(FromTraining("trained model and number of samples"),))
+@fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
     """The result of one training. round: the round that asked for it.  samples: of this client's training data.
 
@@ -79,12 +63,12 @@ class Update(OfModel, frozen=True):
     samples: int
 
 
-@message(src=ANY, dst=ANY)
-class Last(Message, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Last(fl.Message, frozen=True):
     """The run is over: predict with this model from now on, (d,), or (k d,) as the method says."""
 
     spec: bytes
-    weights: Floats
+    weights: fl.Floats
 
 
 MOST_SAMPLES = 1 << 24
@@ -105,46 +89,46 @@ class Gather:
     weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
     """
 
-    def __init__(self, spec: ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
+    def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
         self.spec, self.models = spec, models
         self.means = [WeightedMean(models * spec.size) for _ in range(means)]
         self._size = largest(weights)
         self._taken: list[tuple[str, float, int]] = []
 
-    def take(self, name: str, update: Any, into: int = 0) -> Vector:
+    def take(self, name: str, update: Any, into: int = 0) -> fl.Vector:
         """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
 
         update: with the fields of ``Update``. Raises PeerError, with the client's name, if it is out of bounds.
         """
         if not 0 <= into < len(self.means):
-            raise PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
+            raise fl.PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.add(name, weights, update.samples, into)
         return weights
 
-    def note(self, name: str, update: Any) -> Vector:
+    def note(self, name: str, update: Any) -> fl.Vector:
         """Check an update and note it, for a method that combines updates itself. Returns its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
 
-    def add(self, name: str, weights: Vector, samples: int, into: int = 0) -> None:
+    def add(self, name: str, weights: fl.Vector, samples: int, into: int = 0) -> None:
         self.means[into].take(weights, samples)
         self.took(name, weights, samples=samples)
 
-    def checked(self, name: str, digest: bytes, values: Vector, samples: int = 1) -> Vector:
+    def checked(self, name: str, digest: bytes, values: fl.Vector, samples: int = 1) -> fl.Vector:
         """A client's values (models d,). Raises PeerError, with its name, if they or its samples are out of bounds."""
         if not 1 <= samples <= MOST_SAMPLES:
-            raise PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
+            raise fl.PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
         try:
-            return check_model(self.spec, digest, values, self.models)
-        except PeerError as error:
-            raise PeerError(f"{name}: {error}") from None
+            return local_training.check_model(self.spec, digest, values, self.models)
+        except fl.PeerError as error:
+            raise fl.PeerError(f"{name}: {error}") from None
 
-    def took(self, name: str, *values: Vector, samples: int = 1) -> None:
+    def took(self, name: str, *values: fl.Vector, samples: int = 1) -> None:
         self._taken.append((name, max(map(largest, values)), samples))
 
-    def moved(self, old: Vector, into: int = 0, step: float = 1.0) -> Vector:
+    def moved(self, old: fl.Vector, into: int = 0, step: float = 1.0) -> fl.Vector:
         """The next model: a step from the old one, of any shape, towards a mean; without an update the old one."""
         if not self.means[into].count:
             return old
@@ -158,7 +142,7 @@ class Gather:
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
-            raise RunError(f"the server's model would get a weight of {most:.2g}; {cause}")
+            raise fl.RunError(f"the server's model would get a weight of {most:.2g}; {cause}")
         return new.astype(np.float32)
 
     def outliers(self) -> dict[str, float]:
@@ -179,7 +163,7 @@ class Gather:
         return {"outliers": found} if (found := self.outliers()) else {}
 
 
-class ModelClient(Party, role="client"):
+class ModelClient(fl.Party, role="client"):
     """A client that is sent models and trains. Between machines it keeps the last model that it was sent.
 
     local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
@@ -189,20 +173,22 @@ class ModelClient(Party, role="client"):
     class State(msgspec.Struct, kw_only=True):
         """last: (k d,) float32 the models that it was sent last, or None in a simulation and before the first."""
 
-        last: Vector | None = None
+        last: fl.Vector | None = None
 
     state: Any
     local: ClassVar[Any] = None
 
     def models(self, msg: Any) -> NDArray[np.float32]:
         """(k, d) the models in a message of the server. Raises PeerError for another shape."""
-        return self.keep(check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(-1, self.spec.size)
+        return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
+            -1, self.spec.size
+        )
 
-    def model(self, msg: Any) -> Vector:
+    def model(self, msg: Any) -> fl.Vector:
         """(d,) the model in a message. Raises PeerError for another shape."""
-        return self.keep(check_model(self.spec, msg.spec, msg.weights))
+        return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights))
 
-    def keep(self, weights: Vector) -> Vector:
+    def keep(self, weights: fl.Vector) -> fl.Vector:
         """Keep these checked models if parties are on separate machines. Returns them."""
         if self.common.deployed:
             self.state.last = weights.reshape(-1)
@@ -214,38 +200,38 @@ class ModelClient(Party, role="client"):
             return self.common.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
 
-    def fit(self, start: Vector, r: int, **more: Any) -> Fit:
-        own = self.local is not None and not is_generator(self.local)
+    def fit(self, start: fl.Vector, r: int, **more: Any) -> fl.Fit:
+        own = self.local is not None and not local_training.is_generator(self.local)
         return fit(self, start, r, self.config.solver_of(self.local) if own else None, **more)
 
-    def trained(self, start: Vector, r: int) -> Work[Fitted]:
-        fitted: Fitted
-        if is_generator(self.local):
+    def trained(self, start: fl.Vector, r: int) -> fl.Work[fl.Fitted]:
+        fitted: fl.Fitted
+        if local_training.is_generator(self.local):
             fitted = yield from self.local(self, start, r)
         else:
             fitted = yield self.fit(start, r)
         return fitted
 
-    @on(Last, when=never)
+    @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
         """Keep the last models. Raises PeerError for another shape or a sender other than the hub."""
-        from_hub(self, msg, src)
+        fl.from_hub(self, msg, src)
         self.models(msg)
 
 
-def own_model(client: ModelClient) -> Vector:
+def own_model(client: ModelClient) -> fl.Vector:
     """(d,) float32, a client's one model, as far as it knows it."""
     return np.asarray(client.last_models()[0])
 
 
 class Client(ModelClient, role="client"):
-    config: SteppedTraining
+    config: local_training.SteppedTraining
     sends: ClassVar[Sends] = "model"
 
-    @on(Train, training_cost, answers=Update)
-    def train(self, msg: Train, src: str) -> Work[Update]:
+    @fl.on(Train, local_training.training_cost, answers=Update)
+    def train(self, msg: Train, src: str) -> fl.Work[Update]:
         start = self.model(msg)
-        fitted: Fitted = yield from self.trained(start, msg.round)
+        fitted: fl.Fitted = yield from self.trained(start, msg.round)
         weights = fitted.weights
         if self.sends == "change":
             weights = with_buffers(self.spec, weights - start, weights)
@@ -256,7 +242,7 @@ class ChangeClient(Client, role="client"):
     sends = "change"
 
 
-class Server(Party, role="server"):
+class Server(fl.Party, role="server"):
     """Holds the global model. Between machines it sends out the last models when the run is over.
 
     rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
@@ -266,14 +252,16 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: float32, (d,) of the global model, or (k, d) of several."""
 
-        weights: Vector = initial
+        weights: fl.Vector = fl.initial
 
     state: Any
     config: Any
     rule: ClassVar[Any] = None
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        notes, _ = yield from self.average(r, asked_in(self.clients, self.config, self.randomness.seed, r), Update)
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
+        notes, _ = yield from self.average(
+            r, local_training.asked_in(self.clients, self.config, self.randomness.seed, r), Update
+        )
         return notes
 
     def train(self, r: int) -> Train:
@@ -283,14 +271,14 @@ class Server(Party, role="server"):
         return Gather(self.spec, self.state.weights, means)
 
     def ask(
-        self, r: int, request: Message, reply: type[Any], fold: Callable[[str, Any], None]
-    ) -> Steps[dict[str, Any]]:
+        self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
+    ) -> fl.Steps[dict[str, Any]]:
         """Ask the clients of round r and fold their answers, which state it."""
-        return (yield from ask_round(self, r, request, reply, fold))
+        return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
         self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
-    ) -> Steps[tuple[dict[str, Any], Answers]]:
+    ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
         reply: a message with the fields of ``Update``.  ``learn(name, answer)`` sees each fitting answer before it
@@ -304,7 +292,7 @@ class Server(Party, role="server"):
             learn(name, update)
             gather.add(name, weights, update.samples)
 
-        answers = yield from ask_each(self, r, names, self.train(r), reply, fold)
+        answers = yield from local_training.ask_each(self, r, names, self.train(r), reply, fold)
         if self.rule is None:
             self.state.weights = gather.moved(old, step=config.server_step(r))
         elif gather.means[0].count:
@@ -314,7 +302,7 @@ class Server(Party, role="server"):
             self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
 
-    def last(self) -> Mapping[str, Vector]:
+    def last(self) -> Mapping[str, fl.Vector]:
         """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""
         return dict.fromkeys(self.clients, self.state.weights)
 
@@ -322,7 +310,7 @@ class Server(Party, role="server"):
     def finishes(self) -> bool:
         return self.common.deployed or type(self).finish is not Server.finish
 
-    def finish(self) -> Steps[None]:
+    def finish(self) -> fl.Steps[None]:
         if not self.finishes:
             return
         made: dict[int, Last] = {}  # one message for all that get the same
@@ -330,24 +318,24 @@ class Server(Party, role="server"):
         for weights in models.values():
             if id(weights) not in made:
                 made[id(weights)] = Last(self.spec.digest, weights.reshape(-1))
-        yield from post({name: made[id(weights)] for name, weights in models.items()})
+        yield from fl.post({name: made[id(weights)] for name, weights in models.items()})
 
 
 class ServerOfGroups(Server, role="server"):
     """Has its own model for each client, by groups that it forms."""
 
-    def model_of(self, name: str) -> Vector:
+    def model_of(self, name: str) -> fl.Vector:
         """(d,) a client's model."""
         raise NotImplementedError
 
-    def last(self) -> Mapping[str, Vector]:
+    def last(self) -> Mapping[str, fl.Vector]:
         return {name: self.model_of(name) for name in self.clients}
 
-    def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> Steps[dict[str, Any]]:
+    def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
         """Returns the round's first notes."""
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
-        own = LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
-        answers = yield from ask_all(self, r, own, Update, fold)
+        asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
+        own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
+        answers = yield from local_training.ask_all(self, r, own, Update, fold)
         return {"participants": len(answers.got), "asked": len(asked)}
 
 
@@ -363,7 +351,7 @@ def members(clients: Sequence[str], groups: Mapping[str, int]) -> dict[int, list
     return found
 
 
-def own_models(federation: Federation) -> Mapping[str, Vector]:
+def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     return dict(federation.look(federation.hub).last())
 
 
@@ -371,4 +359,4 @@ class ServerOfSeveral(Server, role="server"):
     class State(msgspec.Struct):
         """weights: (k, d) of the models."""
 
-        weights: Vector = initials
+        weights: fl.Vector = fl.initials

@@ -22,14 +22,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto.paillier import BlindedVector, CipherVector, SecretKey
 from coterie.crypto.roster import check_signed, signed, signing_key, verify_key
 from coterie.crypto.vector import Mask, sum_ciphers
-from coterie.protocol.effects import Open
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Message, OfRound, Signed, message
-from coterie.protocol.party import Cost, To, Work, from_hub
-from coterie.protocol.steps import Answers, Steps, for_each, spend
 from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.key_centre import Pair
 
@@ -37,8 +33,8 @@ USER = "user"
 """The grant of the users' key pair."""
 
 
-@message(src=ANY, dst=ANY)
-class Convert(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Convert(fl.OfRound, frozen=True):
     """Convert the hub's own masked sum of ``count`` vectors of a cluster to the users' key."""
 
     cluster: int
@@ -46,8 +42,8 @@ class Convert(OfRound, frozen=True):
     cipher: bytes
 
 
-@message(src=ANY, dst=ANY)
-class ClusterSum(Signed, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class ClusterSum(fl.Signed, frozen=True):
     """The masked sum over a cluster under the users' key.
 
     count_signature: over round, cluster and count, for the clients, which never see this cipher.
@@ -59,8 +55,8 @@ class ClusterSum(Signed, frozen=True):
     count_signature: bytes
 
 
-@message(src=ANY, dst=ANY)
-class ClusterModel(Signed, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class ClusterModel(fl.Signed, frozen=True):
     """The unmasked sum over a cluster (eq. 10), under the users' key, and its number of vectors.
 
     count_signature: the helper's, as above.
@@ -72,8 +68,8 @@ class ClusterModel(Signed, frozen=True):
     count_signature: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Received(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Received(fl.OfRound, frozen=True):
     cluster: int
 
 
@@ -85,7 +81,7 @@ class Masked:
     for it.
     """
 
-    request: Message
+    request: fl.Message
     count: int
     mask: Mask
     times: int
@@ -107,7 +103,7 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
     if r != formed.round:
         formed.round, formed.counts = r, {}
     if formed.counts.setdefault(cluster, count) != count:
-        raise PeerError(
+        raise fl.PeerError(
             f"a sum of {count} vectors of cluster {cluster} after one of {formed.counts[cluster]} in the same round: "
             "their difference would show some of them"
         )
@@ -138,7 +134,7 @@ def masked_sum(
 
 def converted(
     hub: KeyedParty, r: int, helper: str, sums: Mapping[int, Masked], kind: type[ClusterModel] = ClusterModel
-) -> Steps[tuple[dict[int, ClusterModel], dict[int, str]]]:
+) -> fl.Steps[tuple[dict[int, ClusterModel], dict[int, str]]]:
     """The hub: have the sums converted to the users' key, and take the masks off.
 
     sums: by cluster.  kind: of the messages for members.  Returns by cluster the signed message for its members, or
@@ -155,36 +151,36 @@ def converted(
         data = cipher.unblind(one.mask, one.times).to_bytes()  # eq. (10) with sums and counts
         done[k] = signed(hub.own, kind(r, k, one.count, data, reply.count_signature))
 
-    yield from spend(
-        Cost(crypto_s=sum(one.work * users.nominal_seconds_encrypt(one.mask.length) for one in sums.values()))
+    yield from fl.spend(
+        fl.Cost(crypto_s=sum(one.work * users.nominal_seconds_encrypt(one.mask.length) for one in sums.values()))
     )
-    answers = yield from for_each({k: To(helper, one.request) for k, one in sums.items()}, ClusterSum, fold)
+    answers = yield from fl.for_each({k: fl.To(helper, one.request) for k, one in sums.items()}, ClusterSum, fold)
     return done, {k: f"{helper}: {why}" for k, why in answers.missing.items()}
 
 
 def distribute(
     models: Mapping[int, ClusterModel], members: Mapping[int, Sequence[str]], deadline_s: float | None = None
-) -> Steps[Answers]:
+) -> fl.Steps[fl.Answers]:
     """The hub: send each cluster's sum to its members. The outcomes are by (cluster, name)."""
-    to_all = {(k, name): To(name, models[k]) for k in sorted(models) for name in members[k]}
-    return (yield from for_each(to_all, Received, lambda *_: None, deadline_s=deadline_s))
+    to_all = {(k, name): fl.To(name, models[k]) for k in sorted(models) for name in members[k]}
+    return (yield from fl.for_each(to_all, Received, lambda *_: None, deadline_s=deadline_s))
 
 
-def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> Work[ClusterSum]:
+def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> fl.Work[ClusterSum]:
     """The helper: a masked sum under its own key, encrypted under the users' key and signed.
 
     Raises PeerError if it does not come from the hub, or is not the sum (length,) that it claims to be.
     """
-    from_hub(helper, msg, src)
-    total = yield Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
+    fl.from_hub(helper, msg, src)
+    total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
     if total.terms != msg.count or total.length != length:
-        raise PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
+        raise fl.PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
     return encrypted(helper, msg.round, msg.cluster, msg.count, total)
 
 
-def conversion_cost(helper: KeyedParty, length: int) -> Cost:
+def conversion_cost(helper: KeyedParty, length: int) -> fl.Cost:
     opening = helper.keys.own(SERVICE).nominal_seconds_decrypt(length)
-    return Cost(crypto_s=opening + helper.keys.public(USER).nominal_seconds_encrypt(length))
+    return fl.Cost(crypto_s=opening + helper.keys.public(USER).nominal_seconds_encrypt(length))
 
 
 def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: BlindedVector) -> ClusterSum:
@@ -195,23 +191,23 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 
 def opened_mean(
     member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
-) -> Work[NDArray[np.float64]]:
+) -> fl.Work[NDArray[np.float64]]:
     """A member: the mean (length,) over the cluster. Verifies both signatures, opens, divides by the count.
 
     Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the
     servers have not signed.
     """
-    from_hub(member, msg, src)
+    fl.from_hub(member, msg, src)
     if msg.count < 1 or msg.round != r:
-        raise PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")
+        raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")
     check_signed(member.common, src, msg)
     key = verify_key(member.common, helper)
     key.verify(msg.count_signature, "cluster count", msg.round, msg.cluster, msg.count)
-    total: Any = yield Open(member.keys.own(USER), msg.cipher)
+    total: Any = yield fl.Open(member.keys.own(USER), msg.cipher)
     if len(total) != length:
-        raise PeerError(f"a cluster model of {len(total)} numbers; expected {length}")
+        raise fl.PeerError(f"a cluster model of {len(total)} numbers; expected {length}")
     return np.asarray(total / msg.count)
 
 
-def receiving_cost(member: KeyedParty, length: int) -> Cost:
-    return Cost(crypto_s=member.keys.own(USER).nominal_seconds_decrypt(length))
+def receiving_cost(member: KeyedParty, length: int) -> fl.Cost:
+    return fl.Cost(crypto_s=member.keys.own(USER).nominal_seconds_decrypt(length))

@@ -5,10 +5,9 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-All ciphertexts are under one public key, whose secret is s_h + s_C. The opener alone opens none of them. A member helps
-with so many scalars a round as its system needs, and with one masked vector: so what the hub and the opener have seen
-of honest rounds opens no single vector, when they put it together. A member can't see what a ciphertext holds. So a hub
-that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
+All ciphertexts are under one public key, whose secret is s_h + s_C. A member helps with so many scalars a round as its
+system needs, and with one masked vector. It can't see what a ciphertext holds: a hub that deviates has any vector
+switched, by calling it a scalar, and opens it with the opener.
 """
 
 from __future__ import annotations
@@ -19,12 +18,9 @@ from typing import Any
 
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto.ckks import SANITISING_BITS, CipherVector
 from coterie.crypto.split_key import CommitteeShare, Partial, split_keygen, switched
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, Cost, When, always, from_hub, on
-from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant
 from coterie.protocols.openings import Stated, on_word, state
 
@@ -34,35 +30,35 @@ MOST_CIPHERS = 1 << 16
 """The most ciphertexts of one request."""
 
 
-@message(src=ANY, dst=ANY)
-class Stand(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Stand(fl.OfRound, frozen=True):
     """Who of the committee can help in this round?"""
 
 
-@message(src=ANY, dst=ANY)
-class Standing(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Standing(fl.OfRound, frozen=True):
     """This member can."""
 
 
-@message(src=ANY, dst=ANY)
-class Switch(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Switch(fl.OfRound, frozen=True):
     """Switch these ciphertexts to the opener's key. number: of the request in its round; it only grows.
 
     among: the places of the members that answer.  count: of ciphertexts.
     """
 
     number: int
-    among: Integers
+    among: fl.Integers
     count: int
-    ciphers: Bundle
+    ciphers: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
-class Turned(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Turned(fl.OfRound, frozen=True):
     """A member's partial of each ciphertext."""
 
     number: int
-    parts: Bundle
+    parts: fl.Bundle
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class SwitchedFor(Stated):
     scalars: int = 0
 
 
-class Seat(Component):
+class Seat(fl.Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
     grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
@@ -116,15 +112,15 @@ class Seat(Component):
     secret: SwitchedFor
 
     def __init__(
-        self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: When = always
+        self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: fl.When = fl.always
     ) -> None:
         super().__init__(when)
         self.grant, self.limits = grant, limits
 
-    @on(Stand, answers=Standing)
+    @fl.on(Stand, answers=Standing)
     def stand(self, msg: Stand, src: str) -> Standing:
         """Raises PeerError for a client that is no member."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         self.share()
         return Standing(msg.round)
 
@@ -132,42 +128,46 @@ class Seat(Component):
         """What was opened."""
         self.secret.openings = secret.openings
 
-    def switch_cost(self, msg: Switch) -> Cost:
-        return Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
+    def switch_cost(self, msg: Switch) -> fl.Cost:
+        return fl.Cost(crypto_s=len(msg.ciphers) / max(1, self.party.keys.public(self.grant).wire_bytes(1)) * 1e-3)
 
-    @on(Switch, switch_cost, answers=Turned)
+    @fl.on(Switch, switch_cost, answers=Turned)
     def switch(self, msg: Switch, src: str) -> Turned:
         """A partial of each ciphertext: scalars, or one masked vector a round. Raises PeerError for anything else."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         (members, needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
-            raise PeerError(f"request {msg.number} of round {msg.round} after {helped.number} of round {helped.round}")
+            raise fl.PeerError(
+                f"request {msg.number} of round {msg.round} after {helped.number} of round {helped.round}"
+            )
         among = [int(place) for place in msg.among]
         there = set(among) <= set(range(1, len(members) + 1)) and share.place in among
         if not there or not len(set(among)) == len(among) == needed:
-            raise PeerError(f"members {among} are not the {needed} that answer, or member {share.place} is not of them")
+            raise fl.PeerError(
+                f"members {among} are not the {needed} that answer, or member {share.place} is not of them"
+            )
         same = helped.round == msg.round
         before, scalars = helped.vector and same, helped.scalars if same else 0
         key, parts, lengths = self.party.keys.public(self.grant), list[bytes](), list[int]()
-        for part in unbundle(msg.ciphers, msg.count):
+        for part in fl.unbundle(msg.ciphers, msg.count):
             cipher = key.from_bytes(part)
             form = cipher.tally.form
             masked = not form.scalar and cipher.blinded == 1
             if masked and before:
-                raise PeerError(f"a second masked vector in round {msg.round}")
+                raise fl.PeerError(f"a second masked vector in round {msg.round}")
             if not (masked or (form.scalar and not cipher.blinded)):
-                raise PeerError(f"asked to help to open a {form} with {cipher.blinded} masks, which would show it")
+                raise fl.PeerError(f"asked to help to open a {form} with {cipher.blinded} masks, which would show it")
             before, scalars = before or masked, scalars + form.scalar
             if scalars > most:
-                raise PeerError(f"{scalars} scalars in round {msg.round}: it helps with {most} at most")
+                raise fl.PeerError(f"{scalars} scalars in round {msg.round}: it helps with {most} at most")
             bits = key.parameters.flood(None if masked else SANITISING_BITS)
             parts.append(share.partial(cipher, among, bits).to_bytes())
             lengths.append(cipher.length)
         by = [members[place - 1] for place in among]
-        for facts in on_word(lengths, unbundle(msg.ciphers, msg.count)):
+        for facts in on_word(lengths, fl.unbundle(msg.ciphers, msg.count)):
             state(self.party, helped, by, key=self.grant, making=0, round=msg.round, fewest=0, **facts)
         helped.round, helped.number, helped.vector, helped.scalars = msg.round, msg.number, before, scalars
-        return Turned(msg.round, msg.number, bundle(parts))
+        return Turned(msg.round, msg.number, fl.bundle(parts))
 
     def share(self) -> CommitteeShare:
         """SECRET."""
@@ -182,7 +182,7 @@ def switch(
     r: int,
     number: int,
     ciphers: Sequence[CipherVector],
-) -> Steps[list[CipherVector]]:
+) -> fl.Steps[list[CipherVector]]:
     """The same ciphertexts under the opener's key, by the first of these members that are there, in their order.
 
     Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
@@ -191,12 +191,12 @@ def switch(
 
     def stands(member: str, msg: Standing) -> None:
         if msg.round != r:
-            raise PeerError(f"{member} answers round {msg.round} in round {r}")
+            raise fl.PeerError(f"{member} answers round {msg.round} in round {r}")
         there.add(member)
 
-    yield from for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
+    yield from fl.for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
     if len(there) < needed:
-        raise NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
+        raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]
     helping = [member for member in members if member in there][:needed]
     places = {member: members.index(member) + 1 for member in helping}
@@ -205,17 +205,17 @@ def switch(
 
     def turned(member: str, msg: Turned) -> None:
         if (msg.round, msg.number) != (r, number):
-            raise PeerError(f"{member} answers request {msg.number} of round {msg.round}")
+            raise fl.PeerError(f"{member} answers request {msg.number} of round {msg.round}")
         found = [
             Partial.from_bytes(key, part, cipher)
-            for part, cipher in zip(unbundle(msg.parts, len(ready)), ready, strict=True)
+            for part, cipher in zip(fl.unbundle(msg.parts, len(ready)), ready, strict=True)
         ]
         for own, one in zip(parts, found, strict=True):
             own.append(one)
 
-    bundled = bundle([cipher.to_bytes() for cipher in ready])
+    bundled = fl.bundle([cipher.to_bytes() for cipher in ready])
     request = Switch(r, number, np.array(sorted(places.values()), np.int64), len(ready), bundled)
-    answers = yield from for_each(dict.fromkeys(places, request), Turned, turned)
+    answers = yield from fl.for_each(dict.fromkeys(places, request), Turned, turned)
     for member, why in answers.missing.items():
-        raise NoAnswerError(f"{member} did not answer Switch: {why}")
+        raise fl.NoAnswerError(f"{member} did not answer Switch: {why}")
     return [switched(cipher, own, opener) for cipher, own in zip(ready, parts, strict=True)]

@@ -18,23 +18,18 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+import coterie.protocol.core as fl
 from coterie.crypto.ckks import EvaluationKey
 from coterie.crypto.keys import evaluation_key, public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
-from coterie.protocol.party import Component, Party, To, from_hub, on
-from coterie.protocol.randomness import Secrets
-from coterie.protocol.setup_info import Common, Own, Roster
-from coterie.protocol.steps import NoAnswerError, Steps, post, take
 
 KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"
 
 
-@message(src=ANY, dst=KEY_CENTRE)
-class Deal(Message, frozen=True):
+@fl.message(src=fl.ANY, dst=KEY_CENTRE)
+class Deal(fl.Message, frozen=True):
     """A request to deal a grant for the ``number``-th time. An empty ``grant``: all grants, for the first time.
 
     holders: the names of the new holders, one a line; empty for the usual ones.
@@ -45,8 +40,8 @@ class Deal(Message, frozen=True):
     holders: str
 
 
-@message(src=KEY_CENTRE, dst=ANY)
-class Granted(Message, frozen=True):
+@fl.message(src=KEY_CENTRE, dst=fl.ANY)
+class Granted(fl.Message, frozen=True):
     """The keys that one party may hold. names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.
 
     signature: over all fields, the recipient and the session.
@@ -55,15 +50,15 @@ class Granted(Message, frozen=True):
     number: int
     grant: str
     names: str
-    keys: Bundle
+    keys: fl.Bundle
     signature: bytes
 
     def __repr__(self) -> str:
         return f"<Granted {self.grant or 'all'}, dealing {self.number}>"
 
 
-@message(src=ANY, dst=ANY)
-class Ready(Message, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Ready(fl.Message, frozen=True):
     """Provided with the keys of this dealing of this grant (empty: of all)."""
 
     number: int
@@ -73,7 +68,7 @@ class Ready(Message, frozen=True):
 ENROLMENT = (Granted, Ready)
 """The messages that a hub takes for enrolment."""
 
-Draw = Callable[[str], Secrets]
+Draw = Callable[[str], fl.Secrets]
 """Secret randomness for one purpose."""
 
 
@@ -102,7 +97,7 @@ class Grant(Protocol):
     name: str
     role: str
 
-    def holders(self, roster: Roster) -> tuple[str, ...]:
+    def holders(self, roster: fl.Roster) -> tuple[str, ...]:
         return tuple(roster.of_role(self.role))
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
@@ -147,7 +142,7 @@ class Seed(Grant):
         return DealtKeys(dict.fromkeys((*holders, *self.also), draw(f"{self.name} seed").bytes(32)))
 
 
-class KeyCentre(Party, role=KEY_CENTRE):
+class KeyCentre(fl.Party, role=KEY_CENTRE):
     """Deals the grants at the hub's request, each number once, and keeps no key."""
 
     class State(msgspec.Struct):
@@ -157,28 +152,28 @@ class KeyCentre(Party, role=KEY_CENTRE):
 
     state: State
 
-    def __init__(self, own: Own, common: Common, grants: Sequence[Grant]) -> None:
+    def __init__(self, own: fl.Own, common: fl.Common, grants: Sequence[Grant]) -> None:
         super().__init__(own, common)
         self.grants = {grant.name: grant for grant in grants}
 
-    @on(Deal, answers=Granted)
-    def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
+    @fl.on(Deal, answers=Granted)
+    def deal(self, msg: Deal, src: str) -> tuple[fl.To, ...]:
         roster = self.common.roster
-        from_hub(self, msg, src)
+        fl.from_hub(self, msg, src)
         if msg.grant and msg.grant not in self.grants:
-            raise PeerError(f"there is no grant {msg.grant!r}")
+            raise fl.PeerError(f"there is no grant {msg.grant!r}")
         wanted = [self.grants[msg.grant]] if msg.grant else list(self.grants.values())
         chosen = tuple(msg.holders.split("\n")) if msg.holders else ()
         if strangers := set(chosen) - roster.by_name.keys():
-            raise PeerError(f"{min(strangers)!r} is not on the roster")
+            raise fl.PeerError(f"{min(strangers)!r} is not on the roster")
         if len(set(chosen)) < len(chosen) or (chosen and not msg.grant):
-            raise PeerError("the holders of one grant, each once, are to be named, or none at all")
+            raise fl.PeerError("the holders of one grant, each once, are to be named, or none at all")
         if chosen and (wrong := set(chosen) - set(roster.of_role(wanted[0].role))):
-            raise PeerError(f"{min(wrong)} may not hold {msg.grant}: it is for a {wanted[0].role}")
+            raise fl.PeerError(f"{min(wrong)} may not hold {msg.grant}: it is for a {wanted[0].role}")
         items: dict[str, dict[str, bytes]] = {name: {} for name in roster.by_name if name != self.name}
         for grant in wanted:
             if msg.number != self.state.dealt.get(grant.name, 0) + 1:
-                raise PeerError(f"dealing {msg.number} of {grant.name} after {self.state.dealt.get(grant.name, 0)}")
+                raise fl.PeerError(f"dealing {msg.number} of {grant.name} after {self.state.dealt.get(grant.name, 0)}")
             self.state.dealt[grant.name] = msg.number
             draw = partial(self.secrets, round=msg.number - 1)
             dealt = grant.deal(chosen or grant.holders(roster), draw, emulated=self.common.emulated)
@@ -189,14 +184,14 @@ class KeyCentre(Party, role=KEY_CENTRE):
                 own |= {f"public {grant.name} {owner}".strip(): key for owner, key in public.items()}
                 if name in dealt.secret:
                     own[f"secret {grant.name}"] = dealt.secret[name]
-        return tuple(To(name, self._granted(msg, name, own)) for name, own in items.items())
+        return tuple(fl.To(name, self._granted(msg, name, own)) for name, own in items.items())
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
-        bare = Granted(msg.number, msg.grant, "\n".join(own), bundle(list(own.values())), b"")
+        bare = Granted(msg.number, msg.grant, "\n".join(own), fl.bundle(list(own.values())), b"")
         return replace(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
 
 
-def _signed(common: Common, recipient: str, msg: Granted) -> tuple[Field, ...]:
+def _signed(common: fl.Common, recipient: str, msg: Granted) -> tuple[Field, ...]:
     return "granted", common.roster.session, recipient, msg.number, msg.grant, msg.names, msg.keys
 
 
@@ -215,14 +210,14 @@ class KeyStore(msgspec.Struct):
         return f"<KeyStore secret {sorted(self.secret)} public {sorted(self.public)}>"
 
 
-class OfGrants(Component):
+class OfGrants(fl.Component):
     """A component that stores some of its party's granted keys."""
 
     def granted(self, msg: Granted) -> None:
         """A verified message was stored. Raises PeerError if something in it is unusable."""
 
 
-class Keys(Component, Generic[PK, SK]):
+class Keys(fl.Component, Generic[PK, SK]):
     """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub.
 
     If there is a key centre, the hub has them dealt before round 1. All other parties have ``HeldKeys``.
@@ -230,12 +225,12 @@ class Keys(Component, Generic[PK, SK]):
 
     Secret = KeyStore
     secret: KeyStore
-    takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
+    takes: ClassVar[tuple[type[fl.Message], ...]] = ENROLMENT
 
     def __init__(self, public: type[PK], secret: type[SK]) -> None:
         self.kinds = public, secret
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         if KEY_CENTRE in self.party.common.roster.by_name:
             yield from _dealt(self, Deal(1, "", ""))
 
@@ -246,11 +241,11 @@ class Keys(Component, Generic[PK, SK]):
         keys = self.secret
         before = [keys.dealt.get(msg.grant, 0), keys.dealt.get("", 0)] if msg.grant else keys.dealt.values()
         if msg.number <= (last := max(before, default=0)):
-            raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
+            raise fl.PeerError(f"dealing {msg.number} after {last}: already provided with keys")
         names = msg.names.split("\n") if msg.names else []
-        items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
+        items = dict(zip(names, fl.unbundle(msg.keys, len(names)), strict=True))
         if any(not name.startswith(("secret ", "public ")) for name in names):
-            raise PeerError("a granted key is neither secret nor public")
+            raise fl.PeerError("a granted key is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
             self.forget_public(msg.grant)
@@ -283,33 +278,33 @@ class Keys(Component, Generic[PK, SK]):
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
         if not isinstance(key, kind) or key.emulated != self.party.common.emulated:
-            raise PeerError(f"{self.party.name} was granted {key!r} as {name}, which is no key for this federation")
+            raise fl.PeerError(f"{self.party.name} was granted {key!r} as {name}, which is no key for this federation")
         return key
 
     def _one(self, keys: Mapping[str, bytes], name: str) -> bytes:
         if name not in keys:
-            raise PeerError(f"not provided with keys yet: {self.party.name} has no {name}")
+            raise fl.PeerError(f"not provided with keys yet: {self.party.name} has no {name}")
         return keys[name]
 
 
 class HeldKeys(Keys[PK, SK]):
     takes = ()
 
-    @on(Granted, answers=Ready)
-    def keep(self, msg: Granted, src: str) -> To:
+    @fl.on(Granted, answers=Ready)
+    def keep(self, msg: Granted, src: str) -> fl.To:
         """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.store(msg)
-        return To(self.party.common.roster.hub, Ready(msg.number, msg.grant))
+        return fl.To(self.party.common.roster.hub, Ready(msg.number, msg.grant))
 
 
-def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> Steps[None]:
+def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> fl.Steps[None]:
     """Request one grant anew for these parties, and wait until all have their part of it."""
     dealt = hub.keys.secret.dealt
     number = max(dealt.get(grant, 0), dealt.get("", 0)) + 1
     yield from _dealt(hub.keys, Deal(number, grant, "\n".join(holders)))
 
 
-def _dealt(keys: Keys[Any, Any], deal: Deal) -> Steps[None]:
+def _dealt(keys: Keys[Any, Any], deal: Deal) -> fl.Steps[None]:
     """Wait until all others are ready, or a quorum of the clients if no more come.
 
     Raises NoAnswerError, with the names, for too few clients or a missing server.
@@ -319,19 +314,19 @@ def _dealt(keys: Keys[Any, Any], deal: Deal) -> Steps[None]:
 
     def greet(name: str, msg: Ready) -> None:
         if name in ready or name not in others or (msg.number, msg.grant) != (deal.number, deal.grant):
-            raise PeerError(f"{name} is ready for dealing {msg.number}, or has been before")
+            raise fl.PeerError(f"{name} is ready for dealing {msg.number}, or has been before")
         ready.add(name)
 
-    yield from post({KEY_CENTRE: deal})
-    yield from take(Granted, lambda name, msg: keys.store(msg), at_least=1)
+    yield from fl.post({KEY_CENTRE: deal})
+    yield from fl.take(Granted, lambda name, msg: keys.store(msg), at_least=1)
     if not others:
         return
     try:
-        yield from take(Ready, greet, at_least=len(others))
-    except NoAnswerError as error:
+        yield from fl.take(Ready, greet, at_least=len(others))
+    except fl.NoAnswerError as error:
         missing, clients = sorted(others - ready), frozenset(common.clients)
         if not clients.issuperset(missing) or len(ready & clients) < (common.quorum or len(clients)):
             needed = f"{common.quorum} clients" if common.quorum else "all clients"
-            raise NoAnswerError(
+            raise fl.NoAnswerError(
                 f"{error}: {needed} and all servers must have keys; {', '.join(missing)} have none"
             ) from None

@@ -17,14 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import Sum
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import M, Message
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party, initial
-from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
+from coterie.protocol.steps import take
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Sends, Train, Update
 from coterie.protocols.local_training import SteppedTraining, asked_in
@@ -42,13 +38,13 @@ class LateTraining(SteppedTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_staleness < 0:
-            raise UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
+            raise fl.UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
 
 
 class Aggregate(Protocol):
     """The updates of one round, folded one at a time: in time first, then late."""
 
-    def take(self, values: Vector, staleness: int, samples: int) -> None:
+    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
         """One update (d,) that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
@@ -63,8 +59,8 @@ class Mean:
     Buffers (running statistics) get a mean of their own (``aggregation/buffers.py``).
     """
 
-    spec: ModelSpec
-    weights: Vector
+    spec: fl.ModelSpec
+    weights: fl.Vector
     step: float
     _: KW_ONLY
     of: Sends
@@ -74,7 +70,7 @@ class Mean:
     def __post_init__(self) -> None:
         self._sum, self._total = Sum(len(self.weights)), 0.0
 
-    def take(self, values: Vector, staleness: int, samples: int) -> None:
+    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
         weight = self.weight(staleness, samples)
         self._sum.take(values, weight)
         self._total += weight
@@ -93,7 +89,7 @@ class Gathering:
     used: how many updates of each lateness were used; the server counts them.
     """
 
-    def __init__(self, server: Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
+    def __init__(self, server: fl.Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
         self.config, self.r, self.owed, self.oldest = server.config, r, owed, oldest
         self._chosen = asked_in(server.clients, server.config, server.randomness.seed, r)
         self.asked = self._able(self._chosen)
@@ -116,14 +112,16 @@ class Gathering:
         """
         rounds = self.owed.get(name, ())
         if round not in rounds:
-            raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
+            raise fl.PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
         self.owed[name] = tuple(other for other in rounds if other != round)
         if self.r - round <= self.oldest:
             return self.r - round
         self._notes["too_old"] += 1
         return None
 
-    def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
+    def gather(
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
+    ) -> fl.Steps[fl.Answers]:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
         With no client to ask, the round waits for the first answer to an earlier round, or the deadline. With a
@@ -133,9 +131,9 @@ class Gathering:
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
         for name in requests:
             owed[name] = (*owed.get(name, ()), self.r)
-        answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+        answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
         if deadline_s is not None:
-            for name in (name for name, why in answers.missing.items() if why != LATE):
+            for name in (name for name, why in answers.missing.items() if why != fl.LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)
         yield from take(reply, fold) if requests else take(reply, fold, at_least=1, until_s=deadline_s)
         return answers
@@ -152,7 +150,7 @@ class LateServer(averaging.Server, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model.  owed: by client, the rounds not answered yet."""
 
-        weights: Vector = initial
+        weights: fl.Vector = fl.initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     state: State
@@ -161,7 +159,7 @@ class LateServer(averaging.Server, role="server"):
     def aggregate(self, step: float) -> Aggregate:
         raise NotImplementedError
 
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         step, weights = self.config.server_step(r), self.state.weights
         aggregate, gather = self.aggregate(step), self.gather(means=0)
         oldest = self.config.max_staleness if isinstance(self.config, LateTraining) else 0

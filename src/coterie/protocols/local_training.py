@@ -11,27 +11,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 from msgspec import Meta
 
+import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
-from coterie.protocol.effects import Evaluate, Evaluated, Fit, Vector
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import FromTraining, M, Message
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
-from coterie.protocol.options import AtLeastOne, NotNegative, Positive, check_bounds
-from coterie.protocol.party import Cost, Party, Work
-from coterie.protocol.randomness import rng
-from coterie.protocol.steps import Answers, Steps, for_each
-from coterie.training.solvers import (
-    LEAST_SECRET,
-    MOST_WEIGHT,
-    Objective,
-    OwnLoss,
-    Proximal,
-    Sgd,
-    is_private,
-    largest,
-    sampling,
-)
+from coterie.training import solvers
+from coterie.training.solvers import MOST_WEIGHT
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -40,21 +24,21 @@ def at_least(config: Any, **least: int) -> None:
     """Raises UserError for the first setting below its least value."""
     for name, value in least.items():
         if getattr(config, name) < value:
-            raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
+            raise fl.UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
 
 
 def within(config: Any, low: float, high: float, *names: str) -> None:
     """Raises UserError for the first setting outside [low, high)."""
     for name in names:
         if not low <= getattr(config, name) < high:
-            raise UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
+            raise fl.UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
 
 
 def positive(config: Any, *names: str) -> None:
     """Raises UserError for the first setting that is not positive and finite."""
     for name in names:
         if not 0 < getattr(config, name) < inf:
-            raise UserError(f"{name} must be positive and finite, not {getattr(config, name)}")
+            raise fl.UserError(f"{name} must be positive and finite, not {getattr(config, name)}")
 
 
 def check_choices(config: Any) -> None:
@@ -64,7 +48,7 @@ def check_choices(config: Any) -> None:
         words = get_args(kind) if is_literal else [w for part in get_args(kind) for w in get_args(part)]
         if words and value not in words and (is_literal or isinstance(value, str)):
             known = f"{'' if is_literal else 'a number or '}one of {', '.join(map(str, words))}"
-            raise UserError(f"{name} must be {known}, not {value!r}")
+            raise fl.UserError(f"{name} must be {known}, not {value!r}")
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
@@ -75,14 +59,14 @@ def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
     for name, condition, holds in unused:
         value = getattr(config, name)
         if holds and value != getattr(type(config), name):
-            raise UserError(f"{name}={value} has no effect with {condition}: leave it out, or change that")
+            raise fl.UserError(f"{name}={value} has no effect with {condition}: leave it out, or change that")
 
 
 def insist(config: Any, fixed: Mapping[str, Any], where: str) -> None:
     """Raises UserError for the first setting that differs from what ``where`` (a mode) fixes."""
     for name, value in fixed.items():
         if getattr(config, name) != value:
-            raise UserError(f"{name}={getattr(config, name)} is not for {where}: there it is {value}; leave it out")
+            raise fl.UserError(f"{name}={getattr(config, name)} is not for {where}: there it is {value}; leave it out")
 
 
 @dataclass(frozen=True)
@@ -117,31 +101,31 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_bounds(self)
+        fl.check_bounds(self)
         refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         refuse_unused(self, (("sample_clip", "sample_noise=None", self.sample_noise is None),))
         self.solver()
         if self.sample_noise is not None and self.pretraining() is not None:
-            raise UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
+            raise fl.UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
 
-    def solver(self) -> Sgd:
-        return self.solver_of(Sgd)
+    def solver(self) -> solvers.Sgd:
+        return self.solver_of(solvers.Sgd)
 
-    def solver_of(self, local: type[Sgd] | OwnLoss) -> Sgd:
+    def solver_of(self, local: type[solvers.Sgd] | solvers.OwnLoss) -> solvers.Sgd:
         """A local solver with these settings. Raises UserError for settings that it refuses.
 
         local: its class, whose other fields are settings, too; or a loss that SGD minimises, with these settings as its
         last argument.
         """
         if isinstance(local, type):
-            solver: Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
-            if self.sample_noise is not None and not is_private(solver):
-                raise UserError(f"{local.__name__} has no field sample_noise: leave the setting out")
+            solver: solvers.Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
+            if self.sample_noise is not None and not solvers.is_private(solver):
+                raise fl.UserError(f"{local.__name__} has no field sample_noise: leave the setting out")
             return solver
-        plain = {one.name: getattr(self, one.name) for one in fields(Sgd)}
-        return Objective(**plain, loss=local, settings=self)
+        plain = {one.name: getattr(self, one.name) for one in fields(solvers.Sgd)}
+        return solvers.Objective(**plain, loss=local, settings=self)
 
-    def objective(self, loss: OwnLoss) -> Sgd:
+    def objective(self, loss: solvers.OwnLoss) -> solvers.Sgd:
         return self.solver_of(loss)
 
     @property
@@ -159,7 +143,7 @@ class LocalTraining:
         """The server's step towards the mean in round r = 1, 2, ..."""
         return 1.0
 
-    def pretraining(self) -> tuple[Sgd, int] | None:
+    def pretraining(self) -> tuple[solvers.Sgd, int] | None:
         """Solver and epochs of a pre-training of the first models, outside any budget; or None."""
         return None
 
@@ -187,8 +171,8 @@ class SteppedTraining(LocalTraining):
     max_epochs: int = 10
     slowest: float = 1.0
     participation: float = 0.5
-    server_lr: Positive = 0.8
-    server_decay: NotNegative = 0.05
+    server_lr: fl.Positive = 0.8
+    server_decay: fl.NotNegative = 0.05
 
     def server_step(self, r: int) -> float:
         return self.server_lr / (1 + self.server_decay * (r - 1))
@@ -200,8 +184,8 @@ class ProximalTraining(SteppedTraining):
 
     mu: float = 0.01
 
-    def solver(self) -> Sgd:
-        return self.solver_of(Proximal)
+    def solver(self) -> solvers.Sgd:
+        return self.solver_of(solvers.Proximal)
 
 
 @dataclass(frozen=True)
@@ -214,9 +198,9 @@ class ClusterModels(LocalTraining):
     pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
     """
 
-    clusters: AtLeastOne = 5
+    clusters: fl.AtLeastOne = 5
     start: Literal["random", "pretrained"] = "random"
-    pretrain_epochs: AtLeastOne = 1
+    pretrain_epochs: fl.AtLeastOne = 1
     pretrain_batch: Annotated[int, Meta(ge=0)] = 50
 
     def __post_init__(self) -> None:
@@ -233,17 +217,17 @@ class ClusterModels(LocalTraining):
     def models(self) -> int:
         return self.clusters
 
-    def pretraining(self) -> tuple[Sgd, int] | None:
+    def pretraining(self) -> tuple[solvers.Sgd, int] | None:
         if self.start == "random":
             return None
-        return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
+        return solvers.Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
 
     def epochs(name: str) -> int:
-        d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
+        d = fl.rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
         return max(1, round(d * config.max_epochs))
 
     return each(clients, epochs)
@@ -265,7 +249,7 @@ def sample_clients(clients: Sequence[str], participation: float, seed: int, r: i
     if participation >= 1.0:
         return clients
     count = sample_size(len(clients), participation)
-    chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
+    chosen = fl.rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 
 
@@ -277,28 +261,33 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
 
 
 def ask_each(
-    server: Party, r: int, names: Iterable[str], request: Message, reply: type[M], fold: Callable[[str, M], None]
-) -> Steps[Answers]:
+    server: fl.Party,
+    r: int,
+    names: Iterable[str],
+    request: fl.Message,
+    reply: type[fl.M],
+    fold: Callable[[str, fl.M], None],
+) -> fl.Steps[fl.Answers]:
     """Ask these clients within the settings' deadline, and fold their answers, which state round r."""
     return (yield from ask_all(server, r, dict.fromkeys(names, request), reply, fold))
 
 
 def ask_all(
-    server: Party, r: int, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]
-) -> Steps[Answers]:
+    server: fl.Party, r: int, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
+) -> fl.Steps[fl.Answers]:
     """As ``ask_each``, with one request per client."""
 
-    def checked(name: str, answer: M) -> None:
+    def checked(name: str, answer: fl.M) -> None:
         if (stated := getattr(answer, "round", None)) != r:
-            raise PeerError(f"{name}: an answer for round {stated} in round {r}")
+            raise fl.PeerError(f"{name}: an answer for round {stated} in round {r}")
         fold(name, answer)
 
-    return (yield from for_each(requests, reply, checked, deadline_s=server.config.deadline_s))
+    return (yield from fl.for_each(requests, reply, checked, deadline_s=server.config.deadline_s))
 
 
 def ask_round(
-    server: Party, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]
-) -> Steps[dict[str, Any]]:
+    server: fl.Party, r: int, request: fl.Message, reply: type[fl.M], fold: Callable[[str, fl.M], None]
+) -> fl.Steps[dict[str, Any]]:
     """Ask the clients of round r and fold their answers. Returns the round's first notes."""
     asked = asked_in(server.clients, server.config, server.randomness.seed, r)
     answers = yield from ask_each(server, r, asked, request, reply, fold)
@@ -310,17 +299,19 @@ def is_generator(local: Any) -> bool:
     return inspect.isgeneratorfunction(local)
 
 
-def batch_seed(party: Party, r: int) -> int:
+def batch_seed(party: fl.Party, r: int) -> int:
     """The seed of a client's batch order in round r."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
-def fit(client: Party, start: Vector, r: int, solver: Sgd | None = None, **more: Any) -> Fit:
+def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None = None, **more: Any) -> fl.Fit:
     """The effect of a client's training in round r. more: further fields of ``Fit``."""
     given = {"solver": solver or client.config.solver(), "epochs": client.epochs, "seed": batch_seed(client, r), **more}
-    if is_private(given["solver"]):
-        given["secret"] = client.kept("training", b"", r).bytes(LEAST_SECRET)  # the engine mixes in what is trained on
-    return Fit(start, **given)
+    if solvers.is_private(given["solver"]):
+        given["secret"] = client.kept("training", b"", r).bytes(
+            solvers.LEAST_SECRET
+        )  # the engine mixes in what is trained on
+    return fl.Fit(start, **given)
 
 
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
@@ -331,9 +322,9 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
     """
     if getattr(config, "sample_noise", None) is None:
         return [Release(str(what), round=r) for what in words]
-    trained = [what for what in words if isinstance(what, FromTraining)][:1]
-    batches = sampling(samples, config.batch_size, epochs)
-    others = [Release(what, round=r) for what in words if not isinstance(what, FromTraining)]
+    trained = [what for what in words if isinstance(what, fl.FromTraining)][:1]
+    batches = solvers.sampling(samples, config.batch_size, epochs)
+    others = [Release(what, round=r) for what in words if not isinstance(what, fl.FromTraining)]
     sensitivity = 2 * config.sample_clip / batches.size  # of a step's mean gradient
     return others + [
         Release(
@@ -350,32 +341,34 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
     ]
 
 
-def training_cost(client: Party, msg: Message) -> Cost:
+def training_cost(client: fl.Party, msg: fl.Message) -> fl.Cost:
     """The cost of training the whole model on the client's samples, once per epoch."""
-    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
+    return fl.Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
-def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
+def check_model(spec: fl.ModelSpec, digest: bytes, weights: fl.Vector, models: int = 1) -> fl.Vector:
     """These weights (models d,) of another party. Raises PeerError unless they fit a model of this shape.
 
     No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
-        raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")
-    if not (beyond := largest(weights)) <= MOST_WEIGHT:
-        raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
+        raise fl.PeerError(
+            f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours"
+        )
+    if not (beyond := solvers.largest(weights)) <= MOST_WEIGHT:
+        raise fl.PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     variances = weights.reshape(models, spec.size)[:, spec.variances]
     if variances.size and (least := float(variances.min())) < 0:
-        raise PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
+        raise fl.PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
     return weights
 
 
-def best_model(models: Iterable[Vector]) -> Work[int]:
+def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
     """The model with the lowest loss on the party's training data (MingledPie eq. 2), the first on ties. NaN is the
     worst.
     """
     losses = []
     for weights in models:
-        seen: Evaluated = yield Evaluate(weights, "train")
+        seen: fl.Evaluated = yield fl.Evaluate(weights, "train")
         losses.append(seen.loss)
     return int(np.argmin([np.inf if np.isnan(loss) else loss for loss in losses]))

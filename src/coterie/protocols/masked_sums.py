@@ -17,12 +17,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto.paillier import CipherVector
-from coterie.protocol.effects import Encrypt
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, OfRound, message
-from coterie.protocol.party import Work, from_hub
-from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.cluster_sums import ClusterModel, Received, converted, distribute, masked_sum, opened_mean
 
@@ -31,20 +27,20 @@ FEWEST = 3
 Floats = NDArray[np.float64]
 
 
-@message(src=ANY, dst=ANY)
-class AskForTerm(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskForTerm(fl.OfRound, frozen=True):
     number: int
 
 
-@message(src=ANY, dst=ANY)
-class Term(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Term(fl.OfRound, frozen=True):
     """One client's vector under the helper's key."""
 
     number: int
     cipher: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Total(ClusterModel, frozen=True):
     """The sum over all clients that sent a term. cluster: the number of the sum.  count: its terms."""
 
@@ -57,7 +53,7 @@ def summed(
     names: Sequence[str],
     length: int,
     deadline_s: float | None = None,
-) -> Steps[Total]:
+) -> fl.Steps[Total]:
     """The hub: ask these clients for their terms (length,) and add them up, for ``tell``.
 
     Raises NoAnswerError (a RunError) if fewer than ``FEWEST`` give one, or if the helper gives no sum.
@@ -66,40 +62,40 @@ def summed(
 
     def fold(name: str, term: Term) -> None:
         if (term.round, term.number) != (r, number):
-            raise PeerError(f"{name}: a term of sum {term.number} of round {term.round}; asked for {number} of {r}")
+            raise fl.PeerError(f"{name}: a term of sum {term.number} of round {term.round}; asked for {number} of {r}")
         terms[name] = key.from_bytes(term.cipher, length, terms=1, blinded=0)
 
-    yield from for_each(dict.fromkeys(names, AskForTerm(r, number)), Term, fold, deadline_s=deadline_s)
+    yield from fl.for_each(dict.fromkeys(names, AskForTerm(r, number)), Term, fold, deadline_s=deadline_s)
     if len(terms) < FEWEST:
-        raise NoAnswerError(f"{len(terms)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
+        raise fl.NoAnswerError(f"{len(terms)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     one = masked_sum(hub, r, number, list(terms), terms.__getitem__, length)
     done, missing = yield from converted(hub, r, helper, {number: one}, Total)
     if missing:
-        raise NoAnswerError(f"no sum of {len(terms)} terms: {missing[number]}")
+        raise fl.NoAnswerError(f"no sum of {len(terms)} terms: {missing[number]}")
     return cast(Total, done[number])
 
 
-def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) -> Steps[tuple[str, ...]]:
+def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) -> fl.Steps[tuple[str, ...]]:
     answers = yield from distribute({total.cluster: total}, {total.cluster: names}, deadline_s)
     return tuple(name for _, name in answers.got)
 
 
-def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> Work[Term]:
+def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Work[Term]:
     """A client: its term, encrypted. Raises PeerError unless the hub asks for it."""
-    from_hub(client, msg, src)
-    return Term(msg.round, msg.number, (yield Encrypt(client.keys.public(SERVICE), values)).to_bytes())
+    fl.from_hub(client, msg, src)
+    return Term(msg.round, msg.number, (yield fl.Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
 
 def opened_total(
     client: KeyedParty, msg: Total, src: str, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
-) -> Work[tuple[Floats, Received]]:
+) -> fl.Work[tuple[Floats, Received]]:
     """A client: the sum (length,) and its answer. lengths: of all sums, by number.  held: the sums that it has.
 
     Raises PeerError for too few terms, a sum that it has already, and what ``opened_mean`` refuses.
     """
     if msg.cluster not in lengths or msg.cluster in held:
-        raise PeerError(f"sum {msg.cluster} is not awaited")
+        raise fl.PeerError(f"sum {msg.cluster} is not awaited")
     if msg.count < FEWEST:
-        raise PeerError(f"a sum of {msg.count} terms; of fewer than {FEWEST} it shows too much")
+        raise fl.PeerError(f"a sum of {msg.count} terms; of fewer than {FEWEST} it shows too much")
     mean = yield from opened_mean(client, msg, src, helper, r, lengths[msg.cluster])
     return mean * msg.count, Received(msg.round, msg.cluster)

@@ -16,17 +16,20 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.protocol.core as fl
+from coterie.crypto.ckks_parameters import named
+from coterie.crypto.threshold import Group
+from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Component
 from coterie.protocols.local_training import sample_size
-from coterie.protocols.noise import affords, mean_change, rotation
+from coterie.protocols.noise import affords, check_sums, mean_change, rotation, warn_of_silence
 
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
 """Who sees a sum; and who opens a single vector, if every client has the key."""
+CENTRE_SET, SHARED_SET = "ckks-4096-add", "threshold-8192-sum"
+"""Parameters of the keys of ``sums``, with keys=centre and keys=threshold."""
 REACH = 64.0
 """Of a value in a vector, under the keys of ``sums``."""
 VECTOR = "model, in sums"
@@ -43,6 +46,19 @@ def makers(config: Any, clients: int) -> int:
     return sample_size(clients, config.participation)
 
 
+def check_noise(config: Any, common: fl.Common) -> None:
+    """Raises UserError for noise that is not possible; warns of a budget for no round."""
+    parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
+    check_sums(mechanism, parties, "clients", 0.0)
+    if config.keys == "centre":
+        error = named(CENTRE_SET).error(parties)
+    else:
+        group = Group(SHARED_SET, tuple(common.clients), 0, emulated=True, summands=len(common.clients))
+        error = padded_error(group, dict.fromkeys(group.holders, 1))
+    check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
+    warn_of_silence(config.budget(), mechanism.release())
+
+
 class Sealed(msgspec.Struct, frozen=True):
     """A vector that was sealed. of: 16 bytes that name it, and what it is the change from."""
 
@@ -56,14 +72,14 @@ class Sealing(msgspec.Struct):
     sealed: the vectors that have left this client.
     """
 
-    weights: Vector | None = None
+    weights: fl.Vector | None = None
     sealed: list[Sealed] = msgspec.field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Sealing of {len(self.sealed)} vectors>"
 
 
-class SumNoise(Component):
+class SumNoise(fl.Component):
     """What a client and the server of ``Sums`` keep for noise on sums, and for the ledger."""
 
     Secret = Sealing
@@ -87,30 +103,30 @@ class SumNoise(Component):
         return self.mechanism.largest_alone(self.makers) / REACH
 
     @property
-    def weights(self) -> Vector:
-        initial: Vector = self.party.common.initial
+    def weights(self) -> fl.Vector:
+        initial: fl.Vector = self.party.common.initial
         return initial if self.secret.weights is None else self.secret.weights
 
     def check_budget(self, r: int) -> None:
         """Raises PeerError if one more vector would take this client beyond its budget, and it has none of round r."""
         sealed = self.secret.sealed
         if not self._affords() and not (sealed and sealed[-1].round == r):
-            raise PeerError(f"{self.party.name} has spent its privacy budget, and seals nothing in round {r}")
+            raise fl.PeerError(f"{self.party.name} has spent its privacy budget, and seals nothing in round {r}")
 
     def _affords(self) -> bool:
         config = self.party.config
         return not config.noisy or affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
 
-    def record(self, values: Vector, r: int) -> bytes:
+    def record(self, values: fl.Vector, r: int) -> bytes:
         """Count this vector, and return its name. Raises PeerError if it is beyond the budget."""
         one = Sealed(r, hashlib.blake2b(self.weights.tobytes() + np.asarray(values).tobytes(), digest_size=16).digest())
         if one not in self.secret.sealed:
             if not self._affords():
-                raise PeerError(f"{self.party.name} has spent its privacy budget: another vector of round {r}")
+                raise fl.PeerError(f"{self.party.name} has spent its privacy budget: another vector of round {r}")
             self.secret.sealed = [*self.secret.sealed, one]
         return one.of
 
-    def added(self, name: str, values: Vector, r: int, of: bytes) -> NDArray[np.float64]:
+    def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> NDArray[np.float64]:
         """(p,) the numbers of these (d,) values with this client's share of noise, in units of the cipher.
 
         of: names the values.  Raises PeerError if another sum of the round's vectors was opened.
@@ -123,19 +139,19 @@ class SumNoise(Component):
         secrets = party.joint.noise(name, r, data) if party.config.padded else party.kept("noise on a sum", data, r)
         return (numbers + mechanism.share(self.makers, secrets)) / self.unit
 
-    def moved(self, opened: ArrayLike, terms: int, r: int) -> Vector:
+    def moved(self, opened: ArrayLike, terms: int, r: int) -> fl.Vector:
         """(d,) float32, the last mean moved by the mean change of so many clients. Raises PeerError as ``mean_change``.
 
         opened: (p,) their sum, in units of the cipher.
         """
         if terms < self.makers - self.party.config.missing:
-            raise PeerError(f"a sum of {terms} vectors: of {self.makers} shares of noise it lacks too many")
+            raise fl.PeerError(f"a sum of {terms} vectors: of {self.makers} shares of noise it lacks too many")
         weights, turned = self.weights.astype(np.float64), rotation(self.party.common.roster.session, r)
         change = mean_change(self.mechanism, np.asarray(opened) * self.unit, terms, turned)
         weights[eligible(self.party.spec)] += change
         return self.taken(weights)
 
-    def taken(self, weights: ArrayLike) -> Vector:
+    def taken(self, weights: ArrayLike) -> fl.Vector:
         """(d,) float32 this mean, which the next change starts from, with this party's own buffers."""
         self.secret.weights = np.where(self.party.spec.buffers, self.weights, weights).astype(np.float32)
         return self.secret.weights

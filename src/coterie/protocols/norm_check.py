@@ -19,14 +19,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto import norm_proof, one_hot
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OVERHEAD_BYTES, digest
-from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, OfRound, message
-from coterie.protocol.party import Component, To, from_hub, on
-from coterie.protocol.steps import Steps, ask, for_each
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
@@ -35,24 +32,24 @@ NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
 
-@message(src=ANY, dst=ANY)
-class Toss(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Toss(fl.OfRound, frozen=True):
     """uploads: 32 bytes each, the names of all of this round.  commitment: to the hub's part of the coin."""
 
     uploads: bytes
     commitment: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Tossed(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Tossed(fl.OfRound, frozen=True):
     """part: the helper's.  signature: over the round, the commitment and this part."""
 
     part: bytes
     signature: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Challenge(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Challenge(fl.OfRound, frozen=True):
     """Prove the length of the upload that round ``of`` has asked for. parts: the hub's and the helper's."""
 
     of: int
@@ -60,8 +57,8 @@ class Challenge(OfRound, frozen=True):
     signature: bytes
 
 
-@message(src=ANY, dst=ANY)
-class NormProof(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class NormProof(fl.OfRound, frozen=True):
     """As ``norm_proof.Proof``. seed: sealed to the helper and signed. All empty for an upload that is too long."""
 
     of: int
@@ -88,7 +85,7 @@ def _context(client: str, upload: bytes, coin: bytes) -> bytes:
 
 def _tossed(r: int, answer: Tossed) -> Tossed:
     if answer.round != r:
-        raise PeerError(f"a coin of round {answer.round} in round {r}")
+        raise fl.PeerError(f"a coin of round {answer.round} in round {r}")
     return answer
 
 
@@ -124,7 +121,7 @@ class Unproved(msgspec.Struct):
         return f"<Unproved of {len(self.sent)} rounds>"
 
 
-class ClientNorms(Component):
+class ClientNorms(fl.Component):
     """A client's part. helper: its name."""
 
     Secret = Unproved
@@ -142,15 +139,15 @@ class ClientNorms(Component):
         name = upload_name(self.party.name, update, one_hot.word_name(update.word))
         self.secret.sent = {**kept, update.round: Uploaded(name, x, hub)}
 
-    @on(Challenge, answers=NormProof)
+    @fl.on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
         """Prove, once, that an upload is short. Raises PeerError for a coin that the helper has not signed."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         party, of = self.party, msg.of
         if len(msg.parts) != 2 * SEED_BYTES:
-            raise PeerError(f"{len(msg.parts)} bytes are no two parts of a coin")
+            raise fl.PeerError(f"{len(msg.parts)} bytes are no two parts of a coin")
         if of not in self.secret.sent:
-            raise PeerError(f"{party.name} has no upload of round {of} to prove")
+            raise fl.PeerError(f"{party.name} has no upload of round {of} to prove")
         ours, theirs = msg.parts[:SEED_BYTES], msg.parts[SEED_BYTES:]
         said = _said(party, msg.round, _commitment(party, msg.round, ours), theirs)
         verify_key(party.common, self.helper).verify(msg.signature, *said)
@@ -182,15 +179,15 @@ class Tossing(msgspec.Struct, frozen=True):
         return self.parts[:SEED_BYTES]
 
 
-class HubNorms(Component):
+class HubNorms(fl.Component):
     """The hub's part: steps of its rounds."""
 
-    def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> Steps[Tossing]:
+    def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> fl.Steps[Tossing]:
         """Toss a coin over the uploads of these names, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
-        tossed = yield from ask(helper, toss, Tossed, partial(_tossed, r))
+        tossed: Tossed = yield from fl.ask(helper, toss, Tossed, partial(_tossed, r))
         said = _said(party, r, toss.commitment, tossed.part)
         verify_key(party.common, helper).verify(tossed.signature, *said)
         parts, proofs = own + tossed.part, dict[Upload, NormProof]()
@@ -199,13 +196,15 @@ class HubNorms(Component):
         def fold(key: Upload, proof: NormProof) -> None:
             lengths = len(proof.share), len(proof.name), len(proof.seed)
             if (proof.round, proof.of) != (r, key[1]):
-                raise PeerError(f"a proof of round {proof.of} in round {proof.round}, where {key[1]} was asked in {r}")
+                raise fl.PeerError(
+                    f"a proof of round {proof.of} in round {proof.round}, where {key[1]} was asked in {r}"
+                )
             if lengths != (size, norm_proof.NAME_BYTES, SEALED_BYTES):
-                raise PeerError(f"{key[0]}: a proof of {', '.join(map(str, lengths))} bytes")
+                raise fl.PeerError(f"{key[0]}: a proof of {', '.join(map(str, lengths))} bytes")
             proofs[key] = proof
 
-        challenges = {key: To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in names}
-        yield from for_each(challenges, NormProof, fold, deadline_s=deadline_s)
+        challenges = {key: fl.To(key[0], Challenge(r, key[1], parts, tossed.signature)) for key in names}
+        yield from fl.for_each(challenges, NormProof, fold, deadline_s=deadline_s)
         return Tossing(parts, names, proofs)
 
     def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[Words]) -> list[bytes]:
@@ -232,21 +231,21 @@ class Coin(msgspec.Struct):
         return f"<Coin of round {self.round}>"
 
 
-class HelperNorms(Component):
+class HelperNorms(fl.Component):
     """The helper's part: what it answers, and which proofs hold."""
 
     Secret = Coin
     secret: Coin
 
-    @on(Toss, answers=Tossed)
+    @fl.on(Toss, answers=Tossed)
     def toss(self, msg: Toss, src: str) -> Tossed:
         """Its part of the coin, once a round: then the uploads are fixed."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if self.party.config.check != "norm" or msg.round <= secret.round:
-            raise PeerError(f"a coin for round {msg.round}, after that of round {secret.round}")
+            raise fl.PeerError(f"a coin for round {msg.round}, after that of round {secret.round}")
         if len(msg.commitment) != sha256().digest_size or not msg.uploads or len(msg.uploads) % NAME_BYTES:
-            raise PeerError(
+            raise fl.PeerError(
                 f"a coin over {len(msg.uploads)} bytes of names, with {len(msg.commitment)} of a commitment"
             )
         names = (msg.uploads[at : at + NAME_BYTES] for at in range(0, len(msg.uploads), NAME_BYTES))
@@ -259,7 +258,7 @@ class HelperNorms(Component):
         """The round's coin, from the hub's part. Raises PeerError for another than it has committed to."""
         secret = self.secret
         if r != secret.round or _commitment(self.party, r, part) != secret.commitment:
-            raise PeerError(f"not the hub's part of the coin of round {r}")
+            raise fl.PeerError(f"not the hub's part of the coin of round {r}")
         return _coin(self.party, r, part + secret.part)
 
     def short(
@@ -277,6 +276,6 @@ class HelperNorms(Component):
         at = norm_proof.told_bytes()
         try:
             seed = opened_from(self.party, client, data[at:], "length", of, upload, coin)
-        except (PeerError, CryptoError):
+        except (fl.PeerError, fl.CryptoError):
             return False
         return norm_proof.holds(data[:at], seed, y, _bound(self.party), _context(client, upload, coin))

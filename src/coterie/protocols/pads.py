@@ -4,14 +4,9 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum.
-
-**Keys.** A vector's pad follows from k_i, the round, and a fresh nonce, without which a client that is taken back into
-a round would show the difference of two vectors. k_i is a ratchet: each round's key is a hash of the one before, and a
-used key is erased.
-
-**One vector a client and round.** The keeper answers once for a round's key, or once in each attempt, then erases it,
-as keys of rounds that have become too old.
+The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum. A vector's pad
+follows from k_i, the round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The
+keeper answers once for a round's key, or once in each attempt, then erases it.
 """
 
 from __future__ import annotations
@@ -23,13 +18,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.pads import Counterpart, Padded, PadKey, completed, counterpart
 from coterie.crypto.signing import digest
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Integers, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Cost, To, from_hub, on
-from coterie.protocol.steps import NoAnswerError, Steps, for_each
 from coterie.protocols.key_centre import DealtKeys, Draw, Grant, Granted, OfGrants
 
 PADS = "pads"
@@ -42,20 +34,20 @@ MOST_AHEAD = 1 << 20
 """A ratchet takes at most so many steps for one message."""
 
 
-@message(src=ANY, dst=ANY)
-class Unpad(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Unpad(fl.OfRound, frozen=True):
     """A request for the counterpart of one sum of padded vectors: by the hub, in this round.
 
     names: whose vectors, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each.
     """
 
     names: str
-    rounds: Integers
+    rounds: fl.Integers
     nonces: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Unpadded(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Unpadded(fl.OfRound, frozen=True):
     part: bytes
 
 
@@ -70,7 +62,7 @@ class Pads(Grant):
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         keys = {name: draw(f"{self.name} of {name}").bytes(KEY_BYTES) for name in holders}
-        everything = bundle(["\n".join(keys).encode(), *keys.values()])
+        everything = fl.bundle(["\n".join(keys).encode(), *keys.values()])
         return DealtKeys({**keys, self.keeper: everything})
 
 
@@ -88,7 +80,7 @@ class Ratchet(msgspec.Struct):
         """The key of round r, which is then erased. Raises PeerError if it was erased before."""
         self._reach(r + 1)
         if r not in self.kept:
-            raise PeerError(f"the pad of round {r} was used before, or is too old")
+            raise fl.PeerError(f"the pad of round {r} was used before, or is too old")
         return self.kept.pop(r)
 
     def forget(self, before: int) -> None:
@@ -97,7 +89,7 @@ class Ratchet(msgspec.Struct):
 
     def _reach(self, r: int) -> None:
         if r - self.round > MOST_AHEAD:
-            raise PeerError(f"a pad of round {r} is wanted, {r - self.round} rounds ahead")
+            raise fl.PeerError(f"a pad of round {r} is wanted, {r - self.round} rounds ahead")
         while self.round < r:
             self.kept[self.round] = self.key
             self.key, self.round = _derived(self.key, b"next round"), self.round + 1
@@ -136,7 +128,7 @@ class ClientPads(OfGrants):
         """
         party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
         if ratchet is None:
-            raise PeerError(f"not provided with keys yet: {party.name} has no {PADS}")
+            raise fl.PeerError(f"not provided with keys yet: {party.name} has no {PADS}")
         nonce = party.secrets("nonce of a pad", r).bytes(NONCE_BYTES)
         key = pad_key(public, ratchet.take(r), nonce)
         ratchet.forget(r + 1)
@@ -156,17 +148,17 @@ class KeeperPads(OfGrants):
         if (held := self.party.keys.secret.secret.pop(PADS, None)) is not None:
             self.secret.ratchets = {name: Ratchet(key) for name, key in dealt_pads(held).items()}
 
-    def unpad_cost(self, msg: Unpad) -> Cost:
+    def unpad_cost(self, msg: Unpad) -> fl.Cost:
         key, length, _ = self.padded_for()
         one = key.nominal_seconds_encrypt(length)
-        return Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.party.clients))))
+        return fl.Cost(crypto_s=one * (1 + PAD_SHARE * min(len(msg.rounds), len(self.party.clients))))
 
-    @on(Unpad, unpad_cost, answers=Unpadded)
+    @fl.on(Unpad, unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
         """The counterpart of the sum of these vectors. Raises PeerError for a vector that it has answered for
         before.
         """
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
             ratchet.forget(msg.round - oldest)
@@ -176,14 +168,14 @@ class KeeperPads(OfGrants):
 
     def _pad(self, key: SecretKey, name: str, r: int, nonce: bytes) -> bytes:
         if name not in self.secret.ratchets:
-            raise PeerError(f"{name!r} has no pads")
+            raise fl.PeerError(f"{name!r} has no pads")
         return pad_key(key.public, self.secret.ratchets[name].take(r), nonce).key
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:
     """Raises DecodeError."""
     count = int.from_bytes(held[:4], "little")
-    names, *keys = unbundle(held, count)
+    names, *keys = fl.unbundle(held, count)
     return dict(zip(names.decode().split("\n"), keys, strict=True))
 
 
@@ -191,9 +183,9 @@ def entries(msg: Unpad) -> Iterator[tuple[str, int, bytes]]:
     """(name, round, nonce) of each vector. Raises PeerError for unequal numbers of them, or rounds out of range."""
     names, rounds = msg.names.split("\n"), [int(r) for r in msg.rounds]
     if not len(names) == len(rounds) == len(msg.nonces) / NONCE_BYTES:
-        raise PeerError(f"{len(names)} names, {len(rounds)} rounds and {len(msg.nonces)} bytes of nonces")
+        raise fl.PeerError(f"{len(names)} names, {len(rounds)} rounds and {len(msg.nonces)} bytes of nonces")
     if not all(0 < r <= msg.round for r in rounds):
-        raise PeerError(f"asked in round {msg.round} for pads of rounds {min(rounds)} to {max(rounds)}")
+        raise fl.PeerError(f"asked in round {msg.round} for pads of rounds {min(rounds)} to {max(rounds)}")
     for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
         yield name, r, msg.nonces[at * NONCE_BYTES : (at + 1) * NONCE_BYTES]
 
@@ -210,7 +202,7 @@ class Collected:
 
 def complete(
     r: int, keeper: str, public: PublicKey, sums: Mapping[int, Collected], use: Callable[[int, CipherVector], None]
-) -> Steps[None]:
+) -> fl.Steps[None]:
     """Ask the keeper for the counterpart of every sum. ``use(key, ciphertext)`` takes the sums in turn.
 
     Raises NoAnswerError if one of them has no acceptable answer.
@@ -218,11 +210,11 @@ def complete(
 
     def fold(key: int, reply: Unpadded) -> None:
         if reply.round != r:
-            raise PeerError(f"{keeper} answers round {reply.round} in round {r}")
+            raise fl.PeerError(f"{keeper} answers round {reply.round} in round {r}")
         padded = sums[key].load()
         use(key, completed(padded, Counterpart.from_bytes(public, reply.part, padded.length)))
 
-    requests = {key: To(keeper, collected.request(r)) for key, collected in sums.items()}
-    answers = yield from for_each(requests, Unpadded, fold)
+    requests = {key: fl.To(keeper, collected.request(r)) for key, collected in sums.items()}
+    answers = yield from fl.for_each(requests, Unpadded, fold)
     for why in answers.missing.values():
-        raise NoAnswerError(f"{keeper} did not answer Unpad: {why}")
+        raise fl.NoAnswerError(f"{keeper} did not answer Unpad: {why}")

@@ -12,17 +12,12 @@ from collections.abc import Mapping, MutableMapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.signing import ReplayError
 from coterie.crypto.sketch import project
 from coterie.devices.resources import Status, status
 from coterie.protocol.codec import decode
-from coterie.protocol.effects import Local
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Doubles, Floats, Signed, message
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party, Work
-from coterie.protocol.setup_info import Common
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import tamed
 from coterie.selection.resources import Costs, Limits
@@ -53,24 +48,24 @@ _DEVICE = 5
 _ROUNDING = 1e-6
 
 
-@message(src="client", dst=ANY)
-class StatusReport(Signed, frozen=True):
+@fl.message(src="client", dst=fl.ANY)
+class StatusReport(fl.Signed, frozen=True):
     """RS of algorithm 1. client: whose.  values: (10,), ``FIELDS``.  update: (SUMMARY,), see ``summary``."""
 
     client: str
-    values: Doubles
-    update: Floats
+    values: fl.Doubles
+    update: fl.Floats
 
 
 def reported(
-    party: Party, round: int, step_s: float, epsilon: float = MOST_EPSILON, update: NDArray[np.float32] | None = None
-) -> Work[StatusReport]:
+    party: fl.Party, round: int, step_s: float, epsilon: float = MOST_EPSILON, update: NDArray[np.float32] | None = None
+) -> fl.Work[StatusReport]:
     """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
 
     step_s: length of the time step that begins now.  epsilon: what is left of its budget.  update: ``summary`` of the
     last released update, or None before the first.
     """
-    told: Status = yield Local(status, (party.now_s, step_s))
+    told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
     device = (told.compute_flops_per_s, told.cpu_ghz, told.memory_gib, told.up_bytes_per_s, told.down_bytes_per_s)
     limits = (given_s * told.compute_flops_per_s, given_s, party.samples, told.present_s, min(epsilon, MOST_EPSILON))
@@ -79,7 +74,7 @@ def reported(
     return signed(party.own, report, party.common.roster.session)
 
 
-def summary(common: Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np.float32]:
+def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np.float32]:
     """The direction of a sparse update in SUMMARY numbers of total length 1; zeros for an update of zeros.
 
     A random projection whose signs follow from the session.
@@ -95,7 +90,7 @@ def summary(common: Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np
 
 
 def checked(
-    common: Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None, lag: int = 0
+    common: fl.Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None, lag: int = 0
 ) -> StatusReport:
     """The report, signed by its client for this session and for this round or one of the last ``lag``.
 
@@ -104,12 +99,12 @@ def checked(
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):
-        raise PeerError(f"a status report of {name[:40]!r}{'' if sender is None else f' from {sender}'}")
+        raise fl.PeerError(f"a status report of {name[:40]!r}{'' if sender is None else f' from {sender}'}")
     check_signed(common, name, report, common.roster.session)
     if not round - lag <= report.round <= round:
         raise ReplayError(f"{name}: a status report of round {report.round} in round {round}")
     if report.values.shape != (len(FIELDS),) or report.update.shape != (SUMMARY,):
-        raise PeerError(
+        raise fl.PeerError(
             f"{name}: a status report of {report.values.shape} values and {report.update.shape} of a summary"
         )
     said = dict(zip(FIELDS, report.values.tolist(), strict=True))
@@ -121,14 +116,14 @@ def checked(
     for field, (low, high) in RANGES.items():
         high = min(high, most.get(field, high)) * (1 + _ROUNDING)
         if not low <= said[field] <= high:
-            raise PeerError(f"{name}: {field} is {said[field]:.6g}; from {low:.6g} to {high:.6g} are taken")
+            raise fl.PeerError(f"{name}: {field} is {said[field]:.6g}; from {low:.6g} to {high:.6g} are taken")
     length = float(np.linalg.norm(report.update))
     if not length <= 1 + 1e-3:
-        raise PeerError(f"{name}: the summary of its update has length {length:.6g}; at most 1 is taken")
+        raise fl.PeerError(f"{name}: the summary of its update has length {length:.6g}; at most 1 is taken")
     return report
 
 
-def opened(common: Common, data: bytes, round: int, step_s: float, *, lag: int = 0) -> StatusReport:
+def opened(common: fl.Common, data: bytes, round: int, step_s: float, *, lag: int = 0) -> StatusReport:
     """``checked`` for a report that a leader has forwarded as ``codec.encode(report)``. Raises PeerError."""
     return checked(common, decode(data, StatusReport), round, step_s, lag=lag)
 
@@ -147,7 +142,7 @@ def limits(report: StatusReport) -> Limits:
 
 def costs(
     report: StatusReport,
-    spec: ModelSpec,
+    spec: fl.ModelSpec,
     epochs: float,
     *,
     full_samples: float,

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from coterie.protocol.effects import Local, OwnData, local
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import FromTraining, Message, OfRound, message
-from coterie.protocol.party import Party, Work, on
-from coterie.protocol.steps import PATIENCE_S, Steps
+import coterie.protocol.core as fl
+from coterie.protocol.steps import PATIENCE_S
 from coterie.protocols.averaging import Averaging, ModelClient, OfModel
 from coterie.protocols.local_training import ask_each, joined, sample_size
 
@@ -40,11 +37,11 @@ class Selecting(Averaging):
         return sample_size(len(joined(clients, self, r)), self.participation)
 
 
-SCORED = FromTraining("trained model and number of samples"), "loss"
+SCORED = fl.FromTraining("trained model and number of samples"), "loss"
 """What ``Scored`` tells of its sender's data."""
 
 
-@message(src="client", dst="server")
+@fl.message(src="client", dst="server")
 class Scored(OfModel, frozen=True):
     """The result of one training, as in ``protocols/averaging.py``. loss: of the client's samples, at least 0."""
 
@@ -52,20 +49,20 @@ class Scored(OfModel, frozen=True):
     loss: float
 
 
-@message(src="server", dst="client")
-class Introduce(OfRound, frozen=True):
+@fl.message(src="server", dst="client")
+class Introduce(fl.OfRound, frozen=True):
     """Say how long a round takes you."""
 
 
-@message(src="client", dst="server", tells=())
-class Introduced(OfRound, frozen=True):
+@fl.message(src="client", dst="server", tells=())
+class Introduced(fl.OfRound, frozen=True):
     """seconds: of a round, by the device's own profile; 0 if unknown."""
 
     seconds: float
 
 
-@local("seconds of a round")
-def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
+@fl.local("seconds of a round")
+def round_seconds(own: fl.OwnData, work_flops: float, model_bytes: int) -> float:
     """Seconds of a round by this device's own profile: model down, work, model up; 0 without a profile."""
     if own.device is None:
         return 0.0
@@ -75,19 +72,19 @@ def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
 
 
 class Introducing(ModelClient, role="client"):
-    @on(Introduce, answers=Introduced)
-    def introduce(self, msg: Introduce, src: str) -> Work[Introduced]:
-        seconds: float = yield Local(round_seconds, own_work(self))
+    @fl.on(Introduce, answers=Introduced)
+    def introduce(self, msg: Introduce, src: str) -> fl.Work[Introduced]:
+        seconds: float = yield fl.Local(round_seconds, own_work(self))
         return Introduced(msg.round, seconds)
 
 
 def meet(
     server: Any,
     r: int,
-    request: Callable[[int], Message] = Introduce,
+    request: Callable[[int], fl.Message] = Introduce,
     reply: type[Any] = Introduced,
     learn: Callable[[str, Any], None] = lambda *_: None,
-) -> Steps[list[str]]:
+) -> fl.Steps[list[str]]:
     """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered.
 
     request, reply: messages that ask for more.  learn: takes an answer, and may refuse it with a PeerError.
@@ -106,27 +103,27 @@ def meet(
     return met
 
 
-def own_work(client: Party) -> tuple[float, int]:
+def own_work(client: fl.Party) -> tuple[float, int]:
     return client.samples * client.epochs * client.spec.flops_per_sample, 4 * client.spec.size
 
 
 def checked_seconds(name: str, seconds: float) -> float:
     """Seconds of a round that a client claims. Raises PeerError unless they are finite, from 0 to a week."""
     if not 0 <= seconds <= PATIENCE_S:
-        raise PeerError(f"{name}: a round of {seconds} seconds; from 0 to {PATIENCE_S:.0f} are taken")
+        raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {PATIENCE_S:.0f} are taken")
     return float(seconds)
 
 
 def checked_loss(name: str, loss: float) -> float:
     """A loss that a client claims. Raises PeerError unless it is finite, from 0 to ``MOST_LOSS``."""
     if not (isfinite(loss) and 0 <= loss <= MOST_LOSS):
-        raise PeerError(f"{name}: a loss of {loss}; from 0 to {MOST_LOSS:.2g} are taken")
+        raise fl.PeerError(f"{name}: a loss of {loss}; from 0 to {MOST_LOSS:.2g} are taken")
     return float(loss)
 
 
 def selected_round(
     server: Any, r: int, chosen: Sequence[str], learn: Callable[[str, Scored, float], None]
-) -> Steps[tuple[dict[str, Any], Mapping[str, float]]]:
+) -> fl.Steps[tuple[dict[str, Any], Mapping[str, float]]]:
     """Federated averaging among the chosen: ``learn(name, update, loss)`` gets each accepted answer.
 
     Returns the round's notes and, by client, the seconds from asking to the answer's arrival.

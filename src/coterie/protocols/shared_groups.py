@@ -19,17 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.correlation import (
-    RESTARTS,
-    Groups,
-    Questions,
-    T,
-    grouped,
-    joined,
-    labelled,
-    most_comparisons,
-    sums,
-)
+from coterie.clustering import correlation
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES, keystream
@@ -106,7 +96,7 @@ def most_groups(config: Any, clients: int) -> int:
 def _first(config: Any, clients: int, placing: int) -> int:
     """The number of the first comparison of a placing."""
     founders, most = min(clients, FOUNDERS), most_groups(config, clients)
-    return most_comparisons(founders, most) + placing * founders * most
+    return correlation.most_comparisons(founders, most) + placing * founders * most
 
 
 class Shared(msgspec.Struct):
@@ -144,7 +134,7 @@ class UnderWay(msgspec.Struct):
 class SharedGroups:
     """What one server has of a grouping. groups: places of members.  order: at party 1, the row at each place."""
 
-    groups: Groups
+    groups: correlation.Groups
     order: NDArray[np.int64]
     rows: Words64
 
@@ -167,11 +157,11 @@ def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[Sh
     )
 
 
-def founding(seed: int, count: int, most: int, smallest: int) -> Questions[Groups]:
+def founding(seed: int, count: int, most: int, smallest: int) -> correlation.Questions[correlation.Groups]:
     """What is asked about the gains of so many clients. seed: as tossed.  most: groups."""
     draw = np.random.default_rng(seed)
-    orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
-    return grouped(orders, most, smallest)
+    orders = [draw.permutation(count).tolist() for _ in range(correlation.RESTARTS)]
+    return correlation.grouped(orders, most, smallest)
 
 
 def gains_of(rows: Words64) -> Words64:
@@ -186,7 +176,7 @@ def place(dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, 
     if dealt.party == 0:
         gains = gains + np.array([_bonus(count) for count in shared.members], np.uint64)
     gains, order = yield from two_party.shuffled(dealt, _name_of(placing), gains)
-    questions = joined([(k,) for k in range(gains.shape[1])], range(len(gains)))
+    questions = correlation.joined([(k,) for k in range(gains.shape[1])], range(len(gains)))
     return (yield from _answered(dealt, _first(config, clients, placing), questions, gains)), order
 
 
@@ -194,15 +184,17 @@ def _name_of(placing: int) -> str:
     return FOUNDING if placing < 0 else f"placing {placing}"
 
 
-def _answered(dealt: Dealt, used: int, questions: Questions[T], gains: Words64) -> Exchange[T]:
+def _answered(
+    dealt: Dealt, used: int, questions: correlation.Questions[correlation.T], gains: Words64
+) -> Exchange[correlation.T]:
     try:
         asked = next(questions)
         while True:
-            signs = yield from two_party.above_zero(dealt, used, sums(asked, gains))
+            signs = yield from two_party.above_zero(dealt, used, correlation.sums(asked, gains))
             used += len(asked)
             asked = questions.send(signs)
     except StopIteration as end:
-        result: T = end.value
+        result: correlation.T = end.value
         return result
 
 
@@ -302,7 +294,7 @@ class ServerGroups(Component):
         shared = self.secret.shared
         shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
         shared.epoch, shared.founding = shared.epoch + (placing < -1), self.founding_of(placing)
-        return labelled(groups.groups, len(rows)).tolist(), groups.order
+        return correlation.labelled(groups.groups, len(rows)).tolist(), groups.order
 
 
 class Running:

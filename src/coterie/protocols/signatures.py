@@ -10,10 +10,6 @@
 Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and the
 helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums; if it claims
 to hold a label several times over, all clients can read off the mean of a label that one other client holds.
-
-The clients learn, of all of them together: how many hold each label, the labels' shares and means, and the second
-moments of the mapped samples. The helper learns the differences of projected signatures, without names. The hub learns
-groups, by name.
 """
 
 from __future__ import annotations
@@ -26,6 +22,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.clustering import evidence
 from coterie.clustering.signature import (
     HOLDERS,
@@ -46,12 +43,6 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
 from coterie.crypto.sketch import expanded, project
 from coterie.crypto.vector import StoredVector
-from coterie.protocol.effects import Encrypt, Local, OwnData, local
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import ANY, Integers, OfRound, message
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Work, from_hub
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols.anonymous import SERVICE, KeyedParty, comparable, forget, relay
 from coterie.protocols.cluster_sums import receiving_cost
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, summed, tell, term
@@ -62,31 +53,31 @@ DIMENSION = 256  # of a projected half
 Floats = NDArray[np.float64]
 
 
-@message(src=ANY, dst=ANY)
-class Characterise(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Characterise(fl.OfRound, frozen=True):
     pass
 
 
-@message(src=ANY, dst=ANY)
-class Characterised(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Characterised(fl.OfRound, frozen=True):
     """A client's two half signatures side by side, (2 x DIMENSION,), under the helper's key."""
 
     cipher: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Group(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Group(fl.OfRound, frozen=True):
     """All signatures are sent: find groups, or place these in the existing ones."""
 
 
-@message(src=ANY, dst=ANY)
-class Grouped(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Grouped(fl.OfRound, frozen=True):
     """positions: (m,), those that hold a signature.  groups: (m,), the group of each.  why: a reason for fewer, or
     "".
     """
 
-    positions: Integers
-    groups: Integers
+    positions: fl.Integers
+    groups: fl.Integers
     why: str
 
 
@@ -111,11 +102,11 @@ class GroupingState(msgspec.Struct):
     found: FoundGroups | None = None
 
 
-def labels(spec: ModelSpec) -> int:
+def labels(spec: fl.ModelSpec) -> int:
     return max((part for part in spec.parts if part.kind == "parameter"), key=lambda part: part.offset).shape[0]
 
 
-def lengths(spec: ModelSpec) -> dict[int, int]:
+def lengths(spec: fl.ModelSpec) -> dict[int, int]:
     return {HELD: labels(spec), STATISTICS: statistics_size(labels(spec))}
 
 
@@ -124,7 +115,7 @@ def lengths(spec: ModelSpec) -> dict[int, int]:
 
 def found(
     hub: KeyedParty, clients: Sequence[str], helper: str, mask_seed: bytes, deadline_s: float | None = None
-) -> Steps[Founded]:
+) -> fl.Steps[Founded]:
     """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
     Raises NoAnswerError (a RunError) if fewer than three clients take part, or if the helper gives no sum or no groups.
@@ -149,7 +140,7 @@ def grouped(
     names: Sequence[str],
     mask_seed: bytes,
     deadline_s: float | None = None,
-) -> Steps[Founded]:
+) -> fl.Steps[Founded]:
     """The hub, in round r: its state once these ungrouped clients are placed as far as possible.
 
     mask_seed: SECRET, of the one mask over all signatures, now and later. Raises NoAnswerError without the helper.
@@ -165,18 +156,20 @@ def grouped(
 
     def fold(name: str, answer: Characterised) -> None:
         if answer.round != r:
-            raise PeerError(f"{name}: a signature of round {answer.round} in round {r}")
+            raise fl.PeerError(f"{name}: a signature of round {answer.round} in round {r}")
         signed[name] = key.from_bytes(answer.cipher, 2 * DIMENSION, terms=1, blinded=0).blind(mask).to_bytes()
 
     requests = {name: Characterise(r) for name in names if name in has}
-    yield from for_each(requests, Characterised, fold, deadline_s=deadline_s)
-    yield from spend(Cost(crypto_s=len(signed) * key.nominal_seconds_encrypt(mask.length)))
+    yield from fl.for_each(requests, Characterised, fold, deadline_s=deadline_s)
+    yield from fl.spend(fl.Cost(crypto_s=len(signed) * key.nominal_seconds_encrypt(mask.length)))
     if not signed:
         return replace(founded, has=has)
     order = yield from relay(hub, r, helper, sorted(signed, key=hub.clients.index), signed.__getitem__)
     try:
-        new, why = yield from ask(helper, Group(r), Grouped, lambda answer: _read(answer, r, order, len(hub.clients)))
-    except NoAnswerError:
+        new, why = yield from fl.ask(
+            helper, Group(r), Grouped, lambda answer: _read(answer, r, order, len(hub.clients))
+        )
+    except fl.NoAnswerError:
         yield from forget(hub, r, helper)
         raise
     yield from forget(hub, r, helper)
@@ -187,9 +180,9 @@ def _read(answer: Grouped, r: int, order: Sequence[str], most: int) -> tuple[dic
     """Raises PeerError for unsent or repeated positions, and for impossible groups."""
     where, groups = answer.positions.tolist(), answer.groups.tolist()
     if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
-        raise PeerError(f"positions {where} of round {answer.round} in round {r}")
+        raise fl.PeerError(f"positions {where} of round {answer.round} in round {r}")
     if len(groups) != len(where) or not all(0 <= k < most for k in groups):
-        raise PeerError(f"groups {groups} of {len(where)} clients")
+        raise fl.PeerError(f"groups {groups} of {len(where)} clients")
     return {order[j]: k for j, k in zip(where, groups, strict=True)}, answer.why
 
 
@@ -210,14 +203,14 @@ def group(
     groups, smallest: as in ``find_groups``. Vectors that can be no signatures are left out. Raises PeerError if these
     are most of them, or if the hub does not ask.
     """
-    from_hub(helper, msg, src)
+    fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
     if before.base is None or before.found is None:
         positions, differences = comparable(opened)
         rows = np.asarray(differences * step, np.float64)
         honest = plausible(rows)
         if 2 * honest.sum() <= len(opened):
-            raise PeerError(f"{len(opened)} signatures, but no majority of them can be some")
+            raise fl.PeerError(f"{len(opened)} signatures, but no majority of them can be some")
         base = opened[positions[int(np.flatnonzero(~differences.any(axis=1))[0])]]
         found = find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
@@ -231,7 +224,7 @@ def group(
         if within_reach(row, before.found):
             near[j] = row
     if not near:
-        raise PeerError(f"{len(opened)} vectors, none of which can be a signature")
+        raise fl.PeerError(f"{len(opened)} vectors, none of which can be a signature")
     new = placed(np.stack(list(near.values())), before.found)
     return before, Grouped(msg.round, np.array(list(near), np.int64), new, "")
 
@@ -239,28 +232,28 @@ def group(
 # ------------------------------------------------------------------------------------------------------ the clients
 
 
-@local("labels held")
-def labels_held(own: OwnData, count: int) -> Floats:
+@fl.local("labels held")
+def labels_held(own: fl.OwnData, count: int) -> Floats:
     """(count,) 1.0 for each label with samples."""
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 
-@local("label statistics")
-def label_statistics(own: OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
+@fl.local("label statistics")
+def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
     x = evidence.features(own.x) if standardised else mapped(own.x)
     return statistics(x, _labels(own, len(kept)), kept)
 
 
-@local("label residuals")
-def label_residuals(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
+@fl.local("label residuals")
+def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
     """Raises PeerError for a total of no data. (2, (labels + 1) m) the signatures of two halves of its samples."""
     x, y, to = mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = halves(y, np.random.default_rng(seed))
     return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
 
 
-@local("residual spread")
-def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
+@fl.local("residual spread")
+def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
     """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first, by = halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
@@ -268,8 +261,8 @@ def residual_spread(own: OwnData, kept: NDArray[np.bool_], total: Floats, seed: 
     return evidence.spread_terms((one, other))
 
 
-@local("residual row")
-def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
+@fl.local("residual row")
+def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
 
@@ -277,59 +270,61 @@ def residual_row(own: OwnData, kept: NDArray[np.bool_], total: Floats, spread: F
 def _reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
     try:
         return reference(total, kept)
-    except UserError as error:
-        raise PeerError(str(error)) from None
+    except fl.UserError as error:
+        raise fl.PeerError(str(error)) from None
 
 
-def _labels(own: OwnData, count: int) -> NDArray[np.int64]:
+def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
     y = own.y
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < count):
-        raise UserError("descriptor=signature needs one class for each sample: choose descriptor=model for other tasks")
+        raise fl.UserError(
+            "descriptor=signature needs one class for each sample: choose descriptor=model for other tasks"
+        )
     return np.asarray(y, np.int64)
 
 
-def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> Work[Term]:
+def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
     """A client: its term of either sum, once for each. totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
     """
-    from_hub(client, msg, src)
+    fl.from_hub(client, msg, src)
     if msg.round or msg.number not in (HELD, STATISTICS) or msg.number != len(totals):
-        raise PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
+        raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
     if msg.number == HELD:
-        values: Floats = yield Local(labels_held, (labels(client.spec),))
+        values: Floats = yield fl.Local(labels_held, (labels(client.spec),))
     else:
-        values = yield Local(label_statistics, (_kept(totals),))
+        values = yield fl.Local(label_statistics, (_kept(totals),))
     return (yield from term(client, msg, src, values))
 
 
 def characterised(
     client: KeyedParty, msg: Characterise, src: str, totals: Mapping[int, Floats], secret_seed: bytes
-) -> Work[Characterised]:
+) -> fl.Work[Characterised]:
     """A client: its signature. secret_seed: 32 bytes, SECRET of all clients.
 
     Raises PeerError unless the hub asks, and before it has both sums.
     """
-    from_hub(client, msg, src)
+    fl.from_hub(client, msg, src)
     if totals.keys() != {HELD, STATISTICS}:
-        raise PeerError(f"asked for a signature after the sums {sorted(totals)}")
+        raise fl.PeerError(f"asked for a signature after the sums {sorted(totals)}")
     seed = int(client.rng("halves").integers(1 << 62))
-    both: Floats = yield Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
+    both: Floats = yield fl.Local(label_residuals, (_kept(totals), totals[STATISTICS], seed))
     shown = np.concatenate([project(half, DIMENSION, secret_seed) for half in both])
-    return Characterised(msg.round, (yield Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
+    return Characterised(msg.round, (yield fl.Encrypt(client.keys.public(SERVICE), shown)).to_bytes())
 
 
-def term_cost(client: KeyedParty, msg: AskForTerm) -> Cost:
+def term_cost(client: KeyedParty, msg: AskForTerm) -> fl.Cost:
     length = lengths(client.spec).get(msg.number, 0)
-    return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
+    return fl.Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(length))
 
 
-def total_cost(client: KeyedParty, msg: Total) -> Cost:
+def total_cost(client: KeyedParty, msg: Total) -> fl.Cost:
     return receiving_cost(client, lengths(client.spec).get(msg.cluster, 0))
 
 
-def signature_cost(client: KeyedParty, msg: Characterise) -> Cost:
-    return Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
+def signature_cost(client: KeyedParty, msg: Characterise) -> fl.Cost:
+    return fl.Cost(crypto_s=client.keys.public(SERVICE).nominal_seconds_encrypt(2 * DIMENSION))
 
 
 def _kept(totals: Mapping[int, Floats]) -> NDArray[np.bool_]:

@@ -7,10 +7,9 @@ The device runs its samples through the common extractor (``training/sparsity.py
 in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
 (h_i, ``clustering/divergence.py: noise_floor``).
 
-With ``Noise`` the vector is differentially private. Each sample's vector minus a public centre is clipped to L2 norm
-``clip``, along a public basis if one is given. Replacing one sample moves the mean of its half of n samples by at most
-2 clip / n in L2. Each half's mean gets Gaussian noise of std multiplier * 2 clip / n, so both together are one release
-of the Gaussian mechanism with this multiplier. All else follows from the noisy means and from public values.
+With ``Noise`` each sample's vector minus a public centre is clipped to L2 norm ``clip``, along a public basis if one is
+given. Replacing one sample moves the mean of its half of n samples by at most 2 clip / n. Each half's mean gets
+Gaussian noise of std multiplier * 2 clip / n, so both together are one release with this multiplier.
 """
 
 from __future__ import annotations
@@ -23,12 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.clustering.divergence import noise_floor
 from coterie.dp.gaussian import clipped, mean_sensitivity, noised
-from coterie.protocol.effects import Fit, Local, OwnData, Vector, local
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Party, Work
-from coterie.protocol.randomness import rng
 from coterie.training.solvers import Sgd
 
 Doubles = NDArray[np.float64]
@@ -62,13 +58,13 @@ class Noise:
 
     clip: float
     multiplier: float
-    centre: Vector
+    centre: fl.Vector
     basis: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         for name in ("clip", "multiplier"):
             if not (isfinite(value := getattr(self, name)) and value > 0):
-                raise UserError(f"the {name} of noise on sparsity features must be positive and finite, not {value}")
+                raise fl.UserError(f"the {name} of noise on sparsity features must be positive and finite, not {value}")
 
 
 class Public(NamedTuple):
@@ -78,33 +74,33 @@ class Public(NamedTuple):
     classes.  lengths: (n,) float32, L2 norm along these.
     """
 
-    mean: Vector
-    norms: Vector
-    basis: Vector
-    lengths: Vector
+    mean: fl.Vector
+    norms: fl.Vector
+    basis: fl.Vector
+    lengths: fl.Vector
 
 
 STEPS = 150
 """Of pre-training. Four times as many group devices no better (docs/features.md)."""
 
 
-def pretraining(weights: Vector, samples: int, seed: int, steps: int = STEPS) -> Fit:
+def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS) -> fl.Fit:
     """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
     weights: (d,) float32 start.  seed: of the order of the batches. Plain SGD: with momentum, convolutions separate
     groups less well. Raises UserError unless there are a sample and a step.
     """
     if samples < 1 or steps < 1:
-        raise UserError(
+        raise fl.UserError(
             f"an extractor is trained on 1 public sample or more, for 1 step or more, not {samples}, {steps}"
         )
     solver = Sgd(lr=0.1, batch_size=50)
-    return Fit(weights, solver, epochs=-(-steps // -(-samples // solver.batch_size)), seed=seed)
+    return fl.Fit(weights, solver, epochs=-(-steps // -(-samples // solver.batch_size)), seed=seed)
 
 
 def describe(
-    party: Party, weights: Vector, layer: str, *, gamma: float = 1.0, round: int = 0, noise: Noise | None = None
-) -> Work[Described]:
+    party: fl.Party, weights: fl.Vector, layer: str, *, gamma: float = 1.0, round: int = 0, noise: Noise | None = None
+) -> fl.Work[Described]:
     """A device's description of its data.
 
     weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  gamma: of the
@@ -113,7 +109,7 @@ def describe(
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
     clipping = () if noise is None else (noise.centre, noise.clip, noise.basis)
-    found: Halves = yield Local(halves, (weights, layer, seed, *clipping))
+    found: Halves = yield fl.Local(halves, (weights, layer, seed, *clipping))
     if noise is None:
         return described(found, gamma)
     basis = b"" if noise.basis is None else np.ascontiguousarray(noise.basis).tobytes()
@@ -132,13 +128,13 @@ def described(found: Halves, gamma: float = 1.0) -> Described:
     return Described(vector, floor)
 
 
-@local("sparsity")
+@fl.local("sparsity")
 def halves(
-    own: OwnData,
-    weights: Vector,
+    own: fl.OwnData,
+    weights: fl.Vector,
     layer: str,
     seed: int,
-    centre: Vector | None = None,
+    centre: fl.Vector | None = None,
     clip: float = inf,
     basis: NDArray[Any] | None = None,
 ) -> Halves:
@@ -152,29 +148,29 @@ def halves(
 
 
 @halves.batched
-def _many(data: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> list[Halves]:
+def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> list[Halves]:
     extractor: _Shared | None = None
     found = []
     for own, (weights, layer, seed, *clipping) in zip(data, arguments, strict=True):
         if extractor is None or not extractor.serves(own, weights, layer):
             extractor = _Shared(own, weights, layer)
-        vectors: Vector | Doubles = extractor(own)
+        vectors: fl.Vector | Doubles = extractor(own)
         if clipping and clipping[0] is not None:
             vectors = bounded(vectors, *clipping)
         found.append(split(vectors, seed))
     return found
 
 
-def split(vectors: Vector | Doubles, seed: int) -> Halves:
+def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
     """The means of two random halves of the sparsity vectors (n, C) of n samples, drawn by ``seed``."""
-    order = rng(seed, "", "halves").permutation(len(vectors))
+    order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
     means = np.stack([vectors[part].mean(axis=0, dtype=np.float64) for part in parts])
     return Halves(means, tuple(map(len, parts)))
 
 
-@local("public sparsity")
-def public(own: OwnData, weights: Vector, layer: str) -> Public:
+@fl.local("public sparsity")
+def public(own: fl.OwnData, weights: fl.Vector, layer: str) -> Public:
     vectors = _Shared(own, weights, layer)(own)
     mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
     apart = (vectors - mean).astype(np.float64)
@@ -198,40 +194,40 @@ def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
 
 
 class _Shared:
-    def __init__(self, own: OwnData, weights: Vector, layer: str) -> None:
+    def __init__(self, own: fl.OwnData, weights: fl.Vector, layer: str) -> None:
         from coterie.training.sparsity import Extractor  # imports torch, which no list of systems needs
 
         self._model, self._weights, self._layer, self._accelerator = own.model, weights, layer, own.accelerator
         self._extractor = _or_peer_error(Extractor, own.model, weights, layer, own.accelerator)
 
-    def serves(self, own: OwnData, weights: Vector, layer: str) -> bool:
+    def serves(self, own: fl.OwnData, weights: fl.Vector, layer: str) -> bool:
         same = own.model is self._model and layer == self._layer and own.accelerator == self._accelerator
         return same and (weights is self._weights or np.array_equal(weights, self._weights))
 
-    def __call__(self, own: OwnData) -> Vector:
+    def __call__(self, own: fl.OwnData) -> fl.Vector:
         return np.asarray(_or_peer_error(self._extractor, own.x))
 
 
 def _or_peer_error(function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except UserError as error:
-        raise PeerError(str(error)) from error
+    except fl.UserError as error:
+        raise fl.PeerError(str(error)) from error
 
 
-def bounded(vectors: Vector | Doubles, centre: Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
+def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
     """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,) and projected on the basis, if any.
 
     Raises PeerError for a centre or a basis that does not fit.
     """
     if np.shape(centre) != vectors.shape[1:] or not np.isfinite(centre).all():
-        raise PeerError(f"a centre of shape {np.shape(centre)} for {vectors.shape[1]} channels, or not finite")
+        raise fl.PeerError(f"a centre of shape {np.shape(centre)} for {vectors.shape[1]} channels, or not finite")
     if basis is not None:
         directions = np.asarray(basis, np.float64)
         if directions.ndim != 2 or directions.shape[1:] != vectors.shape[1:] or not np.isfinite(directions).all():
-            raise PeerError(f"a basis of shape {np.shape(basis)} for {vectors.shape[1]} channels, or not finite")
+            raise fl.PeerError(f"a basis of shape {np.shape(basis)} for {vectors.shape[1]} channels, or not finite")
         if not np.allclose(directions @ directions.T, np.eye(len(directions)), atol=1e-3):
-            raise PeerError("a basis whose directions are not orthonormal")
+            raise fl.PeerError("a basis whose directions are not orthonormal")
         along: Doubles = _or_peer_error(clipped, (vectors - centre) @ directions.T, clip)
         return np.asarray(centre + along @ directions)
     return np.asarray(centre + _or_peer_error(clipped, vectors.astype(np.float64) - centre, clip))

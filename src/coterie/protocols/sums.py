@@ -18,30 +18,29 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto.ckks import PublicKey, SecretKey, keygen
-from coterie.crypto.ckks_parameters import named
-from coterie.crypto.threshold import Group
-from coterie.crypto.threshold_pads import padded_error
 from coterie.crypto.vector import sum_ciphers
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
-from coterie.protocol.effects import Encrypt, Fit, Open, Vector
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import M, Message
-from coterie.protocol.party import Cost, Party, Work
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.steps import NoAnswerError, Steps
-from coterie.protocol.system import Federation, PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused
-from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
-from coterie.protocols.noisy_sums import REACH, SumNoise, makers, mechanism_of
-from coterie.protocols.threshold_halves import taken, vouched
-from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import Joint, JointKeys
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import KeyOpening, open_sum
-from coterie.protocols.threshold_pads import JointPads, loaded, open_padded, padding
+from coterie.protocols.noise import NoiseSettings
+from coterie.protocols.noisy_sums import CENTRE_SET, SHARED_SET, SumNoise, check_noise, makers
+from coterie.protocols.threshold import (
+    Joint,
+    JointKeys,
+    JointPads,
+    KeyMaking,
+    KeyOpening,
+    loaded,
+    make_keys,
+    open_padded,
+    open_sum,
+    padding,
+    taken,
+    vouched,
+)
 
 SERVER, CLIENT = "server", "client"
 
@@ -62,7 +61,7 @@ class SumKeys(NoiseSettings, LocalTraining):
         names = ("clip", "private_rounds", "dp_delta", "missing")
         refuse_unused(self, ((name, "sums without noise", not self.noisy) for name in names))
         if self.noisy and (self.founders or (self.keys == "threshold" and not self.pads)):
-            raise UserError(
+            raise fl.UserError(
                 "noise on sums needs pads, and clients that take part from the start: leave pads=false and founders out"
             )
         self.budget()
@@ -93,24 +92,14 @@ class Sums:
             clients = len(party.common.clients)
             limits["fewest"] = max(self.least, makers(party.config, clients) - party.config.missing)
             limits["missing"] = clients - limits["fewest"]
-        return (Joint(self.name, "threshold-8192-sum", roles=(CLIENT,), **limits),)
+        return (Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
-    def check(self, config: SumKeys, common: Common) -> None:
+    def check(self, config: SumKeys, common: fl.Common) -> None:
         """Raises UserError for noise that is not possible; warns of a budget for no round."""
-        if not config.noisy:
-            return
-        parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
-        check_sums(mechanism, parties, "clients", 0.0)
-        if config.keys == "centre":
-            error = named("ckks-4096-add").error(parties)
-        else:
-            names = tuple(common.clients)
-            group = Group("threshold-8192-sum", names, 0, emulated=True, summands=len(names))
-            error = padded_error(group, dict.fromkeys(names, 1))
-        check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
-        warn_of_silence(config.budget(), mechanism.release())
+        if config.noisy:
+            check_noise(config, common)
 
-    def ledger(self, federation: Federation) -> Mapping[str, Sequence[Release]]:
+    def ledger(self, federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
         With keys=threshold noise has a proof against all, also a client that reads the mean, if no more than
@@ -122,23 +111,25 @@ class Sums:
     def length(self, party: Any) -> int:
         return len(eligible(party.spec)) if party.config.noisy else int(party.spec.size)
 
-    def parties(self, server: PartyFactory, client: PartyFactory) -> Callable[[SumKeys], Mapping[str, PartyFactory]]:
-        def centre(own: Own, common: Common, config: SumKeys) -> KeyCentre:
-            return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, "ckks-4096-add"))])
+    def parties(
+        self, server: fl.PartyFactory, client: fl.PartyFactory
+    ) -> Callable[[SumKeys], Mapping[str, fl.PartyFactory]]:
+        def centre(own: fl.Own, common: fl.Common, config: SumKeys) -> KeyCentre:
+            return KeyCentre(own, common, [Pair(self.name, CLIENT, partial(keygen, CENTRE_SET))])
 
-        def parties(config: SumKeys) -> Mapping[str, PartyFactory]:
-            dealer: dict[str, PartyFactory] = {KEY_CENTRE: centre} if config.keys == "centre" else {}
+        def parties(config: SumKeys) -> Mapping[str, fl.PartyFactory]:
+            dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: centre} if config.keys == "centre" else {}
             return {SERVER: server, **dealer, CLIENT: client}
 
         return parties
 
     # ---- at a client
 
-    def cost(self, client: Any, msg: Message) -> Cost:
+    def cost(self, client: Any, msg: fl.Message) -> fl.Cost:
         crypto_s = client.keys.public(self.name).nominal_seconds_encrypt(self.length(client))
-        return Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
+        return fl.Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
 
-    def seal(self, client: Any, values: Vector, r: int) -> Work[bytes]:
+    def seal(self, client: Any, values: fl.Vector, r: int) -> fl.Work[bytes]:
         """(d,) floats, encrypted for the sum of round r. A client seals one vector a round.
 
         Raises PeerError if its privacy budget is spent.
@@ -152,12 +143,12 @@ class Sums:
         elif client.config.padded:
             key = padding(client, self.name, r)
         else:
-            return vouched(client, self.name, (yield Encrypt(client.keys.public(self.name), values)), r)
-        return bytes((yield Encrypt(key, values)).to_bytes())
+            return vouched(client, self.name, (yield fl.Encrypt(client.keys.public(self.name), values)), r)
+        return bytes((yield fl.Encrypt(key, values)).to_bytes())
 
     def read(
-        self, client: Any, mean: Vector | None, cipher: bytes | None, count: int, r: int | None = None
-    ) -> Work[Vector]:
+        self, client: Any, mean: fl.Vector | None, cipher: bytes | None, count: int, r: int | None = None
+    ) -> fl.Work[fl.Vector]:
         """(d,) float32 the mean that ``Box.mean`` gave for round r. Raises PeerError for an impossible one.
 
         r: needed for sums with noise.  With these and keys=centre a client that misses a mean lacks its change from
@@ -167,16 +158,18 @@ class Sums:
         if client.config.keys == "threshold":
             values = mean if cipher is None else None
         elif mean is None and cipher is not None:
-            values = yield Open(client.keys.own(self.name), cipher)
+            values = yield fl.Open(client.keys.own(self.name), cipher)
         if values is None or count < self.least:
-            raise PeerError(f"a mean of {count} models with keys={client.config.keys}, or in another form")
+            raise fl.PeerError(f"a mean of {count} models with keys={client.config.keys}, or in another form")
         expected = client.spec.size if cipher is None else self.length(client)
         if len(values) != expected:
-            raise PeerError(f"a mean of {len(values)} weights; expected {expected}")
+            raise fl.PeerError(f"a mean of {len(values)} weights; expected {expected}")
         noise: SumNoise = client.noise
         if client.config.noisy:
             if r is None:
-                raise UserError("a mean of a sum with noise is read by Sums.read(client, mean, cipher, count, round)")
+                raise fl.UserError(
+                    "a mean of a sum with noise is read by Sums.read(client, mean, cipher, count, round)"
+                )
             return noise.taken(values) if cipher is None else noise.moved(values, count, r)
         return np.asarray(values if cipher is None else values / count, np.float32)
 
@@ -185,24 +178,24 @@ def _joint_of(config: SumKeys) -> Joint | None:
     return Joint("", "", (CLIENT,), pads=config.pads) if config.keys == "threshold" else None
 
 
-class SumClient(Party, role=CLIENT):
+class SumClient(fl.Party, role=CLIENT):
     sums: ClassVar[Sums]
     keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
     making, opening = KeyMaking(joint_of=_joint_of), KeyOpening(joint_of=_joint_of)
     pads, noise = JointPads(joint_of=_joint_of), SumNoise()
 
-    def fit(self, start: Vector, r: int) -> Fit:
+    def fit(self, start: fl.Vector, r: int) -> fl.Fit:
         """Raises PeerError if the privacy budget is spent."""
         self.noise.check_budget(r)
         return fit(self, start, r)
 
 
-class SumServer(Party, role=SERVER):
+class SumServer(fl.Party, role=SERVER):
     sums: ClassVar[Sums]
     keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
     noise = SumNoise()
 
-    def setup(self) -> Steps[None]:
+    def setup(self) -> fl.Steps[None]:
         yield from super().setup()
         if self.sums.declared(self):
             yield from make_keys(self, self.sums.name, self.clients, 0)
@@ -210,7 +203,9 @@ class SumServer(Party, role=SERVER):
     def box(self, r: int) -> Box:
         return Box(self, r)
 
-    def ask(self, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]) -> Steps[dict[str, Any]]:
+    def ask(
+        self, r: int, request: fl.Message, reply: type[fl.M], fold: Callable[[str, fl.M], None]
+    ) -> fl.Steps[dict[str, Any]]:
         return (yield from ask_round(self, r, request, reply, fold))
 
 
@@ -228,7 +223,7 @@ class Box:
             public = hub.keys.public(key)
             self._got[name] = public.from_bytes(data, length, terms=1, blinded=0, form=public.fresh)
 
-    def mean(self) -> Steps[tuple[Vector | None, bytes | None, int]]:
+    def mean(self) -> fl.Steps[tuple[fl.Vector | None, bytes | None, int]]:
         """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and their number.
 
         Raises NoAnswerError if they are too few, or if the sum can't be opened.
@@ -236,7 +231,7 @@ class Box:
         hub, sums, got = self._hub, self._hub.sums, self._got
         least = max(sums.least, hub.noise.makers - hub.config.missing) if hub.config.noisy else sums.least
         if len(got) < least:
-            raise NoAnswerError(f"{len(got)} models, and a sum is of {least} or more")
+            raise fl.NoAnswerError(f"{len(got)} models, and a sum is of {least} or more")
         waits = hub.config.deadline_s
         if hub.config.padded:
             opened = yield from open_padded(hub, sums.name, got, self._round, deadline_s=waits)
@@ -244,8 +239,8 @@ class Box:
             if hub.config.noisy:
                 try:
                     return hub.noise.moved(opened.values, count, self._round), None, count
-                except PeerError as error:
-                    raise NoAnswerError(str(error)) from None
+                except fl.PeerError as error:
+                    raise fl.NoAnswerError(str(error)) from None
             return (opened.values / count).astype(np.float32), None, count
         if hub.config.keys == "centre":
             return None, sum_ciphers(got.values()).to_bytes(), len(got)

@@ -6,11 +6,8 @@ little-endian), the head (``Checkpoint``), which names the log and each party's 
 frames under way, whose sizes the head states. So one party can be read alone, files of different checkpoints or runs
 cannot be mixed, and what a killed process has added to the log counts for nothing.
 
-All of it is private (0600 in a folder of 0700), unlike ``metrics.jsonl``, ``result.json`` and reports, though they hold
-reasons for refusals and skipped rounds, which may contain a client's own numbers.
-
-A digest detects damage but is no signature. Every length, place and shape is checked before use, and the folder may not
-be a symbolic link or another user's.
+All of it is private (0600 in a folder of 0700). A digest detects damage but is no signature. Every length, place and
+shape is checked before use, and the folder may not be a symbolic link or another user's.
 """
 
 from __future__ import annotations
@@ -25,10 +22,8 @@ from typing import Annotated, Any
 import msgspec
 
 import coterie
+import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, check_roster, entry
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.setup_info import Identity, Roster
-from coterie.protocol.system import Mixture
 from coterie.record import files
 from coterie.record.files import ADVICE
 from coterie.record.folder import METRICS
@@ -56,7 +51,7 @@ class KeptParty(msgspec.Struct, frozen=True):
     """SECRET: a party in the log. kept: its state and secret, by ``runs.parties.dumped``."""
 
     name: str
-    identity: Identity
+    identity: fl.Identity
     kept: bytes
 
     def __repr__(self) -> str:
@@ -82,7 +77,7 @@ class Checkpoint(msgspec.Struct):
     views_bytes: Count
     views_stopped: Count | None
     set_up: dict[str, Any]
-    roster: Roster | None
+    roster: fl.Roster | None
     snapshot: Snapshot
     log: Count
     log_bytes: Count
@@ -114,7 +109,7 @@ def read_parties(out: Path, kept: Checkpoint, names: Iterable[str]) -> Iterator[
     for name, body in _bodies(path, {name: kept.parties[name] for name in names}):
         found = files.decoded(path, body, KeptParty)
         if found.name != name:
-            raise UserError(f"{path} holds {found.name} where {name} lies: {ADVICE}")
+            raise fl.UserError(f"{path} holds {found.name} where {name} lies: {ADVICE}")
         yield found
 
 
@@ -125,14 +120,14 @@ def _bodies(path: Path, places: Mapping[str, Place]) -> Iterator[tuple[str, byte
             file.seek(place.at)
             body = file.read(min(place.size, end))
             if files.digest(body) != place.digest:
-                raise UserError(
+                raise fl.UserError(
                     f"{path} is damaged, or not the file that the checkpoint was written with, where {name} lies: "
                     f"{ADVICE}"
                 )
             yield name, body
 
 
-def _kept(roster: Roster) -> Roster | None:
+def _kept(roster: fl.Roster) -> fl.Roster | None:
     return None if isinstance(roster, DerivedRoster) else roster
 
 
@@ -218,14 +213,14 @@ class Saver:
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
         if kept.fingerprint != experiment.fingerprint:
-            raise UserError(
+            raise fl.UserError(
                 f"{path}: its data, partition or initial weights, or a model or loss of your own, differ from the "
                 f"present ones; {ADVICE}"
             )
         if kept.roster != _kept(experiment.common.roster):
-            raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
+            raise fl.UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
         if strangers := [name for name in kept.parties if name not in experiment.parties]:
-            raise UserError(f"{path} has a party that this federation has not, {strangers[0]!r:.40}: {ADVICE}")
+            raise fl.UserError(f"{path} has a party that this federation has not, {strangers[0]!r:.40}: {ADVICE}")
         for party in read_parties(self.out, kept, kept.parties):
             experiment.parties.put(party.name, party.kept)
         experiment.transport.restore(kept.snapshot, frames(self.out, kept.snapshot))
@@ -246,11 +241,13 @@ class Saver:
         path, expected = self.out / CHECKPOINT, (self.experiment.model.spec.size,)
         try:
             for name, model in self.experiment.models(round).items():
-                shape = model.models.shape[1:] if isinstance(model, Mixture) else model.shape
+                shape = model.models.shape[1:] if isinstance(model, fl.Mixture) else model.shape
                 if shape != expected:
-                    raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {expected}: {ADVICE}")
+                    raise fl.UserError(
+                        f"{path} holds a model of shape {shape} of {name} instead of {expected}: {ADVICE}"
+                    )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
+            raise fl.UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
@@ -266,17 +263,17 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
     with files.checked(path) as (file, end):
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if length > end - file.tell():
-            raise UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
+            raise fl.UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
         kept, frames_bytes = files.decoded(path, file.read(length), Checkpoint), end - file.tell()
     sizes = kept.snapshot.sizes
     if any(size < 0 for size in sizes) or sum(sizes) != frames_bytes:
-        raise UserError(
+        raise fl.UserError(
             f"{path} names {len(sizes)} messages under way of {sum(sizes)} bytes and holds {frames_bytes}; {ADVICE}"
         )
     if found := differences(from_text(kept.config), config):
-        raise UserError(f"{path} is of another run ({'; '.join(found)}): {ADVICE}")
+        raise fl.UserError(f"{path} is of another run ({'; '.join(found)}): {ADVICE}")
     if kept.version != coterie.__version__:
-        raise UserError(
+        raise fl.UserError(
             f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
             "start the run anew with another --out"
         )
@@ -286,14 +283,14 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
         return kept
     try:
         check_roster(kept.roster, kept.roster.operator)
-    except PeerError as error:
-        raise UserError(f"the roster in {path} is not as its operator signed it ({error}): {ADVICE}") from None
+    except fl.PeerError as error:
+        raise fl.UserError(f"the roster in {path} is not as its operator signed it ({error}): {ADVICE}") from None
     if strangers := sorted(kept.parties.keys() ^ kept.roster.by_name.keys()):
-        raise UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of parties; {ADVICE}")
+        raise fl.UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of parties; {ADVICE}")
     return kept
 
 
-def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] | None:
+def founded(out: Path, kept: Checkpoint) -> tuple[fl.Roster, dict[str, fl.Identity]] | None:
     """SECRET: the roster of the run in this folder, and every party's keys; None if both follow from the seed.
 
     Raises UserError as ``read_parties``, and for a party whose keys are not those of the roster.
@@ -305,10 +302,10 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] |
         identities[one.name] = identity = party.identity
         try:
             same = entry(one.name, one.role, identity) == one
-        except PeerError:  # they are no keys
+        except fl.PeerError:  # they are no keys
             same = False
         if not same:
-            raise UserError(
+            raise fl.UserError(
                 f"{log_file(out, kept.log)} holds keys of {one.name} that differ from the roster's: {ADVICE}"
             )
     return kept.roster, identities
@@ -325,11 +322,11 @@ def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
 def _check_lines(path: Path, kept: Checkpoint) -> None:
     with files.reading(path), files.opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
-            raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")
+            raise fl.UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")
         lines = file.read(kept.metrics_bytes).splitlines()
     found = [_line(f"{path}, line {number}", msgspec.json.decode, line) for number, line in enumerate(lines, 1)]
     if [line.round for line in found] != list(range(1, kept.round + 1)):
-        raise UserError(
+        raise fl.UserError(
             f"{path} does not hold the rounds 1 to {kept.round} of its checkpoint: it was changed; {ADVICE}"
         )
 
@@ -338,4 +335,4 @@ def _line(where: str, read: Callable[..., _Line], line: object) -> _Line:
     try:
         return read(line, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{where}: {error}; it was changed: {ADVICE}") from None
+        raise fl.UserError(f"{where}: {error}; it was changed: {ADVICE}") from None

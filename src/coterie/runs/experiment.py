@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.agreement import grouping
 from coterie.data.drift import drifted
 from coterie.data.partition import Split
 from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
-from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.names import LazyMapping, Names, each, listed
-from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.setup_info import Identity, Roster
-from coterie.protocol.steps import NoAnswerError, Steps, wake
-from coterie.protocol.system import ClientModel, Mixture
-from coterie.protocols.local_training import joined, local_epochs, sample_clients
+from coterie.protocol.names import each
+from coterie.protocols.local_training import local_epochs, sample_clients
 from coterie.record.summary import Line
 from coterie.runs import evaluation, tuning
 from coterie.runs.attackers import Attackers
@@ -35,11 +31,10 @@ from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.runs.own_code import own_code, with_code
 from coterie.runs.parties import Parties, simulate
 from coterie.runs.workers import workers_of
-from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
 
-Founded = tuple[Roster, Mapping[str, Identity]]
+Founded = tuple[fl.Roster, Mapping[str, fl.Identity]]
 """The roster and identities of a run that goes on."""
 
 
@@ -64,7 +59,7 @@ class Experiment:
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
         self.system, self.settings, self.config = config.definition, config.own, config
         if self.system.needs_classes and config.task != "classes":
-            raise UserError(
+            raise fl.UserError(
                 f"{self.system.name} reads labels as classes, and takes no task {config.task}: leave task out"
             )
         self._deal()
@@ -80,7 +75,7 @@ class Experiment:
         self.config = config = replace(config, clients=self.split.clients)
         self.names = names = self.data.clients
         self.shown = shown_of(config, names)
-        self.devices = listed(names, fleet(config.devices, self.split.clients, seed))
+        self.devices = fl.listed(names, fleet(config.devices, self.split.clients, seed))
         self.sample_numbers = prod(inputs.dataset.input_shape)
         self.features = inputs.dataset.features
         self.traces, self.pace_s = traces_of(config, names, self.split.names)
@@ -88,7 +83,7 @@ class Experiment:
         self.system = self.attackers.among(self.system)
         self._targets, self._outputs = inputs.dataset.targets, inputs.dataset.classes
         if inputs.drift is not None and getattr(self.settings, "sample_noise", None) is not None:
-            raise UserError(
+            raise fl.UserError(
                 "a drift gives a client other samples, and its ledger counts those of one data set: leave "
                 "sample_noise or the drift out"
             )
@@ -104,7 +99,7 @@ class Experiment:
         self._starts = start_weights(config, self.settings, self.model, self.split, self.data)
         known = self.inputs_digest + ("" if self.traces is None else self.traces.digest)
         self.fingerprint = fingerprint(known, self.split, self.tasks, self._starts, epochs)
-        self._randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
+        self._randomness = fl.Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
         self.federation, self.owns = simulate(
             system,
             self.settings,
@@ -169,13 +164,13 @@ class Experiment:
         config = self.config
         plain = config.task == "classes" and config.loss is None and config.class_weights is None
         everybodys = () if plain else self.system.models(self.seen).values()
-        if any(isinstance(one, Mixture) for one in everybodys):
-            raise UserError(
+        if any(isinstance(one, fl.Mixture) for one in everybodys):
+            raise fl.UserError(
                 f"{self.system.name} weighs models by their likelihood, so it takes classes and cross entropy without "
                 "class_weights: leave task, loss and class_weights out"
             )
 
-    def _identity(self, name: str) -> Identity:
+    def _identity(self, name: str) -> fl.Identity:
         """SECRET: the keys of a party."""
         found = self.owns[name].identity
         assert found is not None
@@ -192,11 +187,11 @@ class Experiment:
         """``"real"``, ``"emulated"``, or ``"none"`` for a system that encrypts nothing."""
         return self.config.crypto if self.system.encrypts(self.config.mode) else "none"
 
-    def models(self, r: int | None = None) -> dict[str, ClientModel]:
+    def models(self, r: int | None = None) -> dict[str, fl.ClientModel]:
         """The current model of every evaluated client that has joined by round r (the last), in their order."""
         models = self.system.models(self.seen)
-        here = joined(self.common.clients, self.settings, r or self.config.rounds)
-        there: Collection[str] = here if isinstance(here, Names) else frozenset(here)
+        here = fl.joined(self.common.clients, self.settings, r or self.config.rounds)
+        there: Collection[str] = here if isinstance(here, fl.Names) else frozenset(here)
         return {name: models[name] for name in self.shown if name in there}
 
     def set_up(self) -> Line:
@@ -228,12 +223,12 @@ class Experiment:
     def _hub(self) -> Any:
         return self.parties[self.federation.hub]
 
-    def _driven(self, r: int, steps: Steps[Any], *, settle: bool = False) -> tuple[dict[str, Any], Line]:
+    def _driven(self, r: int, steps: fl.Steps[Any], *, settle: bool = False) -> tuple[dict[str, Any], Line]:
         started = time.perf_counter()
         try:
             notes = dict(self.transport.drive(steps, r, settle=settle) or {})
-        except NoAnswerError as error:
-            raise RunError(f"{error}{self._why_refused()}") from error
+        except fl.NoAnswerError as error:
+            raise fl.RunError(f"{error}{self._why_refused()}") from error
         counted = vars(self.transport.meter)
         costs = {**counted, **{f"phase_{key}": counted[key] for key in ("seconds", "virtual_seconds")}}
         costs |= {"seconds": time.perf_counter() - started, "virtual_seconds": self.transport.clock_s}
@@ -244,9 +239,9 @@ class Experiment:
         clock_s = self.transport.clock_s
         return clock_s if self.traces is None else self.traces.opens_s(clock_s + (self.pace_s if r > 1 else 0.0))
 
-    def _begun(self, r: int, began_s: float) -> Steps[Any]:
+    def _begun(self, r: int, began_s: float) -> fl.Steps[Any]:
         if began_s > self.transport.clock_s:
-            yield from wake(began_s)
+            yield from fl.wake(began_s)
         return (yield from self._hub.round(r))
 
     def _why_refused(self) -> str:
@@ -264,8 +259,8 @@ class Experiment:
             began_s = self._begins_s(r)
             with self.effects.watched():
                 notes, costs = self._driven(r, self._begun(r, began_s))
-        except RunError as error:
-            raise RunError(f"round {r}: {error}") from error
+        except fl.RunError as error:
+            raise fl.RunError(f"round {r}: {error}") from error
         if "skipped" in notes:
             notes["skipped"] = f"{notes['skipped']}{self._why_refused()}"
         self.effects.took(r, notes)
@@ -313,8 +308,8 @@ class Experiment:
         try:
             with self.effects.watched():
                 notes, costs = self._driven(r + 1, self._hub.finish(), settle=True)
-        except RunError as error:
-            raise RunError(f"after round {r}: {error}") from error
+        except fl.RunError as error:
+            raise fl.RunError(f"after round {r}: {error}") from error
         observed = time.perf_counter()
         moved = evaluation.models_digest(self.models(r)) != before
         line = {**costs, "began_virtual_seconds": began, "notes": notes, **self._observed(r, scores=moved, tunes=moved)}
@@ -335,7 +330,7 @@ class Experiment:
             of_all, tuned = self.fine_tuned(r)
             of_tuned = of_all.line("fine_tuned_")
             if self.model.outputs is not None:
-                weights: dict[str, ClientModel] = {name: one.weights for name, one in tuned.items()}
+                weights: dict[str, fl.ClientModel] = {name: one.weights for name, one in tuned.items()}
                 self.tuned_outputs = dict(zip(tuned, self.observer.own_outputs(weights), strict=True))
             if "metrics" in of_tuned:
                 of_tuned["metrics"] = line.get("metrics", {}) | of_tuned["metrics"]
@@ -378,12 +373,12 @@ class Experiment:
     def fine_tuned(self, r: int) -> tuple[evaluation.Scores, dict[str, tuning.Tuned]]:
         """Scores of every honest client's model after fine-tuning (``runs/evaluation.py``), and the tuned models."""
         of, models = self.settings, self.attackers.left_out(self.models(r))
-        if any(isinstance(model, Mixture) for model in models.values()):
+        if any(isinstance(model, fl.Mixture) for model in models.values()):
             raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
-        solver = Sgd(of.lr, of.batch_size, of.momentum, of.weight_decay)  # the same for every method
+        solver = fl.Sgd(of.lr, of.batch_size, of.momentum, of.weight_decay)  # the same for every method
 
         def seed(name: str, epoch: int) -> int:
-            return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
+            return int(fl.rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
         names, tuned = list(models), {}  # type: list[str], dict[str, tuning.Tuned]
         for start in range(0, len(names), self.effects.chunk):
@@ -410,7 +405,7 @@ def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays
     """The delays of a resolved run, for the share of clients that a round may ask."""
 
     def asked(r: int) -> Sequence[str]:
-        here = joined(clients, settings, r) if hasattr(settings, "founders") else clients
+        here = fl.joined(clients, settings, r) if hasattr(settings, "founders") else clients
         share = 1.0 if getattr(settings, "selects", False) else getattr(settings, "participation", 1.0)
         return sample_clients(here, share, config.seed, r)
 
@@ -431,16 +426,16 @@ def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
     if many is None:
         return tuple(clients)
     if many > len(clients):
-        raise UserError(f"evaluated={many:,} of {len(clients):,} clients: take at most as many as there are")
+        raise fl.UserError(f"evaluated={many:,} of {len(clients):,} clients: take at most as many as there are")
     if config.record:
-        raise UserError("audits compare what is recorded with all clients' data: leave evaluated or record out")
-    chosen = rng(config.seed, "observer", "evaluated").choice(len(clients), many, replace=False)
+        raise fl.UserError("audits compare what is recorded with all clients' data: leave evaluated or record out")
+    chosen = fl.rng(config.seed, "observer", "evaluated").choice(len(clients), many, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
     """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
-    names = devices.names if isinstance(devices, LazyMapping) else tuple(devices)
+    names = devices.names if isinstance(devices, fl.LazyMapping) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
         return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))
     return local_epochs(names, settings, seed)

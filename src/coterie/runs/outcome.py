@@ -14,14 +14,11 @@ from typing import Any
 
 import msgspec
 
+import coterie.method as fl
 from coterie.data.own import name_of
 from coterie.devices.traces import parse
-from coterie.dp.ledger import DELTA, Release, statements
-from coterie.protocol.model_spec import ModelSpec
+from coterie.dp.ledger import DELTA, statements
 from coterie.protocol.names import each
-from coterie.protocol.setup_info import Own
-from coterie.protocol.system import Federation, System
-from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
 from coterie.runs.experiment import Experiment
@@ -87,20 +84,20 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
         return None
     rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
     sent = [(r, line.get("released", {})) for r, line in zip(rounds, lines, strict=True)]
-    found = {name: list[Release]() for name in experiment.shown}
+    found = {name: list[fl.Release]() for name in experiment.shown}
     owns = each(experiment.data.clients, lambda name: experiment.owns[name])
     found |= releases(system, settings, experiment.config.mode, experiment.seen, owns, sent)
     return statements(found, getattr(settings, "dp_delta", DELTA))
 
 
 def releases(
-    system: System,
+    system: fl.System,
     settings: Any,
     mode: str,
-    federation: Federation,
-    owns: Mapping[str, Own],
+    federation: fl.Federation,
+    owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
-) -> dict[str, list[Release]]:
+) -> dict[str, list[fl.Release]]:
     """By client, all that it has released, by its state and by what it was counted to send.
 
     owns: of the clients.  sent: by round, and kind of message that is counted, the senders.
@@ -112,7 +109,7 @@ def releases(
         for kind, senders in kinds.items():
             for name in senders:
                 if party := owns.get(name):
-                    more = told(settings, party.samples, party.epochs, words.get(kind, ()), r)
+                    more = fl.told(settings, party.samples, party.epochs, words.get(kind, ()), r)
                     found.setdefault(name, []).extend(more)
     return found
 
@@ -180,7 +177,7 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
     return until_s - from_s if experiment.traces is None else experiment.traces.present(name, from_s, until_s)
 
 
-def training_bytes(spec: ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
+def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
     Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;

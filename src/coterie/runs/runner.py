@@ -16,9 +16,7 @@ import msgspec
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.protocol.setup_info import Roster
-from coterie.protocol.system import party_type
+import coterie.method as fl
 from coterie.protocols import openings
 from coterie.record import folder
 from coterie.record.files import Log, atomic_write, locked, writing
@@ -116,7 +114,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         running = _Running(experiment, out, None, on_round)
         try:
             return running.to_the_end()
-        except CoterieError:
+        except fl.CoterieError:
             if not running.done:
                 shutil.rmtree(out, ignore_errors=True)  # nothing in it is worth keeping
             raise
@@ -134,7 +132,7 @@ def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
 def check_inputs(result: FinishedRun, present: str) -> None:
     """Raises UserError for a run of other inputs than present ones (``Experiment.inputs_digest``)."""
     if result.summary.get("inputs_digest", present) != present:
-        raise UserError(
+        raise fl.UserError(
             f"{result.folder} was run with other data, or with another model or loss of your own, than there are now "
             "under these names: restore them, or run again into another folder"
         )
@@ -154,11 +152,11 @@ def is_divergence(error: BaseException | None) -> bool:
 def resumable(config: Resolved) -> Path:
     """The folder to continue in. Raises UserError unless it holds the same work."""
     if config.out is None:
-        raise UserError("--resume continues the run in a folder: say which with --out")
+        raise fl.UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
     folder.check_writable(out)
     if found := differences(resumed(out), config):
-        raise UserError(
+        raise fl.UserError(
             f"{out} holds another run ({'; '.join(found)}): choose another --out, or resume it with the options it was "
             f"started with, as coterie run --resume --out {shlex.quote(str(out))} alone does"
         )
@@ -188,7 +186,7 @@ class _Running:
 
     def _go_on_from(self, kept: checkpoint.Checkpoint) -> None:
         if kept.round > self.rounds:
-            raise UserError(f"{self.out} already has {kept.round} rounds, more than --rounds {self.rounds}")
+            raise fl.UserError(f"{self.out} already has {kept.round} rounds, more than --rounds {self.rounds}")
         self.experiment.reach(kept.round)
         self.saver.restore(kept)  # before anything is cut off on the checkpoint's word
         if self.views is not None:
@@ -211,12 +209,12 @@ class _Running:
                 return self._finish()
         except KeyboardInterrupt:
             raise Interrupted(self.out, self.checkpointed) from None
-        except RunError as error:
+        except fl.RunError as error:
             if not self.checkpointed:
                 raise
             kept = f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}"
             final = is_divergence(error) or isinstance(error, AllSkippedError | NoAttackError)
-            raise RunError(kept if final else f"{kept}: --resume goes on there") from error
+            raise fl.RunError(kept if final else f"{kept}: --resume goes on there") from error
         finally:
             for log in self.logs:
                 log.close()
@@ -270,7 +268,7 @@ class _Running:
         benefit.write(self.out, e, honest)
         folder.write_json(self.out / folder.OBSERVED, e.observed())
         *_, client = e.system.factories(e.settings, e.config.mode).values()
-        holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(party_type(client)) else ()
+        holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(fl.party_type(client)) else ()
         write_openings(self.out, e.common.roster, holders)
         result = {**summary(e, self.set_up, rounds, finish), "calibration": self._calibration()}
         write_result(self.out, result)
@@ -285,7 +283,7 @@ class _Running:
         return calibration(benefit.read(self.out, task).values(), names[1])
 
 
-def write_openings(out: Path, roster: Roster, parties: Iterable[Any]) -> None:
+def write_openings(out: Path, roster: fl.Roster, parties: Iterable[Any]) -> None:
     """Write ``openings.json``: what these parties state that they have opened; no file if that is nothing."""
     place, found = out / folder.OPENINGS, openings.collected(roster, parties)
     if found is not None:

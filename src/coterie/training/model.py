@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError, suggest
-from coterie.protocol.model_spec import ModelSpec, Part
+import coterie.protocol.core as fl
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of outputs (n, ...) and labels (n, ...): the mean over the batch, or one loss for each sample, (n,)."""
@@ -27,7 +25,7 @@ def _per_sample(loss: Callable[..., Tensor]) -> Loss:
 
     def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.shape != labels.shape:
-            raise UserError(
+            raise fl.UserError(
                 f"outputs are {tuple(outputs.shape)}, but labels {tuple(labels.shape)}: this loss needs the same"
             )
         return loss(outputs, labels, reduction="none").flatten(1).mean(1)
@@ -75,7 +73,7 @@ class Model:
         with torch.random.fork_rng(devices=[]):
             made = module if isinstance(module, nn.Module) else module()
         if not isinstance(made, nn.Module):
-            raise UserError(f"a model must be a torch.nn.Module or a factory of one, got {type(made).__name__}")
+            raise fl.UserError(f"a model must be a torch.nn.Module or a factory of one, got {type(made).__name__}")
         self.module: nn.Module = copy.deepcopy(made)
         self.name = name or type(made).__name__
         self.input_shape = tuple(int(n) for n in input_shape)
@@ -84,8 +82,8 @@ class Model:
         elif loss in LOSSES:
             self.loss = LOSSES[loss]
         else:
-            hint = suggest(loss, LOSSES)
-            raise UserError(
+            hint = fl.suggest(loss, LOSSES)
+            raise fl.UserError(
                 f"unknown loss {loss!r}{hint} Known: {', '.join(LOSSES)}, or a function of outputs and labels"
             )
         _refuse_unsupported(self.module)
@@ -95,9 +93,11 @@ class Model:
         if self.is_classifier:
             if output.dim() != 2 or output.shape[1] < 2:
                 shape = tuple(output.shape[1:])
-                raise UserError(f"cross entropy needs (N, classes) logits; {self.name} gives {shape} for each sample")
+                raise fl.UserError(
+                    f"cross entropy needs (N, classes) logits; {self.name} gives {shape} for each sample"
+                )
             self.classes = int(output.shape[1])
-        self.spec = ModelSpec(_parts(self.module, tuple(personal)), flops, self.outputs or 0, activations)
+        self.spec = fl.ModelSpec(_parts(self.module, tuple(personal)), flops, self.outputs or 0, activations)
         trainable = {name for name, p in self.module.named_parameters() if p.requires_grad}
         self.trainable: tuple[str, ...] = tuple(part.name for part in self.spec.parts if part.name in trainable)
 
@@ -112,7 +112,7 @@ class Model:
             return nn.functional.cross_entropy(outputs, labels, reduction="none")
         losses = self.loss(outputs, labels)
         if losses.shape != labels.shape[:1]:
-            raise UserError(
+            raise fl.UserError(
                 f"{self.name}: its loss gives one number for a whole batch, and here one for each sample is needed: "
                 "let it return (n,)"
             )
@@ -122,7 +122,7 @@ class Model:
         """The mean loss over the samples, a scalar."""
         return self.loss(outputs, labels).mean()
 
-    def initial(self, seed: int) -> Vector:
+    def initial(self, seed: int) -> fl.Vector:
         """Fresh weights (d,) float32 from the seed alone: by a new module of the factory, or by ``reset_parameters``.
 
         Torch's random state stays.
@@ -137,19 +137,21 @@ class Model:
                 if callable(reset):
                     reset()
                 elif any(True for _ in layer.parameters(recurse=False)):
-                    raise UserError(
+                    raise fl.UserError(
                         f"{_where(name, layer)} has parameters but no reset_parameters() to draw them again: "
                         "add one, or give a factory instead of a module"
                     )
             return self.flatten(module)
 
-    def flatten(self, module: nn.Module | None = None) -> Vector:
+    def flatten(self, module: nn.Module | None = None) -> fl.Vector:
         """The weights (d,) float32 of ``module``, by default those of the Model's making."""
         tensors = (module or self.module).state_dict()
         vector = np.empty(self.spec.size, np.float32)
         for part in self.spec.parts:
             if part.name not in tensors or tuple(tensors[part.name].shape) != part.shape:
-                raise UserError(f"the module has no {part.name!r} of shape {part.shape}: not this model's architecture")
+                raise fl.UserError(
+                    f"the module has no {part.name!r} of shape {part.shape}: not this model's architecture"
+                )
             vector[part.offset : part.offset + part.size] = tensors[part.name].detach().cpu().numpy().reshape(-1)
         return vector
 
@@ -164,12 +166,12 @@ class Model:
         load(module, self.unflatten(vector))
         return module.eval()
 
-    def checked(self, vector: NDArray[Any], what: str = "weights") -> Vector:
+    def checked(self, vector: NDArray[Any], what: str = "weights") -> fl.Vector:
         """``vector`` as a contiguous (d,) float32 array, itself if it is one, or UserError."""
         return floats(vector, (self.spec.size,), what, f" (was it made for another model than {self.name}?)")
 
 
-def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice: str = "") -> Vector:
+def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice: str = "") -> fl.Vector:
     """The values as a contiguous float32 array, or UserError. shape: a name stands for any length."""
     array = np.asarray(values)
     fits = array.ndim == len(shape) and all(
@@ -177,7 +179,7 @@ def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice
     )
     if not fits or not np.issubdtype(array.dtype, np.floating):
         wanted = str(shape).replace("'", "")
-        raise UserError(f"{what} must be {wanted} float32, got {array.shape} {array.dtype}{advice}")
+        raise fl.UserError(f"{what} must be {wanted} float32, got {array.shape} {array.dtype}{advice}")
     return np.ascontiguousarray(array, np.float32)
 
 
@@ -197,11 +199,11 @@ def has_conv2d(module: nn.Module) -> bool:
     return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
-def tensor(vector: Vector) -> Tensor:
+def tensor(vector: fl.Vector) -> Tensor:
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
 
 
-def shaped(vectors: Tensor, part: Part) -> Tensor:
+def shaped(vectors: Tensor, part: fl.Part) -> Tensor:
     return vectors[..., part.offset : part.offset + part.size].view(*vectors.shape[:-1], *part.shape)
 
 
@@ -212,22 +214,22 @@ def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
             own[name].copy_(value)
 
 
-def _parts(module: nn.Module, personal: tuple[str, ...]) -> tuple[Part, ...]:
+def _parts(module: nn.Module, personal: tuple[str, ...]) -> tuple[fl.Part, ...]:
     parameters = dict(module.named_parameters())
-    parts: list[Part] = []
+    parts: list[fl.Part] = []
     offset = 0
     for name, value in module.state_dict().items():
         if not value.is_floating_point():
             continue
         kind = "parameter" if name in parameters else "buffer"
         scope = "personal" if personal and name.startswith(personal) else "shared"
-        parts.append(Part(name, tuple(value.shape), "float32", kind, scope, offset))
+        parts.append(fl.Part(name, tuple(value.shape), "float32", kind, scope, offset))
         offset += value.numel()
     if not any(part.kind == "parameter" for part in parts):
-        raise UserError(f"{type(module).__name__} has no parameters to train")
+        raise fl.UserError(f"{type(module).__name__} has no parameters to train")
     for prefix in personal:
         if not any(part.name.startswith(prefix) for part in parts):
-            raise UserError(f"personal: no parameter starts with {prefix!r}; there are {[p.name for p in parts]}")
+            raise fl.UserError(f"personal: no parameter starts with {prefix!r}; there are {[p.name for p in parts]}")
     return tuple(parts)
 
 
@@ -235,16 +237,20 @@ def _refuse_unsupported(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         where = _where(name, layer)
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats and layer.momentum is None:
-            raise UserError(f"{where}: momentum=None averages by a counter that the flat vector does not hold; set one")
+            raise fl.UserError(
+                f"{where}: momentum=None averages by a counter that the flat vector does not hold; set one"
+            )
         for own, value in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
             if isinstance(value, UninitializedParameter | UninitializedBuffer):
-                raise UserError(f"{where}: {own} has no shape yet; run one batch through the module first")
+                raise fl.UserError(f"{where}: {own} has no shape yet; run one batch through the module first")
             if value.is_complex() or (value.is_floating_point() and value.dtype != torch.float32):
-                raise UserError(f"{where}: {own} is {value.dtype}; only float32 is supported, call module.float()")
+                raise fl.UserError(f"{where}: {own} is {value.dtype}; only float32 is supported, call module.float()")
     seen: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if id(parameter) in seen:
-            raise UserError(f"{name!r} is the same tensor as {seen[id(parameter)]!r}: shared layers are not supported")
+            raise fl.UserError(
+                f"{name!r} is the same tensor as {seen[id(parameter)]!r}: shared layers are not supported"
+            )
         seen[id(parameter)] = name
 
 
@@ -274,7 +280,7 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, in
         try:
             return probe(torch.zeros(2, *input_shape))
         except Exception as error:  # whatever a user's module raises
-            raise UserError(f"{name} {fault}: {type(error).__name__}: {error}") from error
+            raise fl.UserError(f"{name} {fault}: {type(error).__name__}: {error}") from error
 
     evaluating, training = copy.deepcopy(module).eval(), copy.deepcopy(module).train()
     for layer in evaluating.modules():
@@ -282,7 +288,7 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, in
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         output = output_of(evaluating, f"does not accept samples of shape {input_shape}")
         if not isinstance(output, Tensor) or output.shape[:1] != (2,):
-            raise UserError(f"{name} must give one tensor with a row for each sample")
+            raise fl.UserError(f"{name} must give one tensor with a row for each sample")
         before = torch.get_rng_state()
         output_of(training, "fails in training mode on two samples")
         return 6.0 * macs, activations, output, not torch.equal(before, torch.get_rng_state())

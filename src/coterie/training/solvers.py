@@ -16,10 +16,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import LARGEST, AtLeastOne, NotNegative, Positive, check_bounds
+import coterie.protocol.core as fl
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,18 +109,18 @@ class Sgd:
         plain SGD.  sample_clip: the largest L2 norm of a sample's gradient.
     """
 
-    lr: Positive
-    batch_size: AtLeastOne = 50
+    lr: fl.Positive
+    batch_size: fl.AtLeastOne = 50
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    weight_decay: NotNegative = 0.0
-    sample_clip: Positive = field(default=1.0, kw_only=True)
-    sample_noise: Annotated[float | None, Meta(gt=0, le=LARGEST)] = field(default=None, kw_only=True)
+    weight_decay: fl.NotNegative = 0.0
+    sample_clip: fl.Positive = field(default=1.0, kw_only=True)
+    sample_noise: Annotated[float | None, Meta(gt=0, le=fl.LARGEST)] = field(default=None, kw_only=True)
 
     needs: ClassVar[tuple[str, ...]] = ()
     takes: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        fl.check_bounds(self)
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay)
@@ -139,7 +136,7 @@ class Proximal(Sgd):
     mu: >= 0.  State, optional: "anchor", else the weights that the training starts from.
     """
 
-    mu: NotNegative = 0.01
+    mu: fl.NotNegative = 0.01
 
     takes: ClassVar[tuple[str, ...]] = ("anchor",)
 
@@ -157,7 +154,7 @@ class Admm(Sgd):
     Kept, eq. 10: dual+ = dual + rho (w+ - anchor). What a client sends, eq. 16: ``augmented_change``.
     """
 
-    rho: Positive = 0.01
+    rho: fl.Positive = 0.01
 
     needs: ClassVar[tuple[str, ...]] = ("dual",)
     takes: ClassVar[tuple[str, ...]] = ("anchor",)
@@ -183,7 +180,7 @@ class Scaffold(Sgd):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum:
-            raise UserError(f"Scaffold: momentum must be 0, not {self.momentum!r}")
+            raise fl.UserError(f"Scaffold: momentum must be 0, not {self.momentum!r}")
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay, state["server_control"] - state["control"])
@@ -207,13 +204,15 @@ class Objective(Sgd):
     def __post_init__(self) -> None:
         super().__post_init__()
         if is_private(self):
-            raise UserError("a loss of one's own has no gradient of each sample to clip: leave sample_noise out")
+            raise fl.UserError("a loss of one's own has no gradient of each sample to clip: leave sample_noise out")
         if not callable(self.loss):
-            raise UserError(f"Objective: loss must be a function of network, start, x, y, settings, not {self.loss!r}")
+            raise fl.UserError(
+                f"Objective: loss must be a function of network, start, x, y, settings, not {self.loss!r}"
+            )
         try:
             hash(self.settings)
         except TypeError:
-            raise UserError(
+            raise fl.UserError(
                 f"Objective: settings must be hashable, as a frozen dataclass is, not {self.settings!r}"
             ) from None
 
@@ -224,18 +223,18 @@ class Objective(Sgd):
             found: Tensor = self.loss(network, start, x, y, self.settings)
             fits = found.shape in ((), y.shape[:1]) and found.requires_grad
         except Exception as error:  # whatever a user's function raises
-            raise UserError(
+            raise fl.UserError(
                 f"objective {name} fails on samples {tuple(x.shape)} and labels {tuple(y.shape)}: {error!r}"
             ) from error
         if not fits:
-            raise UserError(
+            raise fl.UserError(
                 f"objective {name} gives {tuple(found.shape)} for {len(y)} samples: it must give a tensor with a "
                 "gradient, of one number for each sample, or the mean"
             )
         return found
 
 
-def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
+def augmented_change(change: fl.Vector, dual_change: fl.Vector, rho: float) -> fl.Vector:
     """What an ADMM client sends: (w+ - w) + (y+ - y) / rho (PAFed eq. 16; FedADMM); all (d,) float32.
 
     change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, from eq. 10. If w is the model
@@ -244,7 +243,7 @@ def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
     return (change + dual_change / np.float32(rho)).astype(np.float32)
 
 
-def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> tuple[Vector, float]:
+def unit_change(spec: fl.ModelSpec, change: fl.Vector, clip: float | None = None) -> tuple[fl.Vector, float]:
     """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and its former length.
 
     clip: the largest length that is told, where it travels along.

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+import coterie.protocol.core as fl
 from coterie.protocol import steps
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
-from coterie.protocol.messages import Message
-from coterie.protocol.party import Cost, To
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
 
@@ -44,12 +42,12 @@ class Coordination:
         request: Envelope | tuple[int, int],
         patience_s: float = steps.PATIENCE_S,
     ) -> None:
-        self._error: type[CoterieError] = RunError
+        self._error: type[fl.CoterieError] = fl.RunError
         if isinstance(request, Envelope):
             if member.before is not None:
                 asked = f"{member.name} yields steps in answer to {request.kind}"
-                raise RunError(f"{asked}: only its rounds may coordinate")
-            self._error, request = PeerError, (request.round, request.attempt)
+                raise fl.RunError(f"{asked}: only its rounds may coordinate")
+            self._error, request = fl.PeerError, (request.round, request.attempt)
         self.round, self.attempt = request
         self.member, self.role = member, role
         self.effect: Any = None
@@ -170,7 +168,7 @@ class Coordination:
             self.member.party.now_s = now_s
             try:
                 if step is None:
-                    step = self._work.throw(value) if isinstance(value, CoterieError) else self._work.send(value)
+                    step = self._work.throw(value) if isinstance(value, fl.CoterieError) else self._work.send(value)
             except StopIteration as stop:
                 self.done, self.result = True, stop.value
                 return
@@ -178,7 +176,7 @@ class Coordination:
                 if self._begin(step, now_s):
                     return
                 value = None
-            except (RunError, PeerError) as error:
+            except (fl.RunError, fl.PeerError) as error:
                 value = error
             step = None
 
@@ -188,7 +186,7 @@ class Coordination:
             return False
         if isinstance(step, steps.Nominal):
             step = self.member.party.nominal(step.effect)
-        if isinstance(step, Cost) or not isinstance(step, steps.Step):
+        if isinstance(step, fl.Cost) or not isinstance(step, steps.Step):
             self.effect = step
             return True
         self._step, self._got, self._missing, self._asked_s, self._after_s = step, [], {}, now_s, {}
@@ -212,18 +210,18 @@ class Coordination:
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
 
-    def _send_all(self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()) -> None:
+    def _send_all(self, messages: Mapping[Any, fl.Message | fl.To], replies: tuple[type[fl.Message], ...] = ()) -> None:
         """Address and send messages. Those that await these ``replies`` are open then."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
-        def addressed() -> Iterator[To]:
+        def addressed() -> Iterator[fl.To]:
             nonlocal kind
             for key, message in messages.items():
-                to = message if isinstance(message, To) else To(key, message)
+                to = message if isinstance(message, fl.To) else fl.To(key, message)
                 kind = type(to.message).__name__
                 if replies and to.dst == member.name:
-                    raise PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
+                    raise fl.PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
                 yield to
 
         if replies:
@@ -237,11 +235,11 @@ class Coordination:
                     self._unanswered.add(sent.envelope.number)
                     self._awaited[sent.envelope.number] = sent.envelope.dst
                 self._send(sent)
-        except PeerError as error:
+        except fl.PeerError as error:
             self._opened({})
-            if self._error is PeerError:
+            if self._error is fl.PeerError:
                 raise
-            raise RunError(f"{member.name} can't send {kind}: {error}") from error
+            raise fl.RunError(f"{member.name} can't send {kind}: {error}") from error
 
     def _opened(self, asked: dict[int, _Asked]) -> None:
         self._open, self._unanswered, self._awaited = asked, set(), {}
@@ -288,7 +286,7 @@ class Coordination:
             opened = member.read(envelope, frame, kinds, at_s)
             member.observer.read(opened)
             step.fold(key, opened.message)
-        except (PeerError, CryptoError) as error:
+        except (fl.PeerError, fl.CryptoError) as error:
             member.observer.refused(envelope, self.role, str(error))
             if isinstance(step, steps.Take):
                 self._missing[key] = steps.UNACCEPTABLE

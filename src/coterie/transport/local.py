@@ -19,10 +19,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.spool import Spool
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
+import coterie.protocol.core as fl
+from coterie.protocol.steps import R
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
 from coterie.transport.member import Member, Reader, roles_of
@@ -46,7 +44,7 @@ class LocalTransport:
 
     def __init__(
         self,
-        parties: Mapping[str, Party],
+        parties: Mapping[str, fl.Party],
         hub: str,
         effects: Effects,
         *,
@@ -61,7 +59,7 @@ class LocalTransport:
         self.parties, self.effects, self.transcript = parties, effects, transcript
         self.links = links or Links()
         self.batch_bytes, self.retries = batch_bytes, retries
-        self.spool = Spool(spool_bytes)
+        self.spool = fl.Spool(spool_bytes)
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
@@ -90,7 +88,7 @@ class LocalTransport:
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
-    def drive(self, steps: Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
+    def drive(self, steps: fl.Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
         """Run one round (or the set-up) of the coordinator and return its result.
 
         Changes commit at the end. Messages received by then have been handled.
@@ -157,7 +155,7 @@ class LocalTransport:
     def _coordinate(
         self,
         member: Member,
-        work: Steps[Any],
+        work: fl.Steps[Any],
         role: str,
         at: Instant,
         request: Parcel | tuple[int, int],
@@ -184,7 +182,7 @@ class LocalTransport:
             with self.meter.timed(coordination.role, envelope.kind):
                 genuine = coordination.deliver(envelope, frame, event.arrives_s)
             if not genuine and self._was_last(event):
-                coordination.refuse(envelope.answers, UNACCEPTABLE, leader.at[0])
+                coordination.refuse(envelope.answers, fl.UNACCEPTABLE, leader.at[0])
         elif event.number is None:
             self._dismiss(leader, event.reason)
         else:
@@ -205,7 +203,7 @@ class LocalTransport:
     def _go_on(self, leader: Leader) -> None:
         coordination = leader.coordination
         while (effect := coordination.effect) is not None:
-            if isinstance(effect, Cost):
+            if isinstance(effect, fl.Cost):
                 seconds = self.links.work_s(leader.name, effect)
                 self.meter.worked(coordination.role, "coordinate", self.links.device(leader.name), seconds)
                 coordination.spent(seconds, leader.at[0])
@@ -237,7 +235,7 @@ class LocalTransport:
             return
         self._queues.delay(Parcel(envelope, sent.to_role), sent.frame, due)
         if envelope.answers:
-            self._fail(envelope, LATE, (self._reached_s, 0))
+            self._fail(envelope, fl.LATE, (self._reached_s, 0))
 
     def _transmit(self, sent: Sent, at: Instant) -> None:
         envelope, (copies, lost) = sent.envelope, self._wire.transmit(sent, at, self.intercept)
@@ -266,14 +264,14 @@ class LocalTransport:
 
     def _nominal(self, parcel: Parcel) -> tuple[float, Opened | None]:
         member, opened = self.members[parcel.envelope.dst], self._opened(parcel, self.spool.peek(parcel.ticket))
-        with suppress(PeerError, CryptoError):
+        with suppress(fl.PeerError, fl.CryptoError):
             if opened is not None:
                 return self.links.work_s(member.name, member.cost(opened)), opened
         return 0.0, None
 
     def _opened(self, parcel: Parcel, frame: bytes) -> Opened | None:
         member = self.members[parcel.envelope.dst]
-        with suppress(PeerError):
+        with suppress(fl.PeerError):
             if not member.numbers.is_old(parcel.envelope):
                 return member.open(parcel.envelope, frame, parcel.arrives_s)
         return None
@@ -298,7 +296,7 @@ class LocalTransport:
             todo.append((job, Call(member.name, role, envelope.kind, work)))
         results = run_handlers([call for _, call in todo], self.effects, self.meter)
         for (job, call), result in zip(todo, results, strict=True):
-            if isinstance(result, Step):
+            if isinstance(result, fl.Step):
                 self._coordinate(self.members[call.party], call.work, call.role, job.done, job.parcel, result)
             else:
                 self._finish(job.parcel, result, job.done)
@@ -308,17 +306,17 @@ class LocalTransport:
         try:
             member.verify(parcel.envelope, frame)
             self._recorder.lost(parcel.envelope, TOO_LATE)
-        except PeerError as error:
+        except fl.PeerError as error:
             self._recorder.refused(parcel.envelope, member.party.role, str(error))
             if self._was_last(parcel):
-                self._fail(parcel.envelope, UNACCEPTABLE, (parcel.arrives_s, parcel.step))
+                self._fail(parcel.envelope, fl.UNACCEPTABLE, (parcel.arrives_s, parcel.step))
 
     def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
         for sent in handled.sent:
             self._send(sent, at)
         if handled.refused:
             if self._was_last(parcel):
-                self._fail(parcel.envelope, REFUSED, at)
+                self._fail(parcel.envelope, fl.REFUSED, at)
         elif not handled.answered:
             self._fail(parcel.envelope, "gave no direct answer", at)
 
@@ -370,7 +368,7 @@ class LocalTransport:
 
     def _go_back(self, round: int, attempt: int) -> None:
         if self._start is None:
-            raise RunError(f"round {round} can't be tried again: this transport was made without retries")
+            raise fl.RunError(f"round {round} can't be tried again: this transport was made without retries")
         under_way = [(parcel, self.spool.take(parcel.ticket)) for parcel in self._under_way()[0]]
         self.hub.inbox.clear()
         self._queues.clear()
@@ -386,7 +384,7 @@ class LocalTransport:
 
 
 class _Members(dict[str, Member]):
-    def __init__(self, parties: Mapping[str, Party], make: Callable[[str], Member]) -> None:
+    def __init__(self, parties: Mapping[str, fl.Party], make: Callable[[str], Member]) -> None:
         super().__init__()
         self._parties, self._make = parties, make
 

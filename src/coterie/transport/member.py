@@ -14,19 +14,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coterie.protocol import codec
-from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.messages import ANY, M, Message
-from coterie.protocol.party import Cost, Party, To, Work, transaction, unchanged
-from coterie.protocol.spool import Spool
-from coterie.protocol.steps import NoAnswerError
+import coterie.protocol.core as fl
+from coterie.protocol.party import unchanged
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
 
 Roles = Callable[[str], tuple[str, ...]]
 """The roles of a party by its name, its main role first; none for a stranger. All parties know them."""
 
 
-def roles_of(parties: Mapping[str, Party]) -> Roles:
+def roles_of(parties: Mapping[str, fl.Party]) -> Roles:
     """The roles of parties, each looked up when it is first asked for."""
     known: dict[str, tuple[str, ...]] = {}
 
@@ -56,7 +52,7 @@ class Reader:
     def __init__(self, room: int = 64 << 20) -> None:
         self._room, self._bytes = room, 0
         self._held: OrderedDict[int, tuple[bytes, bytes, int]] = OrderedDict()  # by id, its own while the frame is held
-        self._last: tuple[bytes, Message] | None = None
+        self._last: tuple[bytes, fl.Message] | None = None
 
     def sent(self, frame: bytes) -> bytes:
         """The digest of a frame that is sent, once more."""
@@ -77,10 +73,10 @@ class Reader:
             self._bytes -= len(self._held.pop(id(frame))[0])
         return known[1]
 
-    def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
+    def decode(self, frame: bytes, kinds: tuple[type[fl.M], ...]) -> fl.M:
         if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
             return self._last[1]  # type: ignore[return-value]
-        message = codec.decode(frame, *kinds)
+        message = fl.codec.decode(frame, *kinds)
         self._last = frame, message
         return message
 
@@ -99,11 +95,11 @@ class Member:
     def __init__(
         self,
         name: str,
-        parties: Mapping[str, Party],
+        parties: Mapping[str, fl.Party],
         hub: str,
         roles: Roles,
         keyring: Keyring,
-        spool: Spool,
+        spool: fl.Spool,
         reader: Reader | None = None,
         observer: Observer | None = None,
     ) -> None:
@@ -117,27 +113,27 @@ class Member:
         self.start: tuple[int, Any, Any, dict[str, int]] | None = None  # round, state, secret, numbers taken
 
     @property
-    def party(self) -> Party:
+    def party(self) -> fl.Party:
         return self._parties[self.name]
 
     def send(
-        self, messages: Iterable[To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
+        self, messages: Iterable[fl.To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
     ) -> Iterator[Sent]:
         """Encode, number, seal and sign messages. An object to many in a row is encoded once.
 
         acting: the role that the party acts in.  request: the first message to its sender is the answer. Raises
             PeerError for a stranger, TypeError and DecodeError for what cannot travel.
         """
-        last: Message | None = None  # held, not its id: messages may be made as they are asked for
+        last: fl.Message | None = None  # held, not its id: messages may be made as they are asked for
         encoded, weight = b"", 0
         for dst, message in ((to.dst, to.message) for to in messages):
             kind = type(message)
             if not self.roles(dst):  # its name may have come from another party
                 sends = f"{self.name} sends {kind.__name__} to {dst!r:.40}"
-                raise PeerError(f"{sends}, which is not a party of this federation")
+                raise fl.PeerError(f"{sends}, which is not a party of this federation")
             if message is not last:
-                last, encoded = message, codec.encode(message)
-                weight = codec.message_weight(message, len(encoded))
+                last, encoded = message, fl.codec.encode(message)
+                weight = fl.codec.message_weight(message, len(encoded))
             answers = 0
             if request is not None and request.src == dst:
                 answers, request = request.number, None
@@ -155,8 +151,8 @@ class Member:
         """Whether messages between this party and another are sealed: the hub relays, and must not read them."""
         return self.hub not in (self.name, other) and self.name != other
 
-    def _role(self, kind: type[Message], name: str) -> str:
-        return self.roles(name)[0] if kind.DST == ANY else kind.DST
+    def _role(self, kind: type[fl.Message], name: str) -> str:
+        return self.roles(name)[0] if kind.DST == fl.ANY else kind.DST
 
     def verify(self, envelope: Envelope, frame: bytes) -> None:
         """Raises EnvelopeError unless its sender has sent exactly this to this party, in this session and attempt."""
@@ -169,27 +165,27 @@ class Member:
             raise EnvelopeError("its payload is not the one that was sent")
         try:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)
-        except PeerError as error:
+        except fl.PeerError as error:
             raise EnvelopeError(f"its envelope was not signed by {src}: {error}") from None
         if envelope.sealed != self._sealed(src):
             raise EnvelopeError(f"it is {'' if envelope.sealed else 'not '}sealed")
         self.numbers.check_attempt(envelope, announces=src == self.hub)
 
-    def read(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...], at_s: float) -> Opened:
+    def read(self, envelope: Envelope, frame: bytes, kinds: tuple[type[fl.Message], ...], at_s: float) -> Opened:
         """The content of a verified message. Raises PeerError unless it is of ``kinds`` and its sender may send it."""
         if not kinds:
-            raise PeerError(f"{self.name} takes no messages")
+            raise fl.PeerError(f"{self.name} takes no messages")
         if envelope.sealed:
             frame = self.keyring.open(envelope.src, self.name, frame, envelope.header())
         message = self.reader.decode(frame, kinds)
         kind = type(message)
         if kind.__name__ != envelope.kind:
-            raise PeerError(f"a {kind.__name__} in the envelope of a {envelope.kind}")
-        if kind.SRC not in (ANY, envelope.role):
-            raise PeerError(f"{kind.__name__} comes from a {envelope.role}, not from a {kind.SRC}")
-        weight = codec.message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
+            raise fl.PeerError(f"a {kind.__name__} in the envelope of a {envelope.kind}")
+        if kind.SRC not in (fl.ANY, envelope.role):
+            raise fl.PeerError(f"{kind.__name__} comes from a {envelope.role}, not from a {kind.SRC}")
+        weight = fl.codec.message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
         if weight != envelope.weight:
-            raise PeerError(f"a {kind.__name__} of {weight} bytes that claims to weigh {envelope.weight}")
+            raise fl.PeerError(f"a {kind.__name__} of {weight} bytes that claims to weigh {envelope.weight}")
         return Opened(envelope, message, self._role(kind, self.name), at_s, len(frame))
 
     def open(self, envelope: Envelope, frame: bytes, at_s: float = 0.0) -> Opened:
@@ -197,14 +193,14 @@ class Member:
         self.verify(envelope, frame)
         return self.read(envelope, frame, tuple(self.party.handlers), at_s)
 
-    def cost(self, opened: Opened) -> Cost:
+    def cost(self, opened: Opened) -> fl.Cost:
         """The nominal work of a message, by committed state; raises PeerError."""
         party = self._committed()
         return party.handlers[type(opened.message)].cost(party, opened.message)
 
     def receive(
         self, envelope: Envelope, frame: bytes, at_s: float = 0.0, opened: Opened | None = None
-    ) -> Work[Handled]:
+    ) -> fl.Work[Handled]:
         """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
         opened: the message, if ``open`` has been called. A forged message changes nothing. PeerError, CryptoError and
@@ -215,7 +211,7 @@ class Member:
             opened = opened or self.open(envelope, frame, at_s)
         except EnvelopeError as error:
             return self._refuse(envelope, role, str(error))
-        except PeerError as error:
+        except fl.PeerError as error:
             problem = str(error)
         if envelope.src == self.hub:
             self.heard_of(envelope.round, envelope.attempt)
@@ -227,7 +223,7 @@ class Member:
             self.observer.read(opened)
             try:
                 sent = yield from self._run(opened)
-            except (PeerError, CryptoError, NoAnswerError) as error:
+            except (fl.PeerError, fl.CryptoError, fl.NoAnswerError) as error:
                 role, problem = opened.role, str(error)
             else:
                 answer = next((one for one in sent if one.envelope.answers), None)
@@ -242,20 +238,20 @@ class Member:
         self.observer.refused(envelope, role, reason)
         return Handled(refused=reason)
 
-    def _run(self, opened: Opened) -> Work[tuple[Sent, ...]]:
+    def _run(self, opened: Opened) -> fl.Work[tuple[Sent, ...]]:
         party, request = self._committed(), opened.envelope
-        with transaction(party) as saved:
+        with fl.transaction(party) as saved:
             outcome = party.handlers[type(opened.message)].run(party, opened.message, request.src)
             if isinstance(outcome, Generator):
                 outcome = yield from outcome
             if self.before is not None and not unchanged(saved, (party.state, party.secret)):
                 changed = f"{self.name} changes its state in answer to {request.kind} during its own round"
-                raise RunError(f"{changed}: then a handler may only read")
-            if isinstance(outcome, Message):
-                outcome = To(request.src, outcome)
-            messages = (outcome,) if isinstance(outcome, To) else outcome or ()
-            if not isinstance(messages, tuple) or not all(isinstance(to, To) for to in messages):
-                raise RunError(
+                raise fl.RunError(f"{changed}: then a handler may only read")
+            if isinstance(outcome, fl.Message):
+                outcome = fl.To(request.src, outcome)
+            messages = (outcome,) if isinstance(outcome, fl.To) else outcome or ()
+            if not isinstance(messages, tuple) or not all(isinstance(to, fl.To) for to in messages):
+                raise fl.RunError(
                     f"{self.name} ends {request.kind} with {outcome!r:.80}: a handler returns a message "
                     "to its sender, To(name, message), several of those in a tuple, or nothing"
                 )
@@ -265,13 +261,13 @@ class Member:
     @contextmanager
     def leading(self) -> Iterator[None]:
         """A round of the hub as one transaction. Its handlers meanwhile answer by the state before."""
-        with transaction(self.party) as self.before:
+        with fl.transaction(self.party) as self.before:
             try:
                 yield
             finally:
                 self.before = None
 
-    def _committed(self) -> Party:
+    def _committed(self) -> fl.Party:
         if self.before is None:
             return self.party
         twin = copy.copy(self.party)
@@ -312,6 +308,6 @@ class Member:
         if self.start is not None and self.start[0] == round:
             gone = self.party.state, self.party.secret
             _, self.party.state, self.party.secret, taken = self.start
-            with transaction(self.party):
+            with fl.transaction(self.party):
                 self.party.lasts(*gone)
             self.numbers.taken = dict(taken)

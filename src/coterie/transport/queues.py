@@ -11,11 +11,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from coterie.protocol.errors import CoterieError
+import coterie.protocol.core as fl
 from coterie.protocol.interpreters import by_group
-from coterie.protocol.party import Party, Work
-from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Step
 from coterie.transport.coordination import Coming, Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened
 from coterie.transport.transcript import Meter
@@ -104,8 +101,8 @@ class Queues:
 
     def __init__(
         self,
-        parties: Mapping[str, Party],
-        spool: Spool,
+        parties: Mapping[str, fl.Party],
+        spool: fl.Spool,
         work: Callable[[Parcel], tuple[float, Opened | None]],
         room: int,
     ) -> None:
@@ -235,10 +232,10 @@ class Call:
     party: str
     role: str
     kind: str
-    work: Work[Handled]
+    work: fl.Work[Handled]
 
 
-def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
+def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | fl.Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
     A handler that coordinates results in its first step. An error that does not refuse a message is raised, and the
@@ -253,11 +250,11 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
                 call = calls[i]
                 with meter.timed(call.role, call.kind):
                     try:
-                        wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
+                        wanted = call.work.throw(value) if isinstance(value, fl.CoterieError) else call.work.send(value)
                     except StopIteration as stop:
                         results[i] = stop.value
                         continue
-                if isinstance(wanted, Step):
+                if isinstance(wanted, fl.Step):
                     results[i] = wanted
                 else:
                     wants[i] = wanted

@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.names import Names
-from coterie.protocol.party import Cost
+import coterie.protocol.core as fl
 from coterie.transport.envelope import Envelope, Numbers, Sent
 from coterie.transport.transcript import Seen, ViewRecorder
 
@@ -36,7 +34,7 @@ def after(instant: Instant, seconds: float) -> Instant:
 def arrival(sent: Instant, delay_s: float) -> Instant:
     """The arrival of a message, after its sending. Raises RunError if parties answer each other for ever."""
     if sent[1] >= _MAX_STEPS:
-        raise RunError(f"parties answer each other without end at second {sent[0]:g}: give their work a cost")
+        raise fl.RunError(f"parties answer each other without end at second {sent[0]:g}: give their work a cost")
     return max(after(sent, delay_s), (sent[0], sent[1] + 1))
 
 
@@ -90,7 +88,7 @@ class Snapshot(msgspec.Struct):
         complete = numbered(parties) is not None or len(self.numbers) == len(parties)
         if not complete or not all(name in parties for name in self.numbers):
             has = f"it has {len(self.numbers)} parties, this one has {len(parties)}"
-            raise UserError(
+            raise fl.UserError(
                 f"the checkpoint is of another federation: {has}; resume with the settings that it was made with"
             )
         ends = [(parcel.envelope.src, parcel.envelope.dst) for parcel in self.parcels]
@@ -106,15 +104,15 @@ class Snapshot(msgspec.Struct):
             and all(0 <= s < inf for s, _ in instants)
             and all(0 <= n <= _MOST for n in counts)
         ):
-            raise UserError(
+            raise fl.UserError(
                 "this federation cannot have sent the messages under way in the checkpoint, so it was changed: "
                 "start the run anew"
             )
 
 
-def numbered(parties: Mapping[str, Any]) -> Names | None:
+def numbered(parties: Mapping[str, Any]) -> fl.Names | None:
     names = getattr(parties, "names", None)
-    return names if isinstance(names, Names) else None
+    return names if isinstance(names, fl.Names) else None
 
 
 class Links:
@@ -128,7 +126,7 @@ class Links:
         """Seconds until ``size`` bytes sent by this party have arrived."""
         return 0.0
 
-    def work_s(self, party: str, cost: Cost) -> float:
+    def work_s(self, party: str, cost: fl.Cost) -> float:
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:

@@ -13,19 +13,16 @@ from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig
 from msgspec.structs import replace as change
 from sklearn.metrics import adjusted_rand_score
 
+import coterie.method as fl
 from coterie.clustering.signature import HOLDERS, find_groups, halves, reference, signature, statistics
 from coterie.crypto.sketch import project
 from coterie.privacy.audits.fedcaprivacy import characterised, csp_rows
-from coterie.protocol.effects import Local, OwnData
-from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.interpreters import locally
-from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert
 from coterie.protocols.masked_sums import AskForTerm, Term, Total
 from coterie.protocols.signatures import DIMENSION, HELD, STATISTICS, Characterise, Characterised, Group
-from coterie.runs import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload
 from coterie.systems.fedcaprivacy.participant import round_seed
@@ -33,10 +30,10 @@ from tests.clustering.test_signature import LABELS, clients
 
 TRUTH = [0, 1, 2] * 5
 SIZE = 40
-SPEC = ModelSpec(
+SPEC = fl.ModelSpec(
     (
-        Part("weight", (SIZE - LABELS,), "float32", "parameter", "shared", 0),
-        Part("bias", (LABELS,), "float32", "parameter", "shared", SIZE - LABELS),
+        fl.Part("weight", (SIZE - LABELS,), "float32", "parameter", "shared", 0),
+        fl.Part("bias", (LABELS,), "float32", "parameter", "shared", SIZE - LABELS),
     ),
     6.0,
 )
@@ -49,11 +46,11 @@ class WithData(Pulled):
         super().__init__(targets, **options)
         made = clients(TRUTH[: len(targets)], seed=1, skew=1.0) if data is None else data
         self.data = dict(zip(targets, made, strict=True))
-        self.table[Local] = locally(self.samples)
+        self.table[fl.Local] = locally(self.samples)
 
-    def samples(self, party: str) -> OwnData:
+    def samples(self, party: str) -> fl.OwnData:
         x, y = self.data[party]
-        return OwnData(x[:, :12].astype(np.float32), y)
+        return fl.OwnData(x[:, :12].astype(np.float32), y)
 
 
 def signed(targets: np.ndarray | None = None, **options: Any) -> Rig:
@@ -238,7 +235,7 @@ def test_one_client_can_spoil_the_sums_and_then_there_is_one_group() -> None:
     ],
 )
 def test_groups_that_cannot_be_end_the_set_up(answer: Any, message: str) -> None:
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(fl.RunError, match=message):
         signed(wrap=lambda f: misbehaving(f.parties[CSP], Group, lambda party, request, out: answer(out)))
 
 
@@ -249,7 +246,7 @@ def test_fewer_than_three_terms_end_the_set_up() -> None:
 
         transport.intercept = drop
 
-    with pytest.raises(RunError, match="2 of 15 clients sent a term of a sum that needs 3"):
+    with pytest.raises(fl.RunError, match="2 of 15 clients sent a term of a sum that needs 3"):
         signed(wire=wire)
 
 
@@ -264,21 +261,21 @@ def test_a_client_takes_a_sum_once_with_enough_terms_and_both_signatures() -> No
     run = signed()
     (held, _) = [m for _, m in run.view("client/1").messages(Total)]
     fresh = run.party("client/1")
-    with pytest.raises(PeerError, match="sum 0 is not awaited"):
+    with pytest.raises(fl.PeerError, match="sum 0 is not awaited"):
         handled(run, "client/1", held)
     fresh.state = replace_state(fresh.state, totals={})
-    with pytest.raises(PeerError, match="a sum of 2 terms"):
+    with pytest.raises(fl.PeerError, match="a sum of 2 terms"):
         handled(run, "client/1", change(held, count=2))
-    with pytest.raises(PeerError, match="sum 9 is not awaited"):
+    with pytest.raises(fl.PeerError, match="sum 9 is not awaited"):
         handled(run, "client/1", change(held, cluster=9))
-    with pytest.raises(PeerError, match="only the hub may"):
+    with pytest.raises(fl.PeerError, match="only the hub may"):
         handled(run, "client/1", held, "client/2")
-    with pytest.raises(PeerError, match="signature"):
+    with pytest.raises(fl.PeerError, match="signature"):
         handled(run, "client/1", change(held, count=14))
-    with pytest.raises(PeerError, match="of round 3 for round 0"):
+    with pytest.raises(fl.PeerError, match="of round 3 for round 0"):
         handled(run, "client/1", change(held, round=3))
     model = ClusterModel(**{name: getattr(held, name) for name in held.__struct_fields__})
-    with pytest.raises(PeerError):
+    with pytest.raises(fl.PeerError):
         handled(run, "client/1", model)  # a sum is no model of round 0
 
 
@@ -293,20 +290,20 @@ def test_nothing_is_sent_before_its_turn_or_to_another() -> None:
     run = signed()
     client = run.party("client/1")
     for message in (AskForTerm(0, HELD), Characterise(0)):
-        with pytest.raises(PeerError, match="only the hub may"):
+        with pytest.raises(fl.PeerError, match="only the hub may"):
             handled(run, "client/1", message, "client/2")
     for message in (AskForTerm(0, HELD), AskForTerm(0, STATISTICS), AskForTerm(0, 2)):  # each once
-        with pytest.raises(PeerError, match="after the sums"):
+        with pytest.raises(fl.PeerError, match="after the sums"):
             handled(run, "client/1", message)
     client.state = replace_state(client.state, totals={})
     for message in (AskForTerm(0, STATISTICS), AskForTerm(1, HELD), AskForTerm(0, 5), Characterise(0)):
-        with pytest.raises(PeerError, match="after the sums"):
+        with pytest.raises(fl.PeerError, match="after the sums"):
             handled(run, "client/1", message)
-    with pytest.raises(PeerError, match="only the hub may"):
+    with pytest.raises(fl.PeerError, match="only the hub may"):
         handled(run, CSP, Group(0), "client/1")
-    with pytest.raises(PeerError, match="no sum 5 is formed"):
+    with pytest.raises(fl.PeerError, match="no sum 5 is formed"):
         handled(run, CSP, Convert(0, 5, 3, b""))
-    with pytest.raises(PeerError, match="sum 1 was formed already"):
+    with pytest.raises(fl.PeerError, match="sum 1 was formed already"):
         handled(run, CSP, Convert(0, STATISTICS, 14, b""))
 
 
@@ -314,9 +311,9 @@ def test_in_other_modes_nobody_answers() -> None:
     options = {"mode": "hardened", "descriptor": "model", "clusters": 2, "spec": SPEC}
     plain = rig(SYSTEM, planted([0, 0, 0, 1, 1, 1], SIZE), **options)
     for message in (AskForTerm(0, HELD), Characterise(0)):
-        with pytest.raises(PeerError, match="nobody describes their data"):
+        with pytest.raises(fl.PeerError, match="nobody describes their data"):
             handled(plain, "client/1", message)
-    with pytest.raises(PeerError, match="no sum 0 is formed"):
+    with pytest.raises(fl.PeerError, match="no sum 0 is formed"):
         handled(plain, CSP, Convert(0, HELD, 3, b""))
 
 
@@ -344,7 +341,7 @@ def test_a_hub_cannot_have_a_sum_of_two_opened() -> None:
 )
 def test_settings_that_cannot_be(mode: str, options: dict[str, Any], message: str) -> None:
     settings = {"descriptor": "signature", "clusters": 2, **options}
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(fl.UserError, match=message):
         build(RunConfig("fedcaprivacy", mode=mode, crypto="emulated", clients=6, settings=settings))
 
 
@@ -357,7 +354,7 @@ def test_data_without_classes_are_told(tmp_path: Path) -> None:
         "fedcaprivacy", data=str(tmp_path / "numbers.npz"), task="regression", clients=4, mode="hardened"
     )
     experiment = build(replace(config, crypto="emulated", partition="iid", settings=settings))
-    with pytest.raises(UserError, match="one class for each sample"):
+    with pytest.raises(fl.UserError, match="one class for each sample"):
         experiment.set_up()
     experiment.close()
 

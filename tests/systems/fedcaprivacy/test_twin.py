@@ -19,8 +19,7 @@ from coterie.clustering.spectral import soft_spectral
 from coterie.crypto.sketch import project, rotate
 from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import Secrets, rng
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs import Experiment, RunConfig, build
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import Upload
 from coterie.systems.fedcaprivacy.participant import round_seed

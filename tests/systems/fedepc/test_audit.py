@@ -11,21 +11,7 @@ import pytest
 from matrix import OnDemand, few
 
 import coterie
-from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.fedepc import (
-    DeviceRows,
-    active,
-    auxiliary,
-    boasting,
-    clusters,
-    descriptions,
-    first_steps,
-    largest,
-    losses,
-    passive,
-    selected,
-    spoiling,
-)
+from coterie.privacy.audits import Finding, Recorded, fedepc
 from coterie.privacy.plain import NONE_IN_THE_CLEAR, plain_findings, plain_updates
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, run
@@ -54,7 +40,7 @@ def recorded() -> dict[str, Recorded]:
 
 
 def by_name(run: Recorded) -> dict[str, Finding]:
-    return {one.name: one for one in passive(run)}
+    return {one.name: one for one in fedepc.passive(run)}
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -64,19 +50,19 @@ def by_name(run: Recorded) -> dict[str, Finding]:
 def test_descriptions_are_those_of_the_devices(mode: str) -> None:
     """In mode hardened names come from the hub's view and numbers from the helper's, and both must fit."""
     run, experiment = recorded_run(config(mode))
-    found = descriptions(run)
+    found = fedepc.descriptions(run)
     for device in experiment.federation.of_role("device"):
         said = device.state.said
         assert np.abs(found[device.name] - np.append(said.vector, said.floor)).max() < 1e-4
     labels = {device: k for k, names in experiment.federation.look("server").members().items() for device in names}
-    assert clusters(run) == labels
+    assert fedepc.clusters(run) == labels
     experiment.close()
 
 
 def test_opened_first_steps_are_those_that_devices_trained() -> None:
     """The twin repeats the run in mode paper: in round 1 every chosen device trains W^0 alike."""
     hidden, plain = record(config("hardened", rounds=1)), record(config(rounds=1))
-    found, sent = first_steps(hidden), {seen.src: m for seen, m in plain.views["server"].messages(Update)}
+    found, sent = fedepc.first_steps(hidden), {seen.src: m for seen, m in plain.views["server"].messages(Update)}
     both = [name for name in found if sent[name].weights is not None]
     assert len(both) >= 2
     for name in both:
@@ -100,14 +86,14 @@ def test_a_newcomer_s_step_starts_from_the_model_that_it_trained(settings: dict[
 
 
 def test_losses_are_compared_within_a_round(recorded: dict[str, Recorded]) -> None:
-    found = losses(recorded["paper"])
+    found = fedepc.losses(recorded["paper"])
     sums: dict[str, list[float]] = {}
     for r in range(1, 5):
         said = {seen.src: m.loss for seen, m in recorded["paper"].views["server"].messages(Update, r)}
         for name, loss in said.items():
             sums.setdefault(name, []).append(loss - sum(said.values()) / len(said))
     assert found == pytest.approx({name: sum(values) / len(values) for name, values in sums.items()}, abs=1e-9)
-    assert DeviceRows.of(recorded["paper"], found).clients.tolist() == sorted(
+    assert fedepc.DeviceRows.of(recorded["paper"], found).clients.tolist() == sorted(
         recorded["paper"].clients.index(name) for name in found
     )
 
@@ -143,7 +129,7 @@ def test_noise_weakens_the_attack_and_the_attacker_clips_as_devices_do() -> None
     for epsilon in (50.0, 0.2):
         run = record(config(rounds=1, settings={"send": "noise", "epsilon": epsilon}))
         found[epsilon] = by_name(run)[ALONE].leak
-        known = auxiliary(run)
+        known = fedepc.auxiliary(run)
         centre = np.average(known.means, axis=0, weights=known.prior)
         assert np.linalg.norm(known.means - centre, axis=1).max() < 2 * clip_of(run)
     assert found[50.0] > 0.4
@@ -182,24 +168,24 @@ def test_data_without_classes_have_no_label_shares(tmp_path: Path) -> None:
 
 def test_a_boasting_device_is_not_chosen_less(recorded: dict[str, Recorded]) -> None:
     run = recorded["paper"]
-    (found,) = boasting(run)
+    (found,) = fedepc.boasting(run)
     name = found.who.split(",")[0]
-    assert name in largest(run)
-    assert selected(run)[name] == min(selected(run)[one] for one in largest(run))
-    assert found.results[0].chance == selected(run)[name] / 4
+    assert name in fedepc.largest(run)
+    assert fedepc.selected(run)[name] == min(fedepc.selected(run)[one] for one in fedepc.largest(run))
+    assert found.results[0].chance == fedepc.selected(run)[name] / 4
     assert found.results[0].value >= found.results[0].chance
 
 
 def test_a_spoiler_reaches_its_own_cluster_and_no_other(recorded: dict[str, Recorded]) -> None:
     run = recorded["paper"]
-    (found,) = spoiling(run)
-    assert found.who.split(",")[0] in largest(run)
-    assert found.results[0].value == len(largest(run)) / len(run.clients)
+    (found,) = fedepc.spoiling(run)
+    assert found.who.split(",")[0] in fedepc.largest(run)
+    assert found.results[0].value == len(fedepc.largest(run)) / len(run.clients)
 
 
 def test_active_attacks_need_some_rounds(recorded: dict[str, Recorded]) -> None:
     with pytest.raises(UserError, match="3 rounds or more"):
-        active(record(config(rounds=2)))
+        fedepc.active(record(config(rounds=2)))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -211,7 +197,7 @@ def test_a_folder_gives_what_memory_gives(recorded: dict[str, Recorded], tmp_pat
     run(config(mode, out=str(folder)))
     content = coterie.audit(folder)
     rows = {row["name"]: row["leak"] for row in content["attacks"]}
-    mine = {one.name: one.leak for one in passive(recorded[mode]) if one.results}
+    mine = {one.name: one.leak for one in fedepc.passive(recorded[mode]) if one.results}
     assert {name: rows[name] for name in mine} == pytest.approx(mine, abs=1e-6)
     assert "What the attacks found" in coterie.load(folder).report().read_text()  # type: ignore[union-attr]
     kept = json.loads((folder / "result.json").read_text())["audit"]["attacks"]

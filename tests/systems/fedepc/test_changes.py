@@ -10,9 +10,7 @@ import pytest
 from federation import Pulled, Rig, Steady, planted, rig
 from matrix import few
 
-from coterie.protocol.effects import Fit
-from coterie.protocol.errors import UserError
-from coterie.protocols.local_training import joined
+import coterie.method as fl
 from coterie.runs import RunConfig, build, run
 from coterie.selection.bandit import Bandit, Choice, Cics, choose
 from coterie.systems.fedepc import SYSTEM
@@ -63,7 +61,7 @@ def test_newcomers_are_described_when_they_join_and_only_they() -> None:
     run.round(5)
     assert partition(run) == {named(*range(0, 12, 2)), named(*range(1, 12, 2))}
     assert asked(run) == {f"client/{i}": 1 for i in range(12)}
-    assert joined(run.common.clients, run.config, 5) == run.common.clients
+    assert fl.joined(run.common.clients, run.config, 5) == run.common.clients
 
 
 def test_a_newcomer_begins_with_its_cluster_s_model() -> None:
@@ -84,7 +82,7 @@ def test_a_device_that_vanishes_in_a_round_is_left_out_of_its_mean() -> None:
     assert notes["participants"] == len(first) - 1
     others = [name for name, k in first.items() if k == 0 and name != away]
     effects, start = Pulled(dict(zip(run.common.clients, TARGETS, strict=True))), run.common.initial
-    fits = [effects.fit(name, Fit(start, run.config.solver(), 1, 0)).weights for name in others]
+    fits = [effects.fit(name, fl.Fit(start, run.config.solver(), 1, 0)).weights for name in others]
     np.testing.assert_allclose(run.models()[0], np.mean(fits, axis=0), rtol=1e-6)
 
 
@@ -364,6 +362,6 @@ def test_the_literal_text_finds_no_groups_and_has_an_ari_of_0() -> None:
 
 def test_a_model_without_a_relu_is_refused_with_what_to_do() -> None:
     experiment = build(RunConfig("fedepc", model="linear", clients=4))
-    with pytest.raises(UserError, match="linear has no ReLU"):
+    with pytest.raises(fl.UserError, match="linear has no ReLU"):
         experiment.set_up()
     experiment.close()

@@ -4,45 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import mingledpie_parts as parts
 import numpy as np
 import pytest
 from federation import Pulled, Rig, Steady, misbehaving, on_the_wire
-from mingledpie_parts import (
-    EACH_FORM,
-    EVERYBODY,
-    GROUPS,
-    TARGETS,
-    choices,
-    chosen,
-    held,
-    joined_sets,
-    joining,
-    mingled_sums,
-    near,
-    pies,
-    solved,
-    trained,
-    with_indicator,
-)
 
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost
 from coterie.systems.mingledpie.messages import Mingled, Noted, Parameters, Received, Train, Update
 
-N = len(GROUPS)
+N = len(parts.GROUPS)
 FEW = slice(0, 12, 2)
-SIX = EVERYBODY[:6]
+SIX = parts.EVERYBODY[:6]
 
 
 def six(**options: Any) -> Rig:
     """Two clients a group, in exact mode where nothing else is said: every round gives new models."""
     given = {"mode": "hardened", "hardening": "uploads", "effects": lambda t: Pulled(t, noise=0.02), **options}
-    return pies(TARGETS[FEW], starts=near(), **given)
+    return parts.pies(parts.TARGETS[FEW], starts=parts.near(), **given)
 
 
 def alike(run: Rig, *but: str) -> bool:
     """Whether all clients (but some) hold the same models."""
-    return len({held(run, name).tobytes() for name in run.common.clients if name not in but}) == 1
+    return len({parts.held(run, name).tobytes() for name in run.common.clients if name not in but}) == 1
 
 
 # -- lost messages -----------------------------------------------------------------------------------------------------
@@ -96,19 +80,19 @@ def test_lost_parameters_are_sent_again(kind: type[Message]) -> None:
 # -- who is away -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
+@pytest.mark.parametrize(("mode", "hardening"), parts.EACH_FORM)
 def test_who_was_away_catches_up_with_the_last_sums_before_it_trains(mode: str, hardening: str) -> None:
     """It misses two rounds; in the third it is sent what everybody has, and trains from there."""
     away = {("client/0", 2): "offline", ("client/0", 3): "dropped"}
     run = six(mode=mode, hardening=hardening, links=Steady(away=away), max_condition=1e6, seed=2)
     run.round(1)
-    old = held(run)
+    old = parts.held(run)
     for r in (2, 3):
         note = run.round(r)
         assert note["participants"] == 5
         assert note["membership"][0] == []
-        assert held(run, "client/0").tobytes() == old.tobytes()
-    others = held(run, "client/3")
+        assert parts.held(run, "client/0").tobytes() == old.tobytes()
+    others = parts.held(run, "client/3")
     trained_from: list[np.ndarray] = []
     misbehaving(run.party("client/0"), Train, lambda p, r, u: trained_from.append(np.array(p.models())) or u)
     note = run.round(4)
@@ -121,7 +105,7 @@ def test_who_was_away_catches_up_with_the_last_sums_before_it_trains(mode: str, 
 
 def test_who_is_not_asked_gets_the_sums_all_the_same() -> None:
     """With a sample of the clients a round, everybody follows; nobody has to catch up."""
-    run = pies(participation=0.5, max_condition=1e6, effects=lambda t: Pulled(t, noise=0.02))
+    run = parts.pies(participation=0.5, max_condition=1e6, effects=lambda t: Pulled(t, noise=0.02))
     asked = []
     for r in range(1, 7):
         note = run.round(r)
@@ -130,7 +114,7 @@ def test_who_is_not_asked_gets_the_sums_all_the_same() -> None:
         assert alike(run)
         asked.append(frozenset(seen.src for seen, _ in run.view("server").messages(Update, r)))
     assert len(set(asked)) > 1
-    assert frozenset().union(*asked) == set(EVERYBODY)
+    assert frozenset().union(*asked) == set(parts.EVERYBODY)
 
 
 class SlowToOpen(Steady):
@@ -159,7 +143,7 @@ def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
     assert note["skipped"] == f"{there} updates, at least {least} are needed"
     assert not note["clustered"]
     assert not list(run.view("client/0").messages(Mingled))
-    assert held(run).tobytes() == near().tobytes()
+    assert parts.held(run).tobytes() == parts.near().tobytes()
     note = run.round(2)
     assert (note["participants"], note["rebuilt"]["by"]) == (6, 6)
     ((_, train),) = run.view("client/0").messages(Train, 2)
@@ -169,13 +153,13 @@ def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
 # -- who joins ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
+@pytest.mark.parametrize(("mode", "hardening"), parts.EACH_FORM)
 def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, hardening: str) -> None:
     """6 founders, three more every second round: 6, 6, 9, 9, 12, 12."""
     order = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
-    run = pies(
-        TARGETS[order],
-        starts=near(),
+    run = parts.pies(
+        parts.TARGETS[order],
+        starts=parts.near(),
         mode=mode,
         hardening=hardening,
         founders=6,
@@ -185,23 +169,23 @@ def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, harde
         seed=2,
         effects=lambda t: Pulled(t, noise=0.02),
     )
-    assert [run.party(name).state.models is None for name in EVERYBODY] == [False] * 6 + [True] * 6
+    assert [run.party(name).state.models is None for name in parts.EVERYBODY] == [False] * 6 + [True] * 6
     for r, here in enumerate([6, 6, 9, 9, 12, 12], 1):
         note = run.round(r)
         assert (note["asked"], note["participants"], note["behind"]) == (here, here, [])
-        assert alike(run, *EVERYBODY[here:])
+        assert alike(run, *parts.EVERYBODY[here:])
         assert dict(run.refused) == {}
         assert len(note["membership"]) == N
         assert note["membership"][here:] == [[]] * (N - here)
     assert run.models().shape == (N, 20)
-    assert chosen(run) == [GROUPS[i] for i in order]
+    assert parts.chosen(run) == [parts.GROUPS[i] for i in order]
 
 
 def test_who_has_not_joined_yet_sees_nothing_but_its_keys() -> None:
     run = six(founders=4, newcomers=1, join_every=2)
     run.rounds(2)
     assert run.view("client/5").kinds() == {"Granted"}
-    assert (run.models()[5] == near()[0]).all()  # for whoever evaluates
+    assert (run.models()[5] == parts.near()[0]).all()  # for whoever evaluates
     run.rounds(3)
 
 
@@ -216,17 +200,17 @@ def test_what_the_last_sums_left_as_it_was_is_old_for_who_was_away_until_the_nex
     away |= {(name, 3): "offline" for name in ("client/4", "client/5")}
     run = six(links=Steady(away=away), lr=0.5)
     run.round(1)
-    old = held(run)[2]
+    old = parts.held(run)[2]
     for r in (2, 3):
         run.round(r)
-    new = held(run, "client/1")[2]
+    new = parts.held(run, "client/1")[2]
     assert run.party("client/1").state.kept == (2,)
-    run.transport.effects.targets["client/0"] = TARGETS[8]
+    run.transport.effects.targets["client/0"] = parts.TARGETS[8]
     trained_from: list[np.ndarray] = []
     misbehaving(run.party("client/0"), Train, lambda p, r, u: trained_from.append(np.array(p.models())[2]) or u)
     note = run.round(4)
     assert note["participants"] == 6
-    assert chosen(run)[0] == 2
+    assert parts.chosen(run)[0] == 2
     assert trained_from[0].tobytes() == old.tobytes() != new.tobytes()
     assert alike(run)
     run.round(5)
@@ -237,7 +221,7 @@ def half_an_indicator(run: Rig, *rounds: int) -> None:
     """What client/1 sends in these rounds, so that nobody can rebuild anything."""
 
     def make(party: Any, request: Train, update: Update) -> Update:
-        return with_indicator(party, update, (0.5, 0, 0)) if request.round in rounds else update
+        return parts.with_indicator(party, update, (0.5, 0, 0)) if request.round in rounds else update
 
     misbehaving(run.party("client/1"), Train, make)
 
@@ -246,8 +230,8 @@ def half_an_indicator(run: Rig, *rounds: int) -> None:
 
 
 CIRCULAR = [
-    [[g, (g + 1) % 3] for g in GROUPS],
-    [[g, (g + 1) % 3] if i % 4 == 0 else [0, 1, 2] for i, g in enumerate(GROUPS)],
+    [[g, (g + 1) % 3] for g in parts.GROUPS],
+    [[g, (g + 1) % 3] if i % 4 == 0 else [0, 1, 2] for i, g in enumerate(parts.GROUPS)],
 ]
 """Everybody also joins the next cluster: H = 4 (1 + P), with condition number 2 / |1 + w| = 2, w a cube root of 1. And
 with three of four in all clusters: H = 3 J + 1 + P, 11 / |1 + w| = 11.
@@ -256,26 +240,30 @@ with three of four in all clusters: H = 3 J + 1 + P, 11 / |1 + w| = 11.
 
 def test_an_ill_conditioned_round_is_solved_with_a_ridge_and_the_sets_stay_as_they_are() -> None:
     """As the normal equations have it. What H says too little about stays as it was: nobody draws a second set."""
-    run, models = pies(max_condition=5.0, lr=0.5), near().astype(np.float64)
-    joining(run, CIRCULAR[1], CIRCULAR[1], CIRCULAR[0])
+    run, models = parts.pies(max_condition=5.0, lr=0.5), parts.near().astype(np.float64)
+    parts.joining(run, CIRCULAR[1], CIRCULAR[1], CIRCULAR[0])
     for r in (1, 2):
         note = run.round(r)
         assert note["rebuilt"] == {"by": N, "refused_by": 0}
         state = run.party("client/3").state
         assert state.condition == pytest.approx(11)
-        sums, h = mingled_sums(trained(models, TARGETS, GROUPS, lr=0.5), GROUPS, joined_sets(note))
+        sums, h = parts.mingled_sums(
+            parts.trained(models, parts.TARGETS, parts.GROUPS, lr=0.5), parts.GROUPS, parts.joined_sets(note)
+        )
         held_back = state.ridge * np.diag((h**2).sum(axis=0))
         scaled = h / np.sqrt((h**2).sum(axis=0))
         assert np.linalg.cond(scaled.T @ scaled + state.ridge * np.eye(3)) == pytest.approx(5.0**2)
         models = np.linalg.solve(h.T @ h + held_back, h.T @ sums + held_back @ models)
-        assert np.abs(held(run) - models).max() < 1e-4
+        assert np.abs(parts.held(run) - models).max() < 1e-4
     seen = run.system.observe(run.federation)
     assert (seen["why_kept"], seen["identity_sets_drawn"]) == ([], [1] * N)
     assert seen["ridge"] == [state.ridge] * N
 
     note = run.round(3)
-    sums, h = mingled_sums(trained(models, TARGETS, GROUPS, lr=0.5), GROUPS, joined_sets(note))
-    assert np.abs(held(run) - solved(sums, h, near())).max() < 1e-4
+    sums, h = parts.mingled_sums(
+        parts.trained(models, parts.TARGETS, parts.GROUPS, lr=0.5), parts.GROUPS, parts.joined_sets(note)
+    )
+    assert np.abs(parts.held(run) - parts.solved(sums, h, parts.near())).max() < 1e-4
     assert run.party("client/3").state.condition == pytest.approx(2)
     assert run.party("client/3").state.ridge == 0
 
@@ -287,4 +275,4 @@ def test_after_refused_rounds_training_goes_on_from_the_models_that_were_kept() 
     assert [note["rebuilt"]["by"] for note in run.rounds(3)] == [0, 0, 6]
     ((_, train),) = run.view("client/0").messages(Train, 3)
     assert train.basis == 2
-    assert choices(near(), TARGETS[FEW]) == chosen(run)
+    assert parts.choices(parts.near(), parts.TARGETS[FEW]) == parts.chosen(run)

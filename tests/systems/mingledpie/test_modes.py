@@ -5,26 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import mingledpie_parts as parts
 import numpy as np
 import pytest
 from federation import Rig, Steady
-from mingledpie_parts import (
-    EVERYBODY,
-    FORMS,
-    GROUPS,
-    SIZE,
-    TARGETS,
-    K,
-    chosen,
-    cluster_means,
-    held,
-    joined_sets,
-    mingled_sums,
-    near,
-    pies,
-    solved,
-    trained,
-)
 
 from coterie.clustering.identities import identity_set
 from coterie.protocol.codec import field_weight
@@ -35,8 +19,8 @@ from coterie.systems.mingledpie import SYSTEM, client
 from coterie.systems.mingledpie.layout import Layout
 from coterie.systems.mingledpie.messages import Train, Update
 
-N = len(GROUPS)
-THETA = trained(near(), TARGETS, GROUPS)
+N = len(parts.GROUPS)
+THETA = parts.trained(parts.near(), parts.TARGETS, parts.GROUPS)
 
 
 # -- literal -----------------------------------------------------------------------------------------------------------
@@ -44,32 +28,32 @@ THETA = trained(near(), TARGETS, GROUPS)
 
 def test_as_printed_everybody_joins_every_cluster_and_no_model_ever_moves() -> None:
     """Eq. (3) as printed compares a cluster's key with its own address, which always match: H is singular."""
-    run = pies(mode="literal")
+    run = parts.pies(mode="literal")
     for r in (1, 2, 3):
         note = run.round(r)
         assert note["membership"] == [[0, 1, 2]] * N
-        assert note["clusters"]["sizes"] == [N] * K
+        assert note["clusters"]["sizes"] == [N] * parts.K
         assert note["rebuilt"] == {"by": 0, "refused_by": N}
-        assert held(run).tobytes() == near().tobytes()
+        assert parts.held(run).tobytes() == parts.near().tobytes()
         assert dict(run.refused) == {}
     assert np.isinf(run.party("client/0").state.condition)
     seen = SYSTEM.observe(run.federation)
     assert seen["why_kept"] == ["the coefficients' condition number is inf, above 30, so all models were kept"]
     assert seen["kept"] == [[0, 1, 2]] * N
-    assert chosen(run) == GROUPS
+    assert parts.chosen(run) == parts.GROUPS
 
 
 def test_algorithm_2_as_printed_shrinks_models_by_the_size_of_their_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the sets drawn as meant: H in counts, but means on the right-hand side."""
     as_meant = partial(identity_set, printed=False)
     monkeypatch.setattr(client, "identity_set", lambda *given, printed, **options: as_meant(*given, **options))
-    run = pies(mode="literal", max_condition=1e6)
+    run = parts.pies(mode="literal", max_condition=1e6)
     note = run.round(1)
-    sums, h = mingled_sums(THETA, GROUPS, joined_sets(note))
+    sums, h = parts.mingled_sums(THETA, parts.GROUPS, parts.joined_sets(note))
     assert note["rebuilt"]["by"] == N
-    assert np.abs(held(run) - np.linalg.solve(h, sums / h.sum(axis=1, keepdims=True))).max() < 1e-5
-    means = cluster_means(THETA, GROUPS, near())
-    assert np.abs(held(run)).max() < 0.3 * np.abs(means).max()
+    assert np.abs(parts.held(run) - np.linalg.solve(h, sums / h.sum(axis=1, keepdims=True))).max() < 1e-5
+    means = parts.cluster_means(THETA, parts.GROUPS, parts.near())
+    assert np.abs(parts.held(run)).max() < 0.3 * np.abs(means).max()
 
 
 # -- ablations ---------------------------------------------------------------------------------------------------------
@@ -77,35 +61,35 @@ def test_algorithm_2_as_printed_shrinks_models_by_the_size_of_their_clusters(mon
 
 def test_without_rebuild_clusters_get_the_mean_of_their_mingled_clusters() -> None:
     """Table V, 1 + 2: also of whoever joined by accident."""
-    run = pies(rebuild="none")
+    run = parts.pies(rebuild="none")
     note = run.round(1)
-    sums, h = mingled_sums(THETA, GROUPS, joined_sets(note))
-    assert np.abs(held(run) - sums / h.sum(axis=1, keepdims=True)).max() < 1e-5
+    sums, h = parts.mingled_sums(THETA, parts.GROUPS, parts.joined_sets(note))
+    assert np.abs(parts.held(run) - sums / h.sum(axis=1, keepdims=True)).max() < 1e-5
     assert note["rebuilt"] == {"by": N, "refused_by": 0}
 
 
 @pytest.mark.parametrize("p", [0.5, 0.25])
 def test_the_ideal_matrix_instead_of_the_counts(p: float) -> None:
     """Table V, 1 + 2 + 3, eq. (11): |G_b| on the diagonal, p |G_b| beside it, whoever joined in truth."""
-    run = pies(rebuild="ideal", p=p)
+    run = parts.pies(rebuild="ideal", p=p)
     note = run.round(1)
-    sums, _ = mingled_sums(THETA, GROUPS, joined_sets(note))
-    ideal = np.array([[4.0 if a == b else 4.0 * p for b in range(K)] for a in range(K)])
-    assert np.abs(held(run) - np.linalg.solve(ideal, sums)).max() < 1e-5
-    condition = (1 + (K - 1) * p) / (1 - p)
+    sums, _ = parts.mingled_sums(THETA, parts.GROUPS, parts.joined_sets(note))
+    ideal = np.array([[4.0 if a == b else 4.0 * p for b in range(parts.K)] for a in range(parts.K)])
+    assert np.abs(parts.held(run) - np.linalg.solve(ideal, sums)).max() < 1e-5
+    condition = (1 + (parts.K - 1) * p) / (1 - p)
     assert run.party("client/0").state.condition == pytest.approx(condition)
 
 
 def test_the_ablations_are_worse_in_the_order_of_the_mechanism() -> None:
     """Distance to the means of the true clusters over six draws: counts < ideal, and counts < none."""
-    means = cluster_means(THETA, GROUPS, near())
+    means = parts.cluster_means(THETA, parts.GROUPS, parts.near())
     error = {"counts": [], "ideal": [], "none": []}
     for seed in range(6):
         for rebuild, found in error.items():
-            run = pies(rebuild=rebuild, seed=seed, max_condition=1e6)
+            run = parts.pies(rebuild=rebuild, seed=seed, max_condition=1e6)
             run.round(1)
             if run.party("client/0").state.why == "":
-                found.append(np.sqrt(((held(run) - means) ** 2).mean()))
+                found.append(np.sqrt(((parts.held(run) - means) ** 2).mean()))
     assert min(map(len, error.values())) > 3
     counts, ideal, none = (np.median(found) for found in error.values())
     assert counts < 0.2 * ideal
@@ -117,20 +101,20 @@ def test_the_ablations_are_worse_in_the_order_of_the_mechanism() -> None:
 
 @pytest.mark.parametrize("hardening", ["uploads", "products"])
 def test_in_hardened_mode_sets_and_keys_do_not_exist(hardening: str) -> None:
-    run = pies(mode="hardened", hardening=hardening)
+    run = parts.pies(mode="hardened", hardening=hardening)
     note = run.round(1)
     assert note["membership"] == [[]] * N
     assert note["clusters"]["sizes"] == []
     assert run.hub.state.keys == b""
-    for name in EVERYBODY:
+    for name in parts.EVERYBODY:
         party = run.party(name)
         assert (party.state.keys, party.secret.sets, party.secret.drawn) == (b"", {}, 0)
-    assert np.abs(held(run) - cluster_means(THETA, GROUPS, near())).max() < 1e-5
+    assert np.abs(parts.held(run) - parts.cluster_means(THETA, parts.GROUPS, parts.near())).max() < 1e-5
 
 
 def test_what_the_forms_cost() -> None:
     """Uploads: k vectors, products: k scalars and one level; the identity sets cost nothing beside them."""
-    size = {form: upload_bytes(pies(mode=form[0], hardening=form[1])) for form in FORMS}
+    size = {form: upload_bytes(parts.pies(mode=form[0], hardening=form[1])) for form in parts.FORMS}
     assert size["paper", "products"] == size["hardened", "uploads"]  # at 20 weights all fit one ciphertext
     assert size["hardened", "products"] > 4 * size["paper", "products"]  # which its scalars do not share
 
@@ -151,15 +135,15 @@ class Nominal(Steady):
 
 def test_the_servers_products_take_virtual_time() -> None:
     """N k products and k rescalings, by their nominal times; clients encrypt under the secret key."""
-    run = pies(mode="hardened", links=Nominal())
+    run = parts.pies(mode="hardened", links=Nominal())
     run.round(1)
     nominal = run.party("client/0").layout.parameters.nominal
     spent = run.transport.meter.virtual_seconds
-    assert spent["server/coordinate"] == pytest.approx(K * (N * nominal.times + nominal.rescale) * 1e-3)
+    assert spent["server/coordinate"] == pytest.approx(parts.K * (N * nominal.times + nominal.rescale) * 1e-3)
     cost = run.party("client/0").train_cost(Train(2, 1))
-    assert cost.crypto_s == pytest.approx((1 + K) * nominal.encrypt_symmetric * 1e-3)
-    assert cost.samples == 10 * (1 + K / 3)
-    other = pies(links=Nominal())
+    assert cost.crypto_s == pytest.approx((1 + parts.K) * nominal.encrypt_symmetric * 1e-3)
+    assert cost.samples == 10 * (1 + parts.K / 3)
+    other = parts.pies(links=Nominal())
     other.round(1)
     assert other.transport.meter.virtual_seconds.get("server/coordinate", 0.0) == 0
 
@@ -173,9 +157,9 @@ def test_the_servers_products_take_virtual_time() -> None:
     ],
 )
 def test_what_is_encrypted_and_summed_in_each_form(kind: Any, lengths: tuple, widths: tuple) -> None:
-    layout = Layout(kind, K, pies().common.spec, ("bias",))
+    layout = Layout(kind, parts.K, parts.pies().common.spec, ("bias",))
     assert (layout.lengths, layout.widths, layout.slots) == (lengths, widths, len(widths))
-    theta = np.arange(1.0, SIZE + 1, dtype=np.float32)
+    theta = np.arange(1.0, parts.SIZE + 1, dtype=np.float32)
     first, shared = layout.vectors(theta, 1)
     assert (len(first), len(shared)) == (lengths[0], 3)
     assert shared.tolist() == [18, 19, 20]
@@ -191,33 +175,36 @@ def test_what_is_encrypted_and_summed_in_each_form(kind: Any, lengths: tuple, wi
 # -- shared layers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+@pytest.mark.parametrize(("mode", "hardening"), parts.FORMS)
 @pytest.mark.parametrize(("layers", "common"), [("bias", slice(17, 20)), ("we", slice(0, 17))])
 def test_shared_layers_are_federated_averaging_and_the_others_the_clusters_own(
     layers: str, common: slice, mode: str, hardening: str
 ) -> None:
     """Section III-A. The twin: the mean over everybody there, and what the clusters would get there without sharing."""
-    run, models = pies(mode=mode, hardening=hardening, shared_layers=layers, lr=0.5), near().astype(np.float64)
+    run, models = (
+        parts.pies(mode=mode, hardening=hardening, shared_layers=layers, lr=0.5),
+        parts.near().astype(np.float64),
+    )
     for r in (1, 2):
         note = run.round(r)
-        theta = trained(models, TARGETS, chosen(run), lr=0.5)
+        theta = parts.trained(models, parts.TARGETS, parts.chosen(run), lr=0.5)
         if mode == "paper":
-            models = solved(*mingled_sums(theta, chosen(run), joined_sets(note)), models)
+            models = parts.solved(*parts.mingled_sums(theta, parts.chosen(run), parts.joined_sets(note)), models)
         else:
-            models = cluster_means(theta, chosen(run), models)
+            models = parts.cluster_means(theta, parts.chosen(run), models)
         models[:, common] = theta[:, common].mean(axis=0)
-        assert np.abs(held(run) - models).max() < 1e-4
-    assert (held(run)[:, common] == held(run)[0, common]).all()
+        assert np.abs(parts.held(run) - models).max() < 1e-4
+    assert (parts.held(run)[:, common] == parts.held(run)[0, common]).all()
 
 
 def test_a_cluster_without_members_follows_the_shared_layers_all_the_same() -> None:
-    starts = near()
+    starts = parts.near()
     starts[2] = 50.0
-    run = pies(mode="hardened", shared_layers="bias", starts=starts)
+    run = parts.pies(mode="hardened", shared_layers="bias", starts=starts)
     run.round(1)
     assert run.party("client/0").state.kept == (2,)
-    assert (held(run)[2, :17] == 50).all()
-    assert np.abs(held(run)[2, 17:] - TARGETS[:, 17:].mean(axis=0)).max() < 1e-5
+    assert (parts.held(run)[2, :17] == 50).all()
+    assert np.abs(parts.held(run)[2, 17:] - parts.TARGETS[:, 17:].mean(axis=0)).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -229,7 +216,7 @@ def test_a_cluster_without_members_follows_the_shared_layers_all_the_same() -> N
 )
 def test_layers_that_are_not_there_and_all_of_them_are_refused(layers: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
-        pies(shared_layers=layers)
+        parts.pies(shared_layers=layers)
 
 
 def test_shared_layers_of_a_network_on_digits() -> None:

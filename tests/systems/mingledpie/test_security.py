@@ -30,7 +30,7 @@ from coterie.privacy.audits.mingledpie import Opener, opener
 from coterie.privacy.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
 from coterie.privacy.views import by_round
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, observe
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update

@@ -22,8 +22,9 @@ from coterie.privacy.audits.mingledpie import AUDIT
 from coterie.privacy.views import held_key
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.threshold_halves import SignedSum, parted, vouched
-from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold import SignedSum, vouched
+from coterie.protocols.threshold.halves import parted
+from coterie.protocols.threshold.opening import Closed, open_closed
 from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, layout, server

@@ -6,37 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mingledpie_parts as parts
 import numpy as np
 import pytest
 from federation import Pulled
 from kept_parties import contents, key_bytes
-from mingledpie_parts import (
-    EACH_FORM,
-    GROUPS,
-    TARGETS,
-    chosen,
-    cipher_error,
-    held,
-    joined_sets,
-    mingled_sums,
-    near,
-    pies,
-)
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.folder import read_lines
-from coterie.runs import RunConfig, build, run
-from coterie.runs.runner import load_result
+from coterie.runs import RunConfig, build, load_result, run
 from coterie.systems.mingledpie.client import Client
 
 FEW = slice(0, 12, 2)  # two clients a group
 
 
 def few(**options: Any) -> Any:
-    return pies(TARGETS[FEW], starts=near(), effects=lambda t: Pulled(t, noise=0.1), **options)
+    return parts.pies(parts.TARGETS[FEW], starts=parts.near(), effects=lambda t: Pulled(t, noise=0.1), **options)
 
 
-@pytest.mark.parametrize(("mode", "hardening"), EACH_FORM)
+@pytest.mark.parametrize(("mode", "hardening"), parts.EACH_FORM)
 @pytest.mark.parametrize("shared", ["bias", pytest.param("", marks=pytest.mark.long)])
 def test_real_ckks_gives_its_twins_models_within_the_stated_bound(mode: str, hardening: str, shared: str) -> None:
     """Two rounds with the same identity sets; notes, bytes and virtual seconds are equal, too.
@@ -51,12 +39,12 @@ def test_real_ckks_gives_its_twins_models_within_the_stated_bound(mode: str, har
     for r in (1, 2):
         notes = [run.round(r) for run in (real, twin)]
         assert notes[0] == notes[1]
-        assert chosen(real) == chosen(twin) == GROUPS[FEW]
+        assert parts.chosen(real) == parts.chosen(twin) == parts.GROUPS[FEW]
         h = None
         if mode == "paper":
-            _, h = mingled_sums(np.zeros((6, 1)), GROUPS[FEW], joined_sets(notes[0]))
-        bound = 0.5 * bound + 2 * cipher_error(mode, hardening, 6, h)
-        error = np.abs(held(real) - held(twin)).max()
+            _, h = parts.mingled_sums(np.zeros((6, 1)), parts.GROUPS[FEW], parts.joined_sets(notes[0]))
+        bound = 0.5 * bound + 2 * parts.cipher_error(mode, hardening, 6, h)
+        error = np.abs(parts.held(real) - parts.held(twin)).max()
         assert 0 < error <= bound + 2e-6  # float32 holds numbers near 5
         assert (real.transport.clock_s, dict(real.transport.meter.message_bytes)) == (
             twin.transport.clock_s,
@@ -71,7 +59,7 @@ def test_uploads_and_products_give_the_same_models() -> None:
     for r in (1, 2, 3):
         notes = [run.round(r) for run in runs]
         assert notes[0] == notes[1]
-    assert np.abs(held(runs[0]) - held(runs[1])).max() < 1e-5
+    assert np.abs(parts.held(runs[0]) - parts.held(runs[1])).max() < 1e-5
     up = [run.transport.meter.message_bytes["client > server Update"] for run in runs]
     assert up[0] != up[1]
 

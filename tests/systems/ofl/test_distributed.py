@@ -16,8 +16,8 @@ from coterie.crypto import threshold_pads
 from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import shared_set
 from coterie.protocol.errors import CoterieWarning, UserError
-from coterie.protocols.threshold_opening import OpenedSum
-from coterie.runs.experiment import build
+from coterie.protocols.threshold import OpenedSum
+from coterie.runs import build
 from coterie.runs.options import RunConfig
 from coterie.systems.ofl import ledger
 from coterie.systems.ofl.config import OFLConfig

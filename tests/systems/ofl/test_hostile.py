@@ -12,14 +12,9 @@ from federation import misbehaving, on_the_wire, planted
 from matrix import few
 from ofl_parts import counted, ofl
 
+import coterie.method as fl
 from coterie.crypto.roster import signed
 from coterie.dp.uploads import Standard
-from coterie.protocol import codec
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import bundle
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import To
-from coterie.protocol.randomness import Randomness
 from coterie.protocols.reports import StatusReport
 from coterie.systems.ofl import SYSTEM, messages
 from coterie.systems.ofl.messages import (
@@ -81,9 +76,9 @@ def test_an_upload_that_no_honest_member_sends_is_refused_and_the_others_count(c
 
 def resent(party: Any, upload: Upload, r: int) -> Upload:
     """The same upload, signed for another round, with a report of that round."""
-    report = replace(codec.decode(upload.report, StatusReport), round=r)
+    report = replace(fl.codec.decode(upload.report, StatusReport), round=r)
     report = signed(party.own, report, party.common.roster.session)
-    return signed(party.own, replace(upload, round=r, report=codec.encode(report)))
+    return signed(party.own, replace(upload, round=r, report=fl.codec.encode(report)))
 
 
 def test_an_upload_of_a_later_round_does_not_have_its_leader_refused() -> None:
@@ -91,7 +86,7 @@ def test_an_upload_of_a_later_round_does_not_have_its_leader_refused() -> None:
     liar, leader = member_of(made), made.hub.state.leaders[0]
 
     def twice(self: Any, msg: Work, upload: Upload) -> Any:
-        return (To(leader, upload), To(leader, resent(self, upload, 99))) if msg.round == 2 else upload
+        return (fl.To(leader, upload), fl.To(leader, resent(self, upload, 99))) if msg.round == 2 else upload
 
     misbehaving(made.party(liar), Work, twice)
     made.round(2)
@@ -104,8 +99,8 @@ def test_an_upload_of_a_later_round_does_not_have_its_leader_refused() -> None:
 def test_a_report_of_another_client_in_an_upload_does_not_have_the_leader_refused() -> None:
     made = settled(detection="none")
     liar, leader, other = member_of(made), made.hub.state.leaders[0], made.party(member_of(made, 1))
-    report = replace(codec.decode(other.state.report, StatusReport), round=2)
-    foreign = codec.encode(signed(other.own, report, other.common.roster.session))
+    report = replace(fl.codec.decode(other.state.report, StatusReport), round=2)
+    foreign = fl.codec.encode(signed(other.own, report, other.common.roster.session))
     resigning(made.party(liar), lambda upload: replace(upload, report=foreign))
     note = made.round(2)
     assert note["participants"] == 8
@@ -133,7 +128,7 @@ def test_a_member_that_leaves_out_the_clip_is_refused_and_honest_noise_never_is(
     resigning(made.party(member_of(made)), lambda u: replace(u, values=u.values * np.float32(20)))
     assert made.round(2)["participants"] == 8
     assert made.refusals("leader", "Upload") == 1
-    standard, normal = Standard(1.0, 0.5), Randomness(0, emulated=True).secrets("client/0", "noise")
+    standard, normal = Standard(1.0, 0.5), fl.Randomness(0, emulated=True).secrets("client/0", "noise")
     for count in (1, 10, 1000):
         sent = [np.linalg.norm(standard.noised(np.ones(count), normal)) for _ in range(50)]
         assert max(sent) <= standard.longest(count) <= 12 * np.sqrt(count) + 12
@@ -186,15 +181,15 @@ def test_parameters_come_from_the_leader_of_the_day_once_and_no_more_than_were_a
         (replace(good, round=1), leader, "signature"),
     ]
     for msg, src, why in cases:
-        with pytest.raises(PeerError, match=why):
+        with pytest.raises(fl.PeerError, match=why):
             party.fresh(msg, src)
     party.state.wants = 0
-    with pytest.raises(PeerError, match="0 were asked for"):
+    with pytest.raises(fl.PeerError, match="0 were asked for"):
         party.fresh(good, leader)
     party.state.wants = 24
     party.fresh(good, leader)
     assert party.model[1] == 1
-    with pytest.raises(PeerError, match="after those of round 2"):
+    with pytest.raises(fl.PeerError, match="after those of round 2"):
         party.fresh(good, leader)
 
 
@@ -205,7 +200,7 @@ def test_parameters_come_from_the_leader_of_the_day_once_and_no_more_than_were_a
         (lambda led: replace(led, rounds=led.rounds + 1), "a second time"),
         (lambda led: replace(led, cluster=led.cluster + 1), "leads cluster"),
         (lambda led: replace(led, up=2.0), "of shares"),
-        (lambda led: replace(led, reports=bundle([])), "bundle"),
+        (lambda led: replace(led, reports=fl.bundle([])), "bundle"),
         (lambda led: replace(led, members=names(["client/8"] * len(led.rounds))), "not in its cluster"),
     ],
     ids=["counted before", "not yet", "cluster", "shares", "reports", "members"],
@@ -284,8 +279,8 @@ def test_an_inherited_upload_that_its_member_has_not_signed_is_refused() -> None
     false = Upload(1, made.common.spec.digest, np.zeros(0, np.int32), np.zeros(0, np.float32), bytes(3), b"")
 
     def forged(self: Any, msg: Any, sent: Any) -> Any:
-        letter = Inherited(msg.round, names([victim]), bundle([codec.encode(false)]), False)
-        return (*sent, To(made.hub.state.leaders[1], letter))
+        letter = Inherited(msg.round, names([victim]), fl.bundle([fl.codec.encode(false)]), False)
+        return (*sent, fl.To(made.hub.state.leaders[1], letter))
 
     misbehaving(made.party(made.hub.state.leaders[0]), HandOver, forged)
     note = made.round(2)
@@ -308,12 +303,17 @@ def test_bits_and_places_by_hand() -> None:
 def test_buffers_never_travel() -> None:
     """Of a model with running statistics, uploads and downloads have the parameters only."""
     parts = (
-        Part("w", (20,), "float32", "parameter", "shared", 0),
-        Part("running_var", (4,), "float32", "buffer", "shared", 20),
+        fl.Part("w", (20,), "float32", "parameter", "shared", 0),
+        fl.Part("running_var", (4,), "float32", "buffer", "shared", 20),
     )
     starts = np.ones((1, 24), np.float32)
     made = ofl(
-        TARGETS, clusters=3, spec=ModelSpec(parts, 144.0, outputs=3), starts=starts, detection="none", full_samples=10
+        TARGETS,
+        clusters=3,
+        spec=fl.ModelSpec(parts, 144.0, outputs=3),
+        starts=starts,
+        detection="none",
+        full_samples=10,
     )
     made.rounds(2)
     assert made.transport.transcript is not None

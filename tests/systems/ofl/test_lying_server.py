@@ -15,7 +15,7 @@ from ofl_parts import ofl
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.steps import Steps
-from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold.opening import Closed, open_closed
 from coterie.systems.ofl import SYSTEM, global_aggregation, poison_detection
 from coterie.systems.ofl.messages import MODEL
 

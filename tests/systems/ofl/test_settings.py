@@ -17,8 +17,7 @@ from coterie.protocol.errors import CoterieWarning, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.reports import RANGES, SUMMARY, StatusReport
-from coterie.runs import RunConfig, build
-from coterie.runs.config import resolve
+from coterie.runs import RunConfig, build, resolve
 from coterie.systems.ofl import SYSTEM
 from coterie.systems.ofl.config import OFLConfig, check_usual, shares, usual_samples
 

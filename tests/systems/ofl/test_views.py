@@ -17,23 +17,10 @@ from coterie.protocol import codec
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.reports import StatusReport
-from coterie.protocols.threshold_keys import lines
-from coterie.protocols.threshold_pads import Contribute, Contributed, _pads, loaded
-from coterie.systems.ofl import SYSTEM
-from coterie.systems.ofl.messages import (
-    CLIENT,
-    HUB,
-    LEADER,
-    MODEL,
-    Fresh,
-    Lead,
-    Led,
-    Spread,
-    Submitted,
-    Upload,
-    Work,
-    named,
-)
+from coterie.protocols.threshold import loaded
+from coterie.protocols.threshold.keys import lines
+from coterie.protocols.threshold.pads import Contribute, Contributed, _pads
+from coterie.systems.ofl import SYSTEM, messages
 
 TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
 
@@ -60,18 +47,20 @@ def test_a_key_centre_takes_part_only_where_it_deals() -> None:
 
 
 def test_the_hub_relays_uploads_and_downloads_that_it_cannot_read() -> None:
-    view = recorded().view(HUB)
+    view = recorded().view(messages.HUB)
     relayed = {seen.kind for seen in view.seen if seen.message is None}
     assert {"Upload", "Work", "Fresh", "Inherited"} <= relayed
-    assert not [seen for seen in view.seen if isinstance(seen.message, Upload | Work | Fresh)]
+    assert not [
+        seen for seen in view.seen if isinstance(seen.message, messages.Upload | messages.Work | messages.Fresh)
+    ]
 
 
 def test_a_leader_sees_the_uploads_of_those_whom_it_leads_in_that_round_and_of_nobody_else() -> None:
     run = recorded()
     assert run.transport.transcript is not None
-    for view in run.transport.transcript.of_role(LEADER):
-        led = {seen.round: named(msg.members, len(msg.counted)) for seen, msg in view.messages(Lead)}
-        for seen, upload in view.messages(Upload):
+    for view in run.transport.transcript.of_role(messages.LEADER):
+        led = {seen.round: messages.named(msg.members, len(msg.counted)) for seen, msg in view.messages(messages.Lead)}
+        for seen, upload in view.messages(messages.Upload):
             assert seen.src in led[upload.round]
 
 
@@ -82,14 +71,14 @@ def test_what_the_hub_holds_of_one_leader_is_uniform_without_that_leaders_share(
     So the hub, and the hub with all leaders but j, who know no more of a_j s_j, learn nothing of one model from it.
     """
     run = recorded(emulated=False, **{**WHOLE, "detection": "norms"})
-    one = run.hub.joint.group(MODEL)
+    one = run.hub.joint.group(messages.MODEL)
     primes = one.moduli(one.limbs).astype(np.float64)
-    sent = [message for _, message in run.view(HUB).messages(Submitted)][-3:]
+    sent = [message for _, message in run.view(messages.HUB).messages(messages.Submitted)][-3:]
     ciphers = [np.frombuffer(message.cipher, np.uint8) for message in sent]
     assert len({cipher.tobytes() for cipher in ciphers}) == 3
-    names = [seen.src for seen, _ in run.view(HUB).messages(Submitted)][-3:]
+    names = [seen.src for seen, _ in run.view(messages.HUB).messages(messages.Submitted)][-3:]
     for name, message in zip(names, sent, strict=True):
-        padded = loaded(run.hub, MODEL, name, message.cipher, 24, 5, one.holders)
+        padded = loaded(run.hub, messages.MODEL, name, message.cipher, 24, 5, one.holders)
         for limb in range(one.limbs):
             row = padded.array[0, limb].astype(np.float64) / float(primes[limb].reshape(-1)[0])
             assert stats.kstest(row, "uniform").pvalue > 1e-4
@@ -125,8 +114,8 @@ def test_a_leader_that_spoils_others_pads_alone_gets_the_model_of_one_that_it_sp
     liar, spared, *_ = made.hub.state.leaders.values()
 
     def spoil(self: Any, msg: Contribute, honest: Contributed) -> Contributed:
-        group, pads = self.joint.group(MODEL), _pads(self.joint.group(MODEL), msg, lines(msg.among))
-        right = threshold.Share.load(group, self.secret.joint.held[MODEL].share)
+        group, pads = self.joint.group(messages.MODEL), _pads(self.joint.group(messages.MODEL), msg, lines(msg.among))
+        right = threshold.Share.load(group, self.secret.joint.held[messages.MODEL].share)
         wrong = threshold.Share(group, group.plus(right.numbers[None], right.numbers[None])[0])
         shares = {name: right if name == spared else wrong for name in pads if name != self.name}
         parts = [threshold_pads.contribution(group, share, self.name, pads[name]) for name, share in shares.items()]
@@ -154,7 +143,7 @@ def test_a_leader_that_adds_one_change_to_all_pads_moves_the_mean_by_it_and_none
     liar, start, moved = made.round(1)["leaders"]["0"], made.hub.state.weights.copy(), np.full(24, 3.0)
 
     def add(self: Any, msg: Contribute, honest: Contributed) -> Contributed:
-        group, pads = self.joint.group(MODEL), _pads(self.joint.group(MODEL), msg, lines(msg.among))
+        group, pads = self.joint.group(messages.MODEL), _pads(self.joint.group(messages.MODEL), msg, lines(msg.among))
         ring, fresh = group.ring, group.space.fresh
         extra = ring.encoded(moved / self.config.unit(24), fresh)
         parts = []
@@ -169,13 +158,13 @@ def test_a_leader_that_adds_one_change_to_all_pads_moves_the_mean_by_it_and_none
         return Contributed(msg.round, msg.key, msg.number, bundle(parts))
 
     misbehaving(made.party(liar), Contribute, add)
-    misbehaving(made.party(liar), Lead, lambda self, msg, led: shifted(self, led, moved))
+    misbehaving(made.party(liar), messages.Lead, lambda self, msg, led: shifted(self, led, moved))
     note = made.round(2)
     assert min(note["influence"].values()) > 0.8
     assert np.abs(made.hub.state.weights - start - moved).max() < 1.0
 
 
-def shifted(party: Any, led: Led, by: np.ndarray) -> Led:
+def shifted(party: Any, led: messages.Led, by: np.ndarray) -> messages.Led:
     """Its own model has the change, too."""
     party.secret.office.model = (party.secret.office.model + by).astype(np.float32)
     return led
@@ -184,9 +173,9 @@ def shifted(party: Any, led: Led, by: np.ndarray) -> Led:
 def test_views_of_members_have_no_upload_and_no_model_of_another_member() -> None:
     run = recorded()
     assert run.transport.transcript is not None
-    for view in run.transport.transcript.of_role(CLIENT):
-        assert not list(view.messages(Upload))
-        assert not list(view.messages(Spread))
+    for view in run.transport.transcript.of_role(messages.CLIENT):
+        assert not list(view.messages(messages.Upload))
+        assert not list(view.messages(messages.Spread))
     assert set(counted(run).values()) == {1}
     assert uploads(run)
 

@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from pafed_parts import EIGHT, TARGETS, clear, opened, service_key, small_keys, step, taken
 from torch import nn
 
+import coterie.method as fl
 from coterie.aggregation.buffers import CKKS_UNIT
 from coterie.privacy.audits.pafed import AUDIT
-from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.errors import PeerError
 from coterie.protocol.interpreters import each
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import build
+from coterie.runs import RunConfig, build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import SYSTEM, config
 from coterie.systems.pafed.layout import Layout
@@ -28,14 +25,14 @@ SIZE, BUFFERS = 20, slice(5, 9)
 UPDATES = np.delete(np.arange(SIZE), BUFFERS)
 
 
-def spec_of(*kinds: tuple[int, str]) -> ModelSpec:
+def spec_of(*kinds: tuple[int, str]) -> fl.ModelSpec:
     """Parts of these sizes and kinds, one after the other."""
     ends = np.cumsum([size for size, _ in kinds])
     parts = [
-        Part(f"p{i}", (n,), "float32", kind, "shared", int(end) - n)
+        fl.Part(f"p{i}", (n,), "float32", kind, "shared", int(end) - n)
         for i, ((n, kind), end) in enumerate(zip(kinds, ends, strict=True))
     ]
-    return ModelSpec(tuple(parts), 6.0 * int(ends[-1]))
+    return fl.ModelSpec(tuple(parts), 6.0 * int(ends[-1]))
 
 
 SPEC = spec_of((5, "parameter"), (4, "buffer"), (SIZE - 9, "parameter"))
@@ -61,7 +58,7 @@ def test_what_is_packed_comes_back_in_its_place(kinds: list[tuple[int, str]]) ->
         assert layout.parameters - (~mask).sum() < 8
     else:
         assert packed is vector
-    with pytest.raises(PeerError, match=f"a model of {layout.size + 1} numbers"):
+    with pytest.raises(fl.PeerError, match=f"a model of {layout.size + 1} numbers"):
         layout.unpacked(np.zeros(layout.size + 1))
 
 
@@ -69,8 +66,8 @@ def test_a_variance_that_the_cipher_has_rounded_below_0_is_0() -> None:
     """What clients are handed is off by about 0.009, and a variance that is 0 everywhere is no rarity."""
     names = ("w", "bn.running_mean", "bn.running_var")
     kinds = ("parameter", "buffer", "buffer")
-    spec = ModelSpec(
-        tuple(Part(n, (2,), "float32", k, "", 2 * i) for i, (n, k) in enumerate(zip(names, kinds, strict=True)))
+    spec = fl.ModelSpec(
+        tuple(fl.Part(n, (2,), "float32", k, "", 2 * i) for i, (n, k) in enumerate(zip(names, kinds, strict=True)))
     )
     layout = Layout(spec, degree=8)
     opened = layout.packed(np.array([-1, 1, -1, 1, -0.01, 1], np.float32))
@@ -85,13 +82,13 @@ class Measured(Pulled):
 
     rows: dict[tuple[str, int], np.ndarray]
 
-    def fit(self, party: str, effect: Fit) -> Fitted:
+    def fit(self, party: str, effect: fl.Fit) -> fl.Fitted:
         fitted = super().fit(party, effect)
         source = np.random.default_rng([effect.seed % 2**32, int(party[7:])])
         weights = np.array(fitted.weights)
         weights[BUFFERS] = source.uniform([-200, 0, 0, 0.5], [200, 200, 1e-3, 0.6]).astype(np.float32)
         state = {name: np.where(SPEC.buffers, 0, vector) for name, vector in fitted.state.items()}
-        return Fitted(weights, fitted.samples, fitted.steps, fitted.loss, state)
+        return fl.Fitted(weights, fitted.samples, fitted.steps, fitted.loss, state)
 
 
 def measuring(targets: np.ndarray = TARGETS, **options: Any) -> Any:
@@ -159,11 +156,11 @@ def test_what_a_client_is_handed_is_what_the_aggregator_has() -> None:
     starts: list[np.ndarray] = []
     effects = run.transport.effects
 
-    def watched(party: str, effect: Fit) -> Fitted:
+    def watched(party: str, effect: fl.Fit) -> fl.Fitted:
         starts.append(np.array(effect.weights))
         return effects.fit(party, effect)
 
-    effects.table[Fit] = each(watched)
+    effects.table[fl.Fit] = each(watched)
     run.round(2)
     off = np.abs(np.stack(starts) - before)
     flood = key.public.parameters.flooded(0) + 1e-6

@@ -12,15 +12,7 @@ from federation import Rig, on_the_wire
 from pafed_parts import REALLY, change, four, model
 
 from coterie.protocol.messages import Message, bundle
-from coterie.systems.pafed.messages import (
-    HUB,
-    LARGEST,
-    MODEL_TERMS,
-    Compared,
-    Converted,
-    Inverted,
-    Refreshed,
-)
+from coterie.systems.pafed import messages
 
 
 def service(run: Rig) -> Any:
@@ -41,11 +33,11 @@ def disturbed(key: Any, data: bytes) -> bytes:
 
 def forged(key: Any, size: int) -> bytes:
     """What anybody can make: zeros under a mask of one's own, in the form of a model."""
-    vector = key.encrypt(np.zeros(size), 0).within(MODEL_TERMS)
+    vector = key.encrypt(np.zeros(size), 0).within(messages.MODEL_TERMS)
     return vector.blind(key.mask(size, np.random.default_rng(0).bytes)).to_bytes()
 
 
-Damage = Callable[[Rig, Refreshed, list[Refreshed]], Refreshed]
+Damage = Callable[[Rig, messages.Refreshed, list[messages.Refreshed]], messages.Refreshed]
 DAMAGED: dict[str, Damage] = {
     "one residue": lambda run, m, kept: change(m, cipher=disturbed(service(run), m.cipher)),
     "forged": lambda run, m, kept: change(m, cipher=forged(service(run), run.hub.layout.size)),
@@ -56,13 +48,13 @@ DAMAGED: dict[str, Damage] = {
 
 def relayed(run: Rig, damage: Damage, rounds: set[int]) -> None:
     """Let the helper give back something else in some rounds."""
-    kept: list[Refreshed] = []
+    kept: list[messages.Refreshed] = []
 
-    def relay(message: Refreshed) -> Refreshed:
+    def relay(message: messages.Refreshed) -> messages.Refreshed:
         kept.append(message)
         return damage(run, message, kept) if message.round in rounds else message
 
-    on_the_wire(run.transport, Refreshed, relay)
+    on_the_wire(run.transport, messages.Refreshed, relay)
 
 
 @pytest.mark.parametrize("emulated", REALLY)
@@ -128,10 +120,12 @@ def scalars(key: Any, count: int, at_most: int) -> bytes:
 
 
 FORGED: dict[type[Message], Callable[[Rig, Any], Any]] = {
-    Refreshed: lambda run, m: change(m, cipher=forged(service(run), run.hub.layout.size)),
-    Converted: lambda run, m: change(m, cipher=forged(run.hub.keys.public(f"user {m.client}"), run.hub.layout.size)),
-    Compared: lambda run, m: change(m, ciphers=scalars(service(run), 2 + run.config.dummies, 1)),
-    Inverted: lambda run, m: change(m, ciphers=scalars(service(run), 3, LARGEST)),
+    messages.Refreshed: lambda run, m: change(m, cipher=forged(service(run), run.hub.layout.size)),
+    messages.Converted: lambda run, m: change(
+        m, cipher=forged(run.hub.keys.public(f"user {m.client}"), run.hub.layout.size)
+    ),
+    messages.Compared: lambda run, m: change(m, ciphers=scalars(service(run), 2 + run.config.dummies, 1)),
+    messages.Inverted: lambda run, m: change(m, ciphers=scalars(service(run), 3, messages.LARGEST)),
 }
 
 
@@ -142,5 +136,5 @@ def test_a_relay_that_forges_what_the_helper_says_is_refused_by_signature(kind: 
     caught = on_the_wire(run.transport, kind, lambda m: FORGED[kind](run, m), rounds=[2], signed=False)
     run.round(2)
     assert caught
-    assert run.refusals(HUB, kind.__name__) == len(caught)
+    assert run.refusals(messages.HUB, kind.__name__) == len(caught)
     assert all("signature" in reason for reason in run.refused)

@@ -12,15 +12,13 @@ import pytest
 from pafed_parts import REALLY, paf, service_key
 from scipy import stats
 
+import coterie.method as fl
 from benchmarks.security.directed import played
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_among_decoys
 from coterie.privacy.audits import pafed as audit
 from coterie.privacy.views import held_key
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.randomness import Secrets
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed.classification import delta, drawn
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, Compare, Invert
@@ -53,13 +51,13 @@ def test_more_decoys_hide_more_and_none_hides_nothing() -> None:
         {"decoys": 1, "epsilon": -1.0},
         {"decoys": 1, "epsilon": 1.0, "patterns": 4},
     ):
-        with pytest.raises(UserError, match="decoys"):
+        with pytest.raises(fl.UserError, match="decoys"):
             delta(**wrong)
 
 
 @pytest.mark.parametrize("late", [1, 2, 5])
 def test_patterns_and_numbers_are_uniform_and_so_is_who_conflicts(late: int) -> None:
-    sets = drawn(late, 6000, Secrets(np.random.default_rng(0)))
+    sets = drawn(late, 6000, fl.Secrets(np.random.default_rng(0)))
     patterns = Counter(class_of(len(conflicting), late) for conflicting in sets)
     assert len(patterns) == min(3, late + 1)
     assert stats.chisquare(list(patterns.values())).pvalue > 1e-6
@@ -68,7 +66,7 @@ def test_patterns_and_numbers_are_uniform_and_so_is_who_conflicts(late: int) -> 
     members = Counter(j for conflicting in sets if 0 < len(conflicting) < late for j in conflicting)
     for counts in (some, members):
         assert len(counts) < 2 or stats.chisquare(list(counts.values())).pvalue > 1e-6
-    assert not drawn(late, 0, Secrets(None))
+    assert not drawn(late, 0, fl.Secrets(None))
 
 
 # -- what the helper sees ----------------------------------------------------------------------------------------------
@@ -79,7 +77,7 @@ def opened(run: Any, kind: Any, each: int, *, own: bool = False) -> list[np.ndar
     key: Any = service_key(run)
     rows = []
     for _, message in run.views[HELPER].messages(kind) if own else run.view(HELPER).messages(kind):
-        parts = unbundle(message.ciphers, each * message.count)
+        parts = fl.unbundle(message.ciphers, each * message.count)
         values = [float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts]
         rows.append(np.reshape(values, (-1, each)))
     return rows
@@ -116,7 +114,7 @@ def test_nothing_but_its_sums_tells_the_real_set_from_a_decoy(emulated: bool) ->
         key: Any = service_key(run)
         for _, message in run.views[HELPER].messages(Invert):
             assert message.count == 10
-            parts = [key.public.from_bytes(part) for part in unbundle(message.ciphers, 40)]
+            parts = [key.public.from_bytes(part) for part in fl.unbundle(message.ciphers, 40)]
             for place in range(4):
                 assert len({(x.terms, x.length, x.blinded, x.tally.form) for x in parts[place::4]}) == 1
         rows = opened(run, Invert, 4, own=True)
@@ -152,7 +150,7 @@ def test_counting_in_whole_federations_is_as_good_as_the_posterior_says(late: in
     source, scores = np.random.default_rng(0), []
     for _ in range(1500):
         k = int(source.binomial(late, 0.5))
-        fakes = [class_of(len(s), late) for s in drawn(late, decoys, Secrets(source))]
+        fakes = [class_of(len(s), late) for s in drawn(late, decoys, fl.Secrets(source))]
         scores.append(count_accuracy([count_among_decoys([*fakes, class_of(k, late)], late)], [k]).value)
     with played(2, late, signs="hidden", dummies=decoys) as run:
         for r in range(1, 32):
@@ -240,7 +238,7 @@ def test_the_noise_of_an_empty_class_stays_far_below_what_counts_as_a_class(emul
     with played(3, 3, emulated=emulated, signs="shown", **committee) as run:
         agreeing(run, 12 if emulated else 6)
         key: Any = held_key(run.views[HELPER], SERVICE)
-        rows = [unbundle(message.ciphers, 4) for _, message in run.views[HELPER].messages(Invert)]
+        rows = [fl.unbundle(message.ciphers, 4) for _, message in run.views[HELPER].messages(Invert)]
         empty = [key.public.from_bytes(row[1]) for row in rows]
         values = np.array([float(key.decrypt(cipher)[0]) for cipher in empty])
         level = empty[0].tally.form.level

@@ -33,7 +33,7 @@ from coterie.aggregation.correction import class_weights
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_posterior, telling_accuracy, told_apart
 from coterie.privacy.audits import pafed as audit
 from coterie.protocol.errors import PeerError, UserError
-from coterie.runs.config import RunConfig
+from coterie.runs import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Refresh, Train, Update
 from coterie.transport.transcript import View

@@ -15,22 +15,8 @@ from coterie.privacy.views import granted
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.classification import MOST_MASK
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    USER,
-    Compare,
-    Compared,
-    Convert,
-    Converted,
-    Invert,
-    Inverted,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-)
 
 FEW = TARGETS[::2]
 
@@ -50,13 +36,13 @@ def real() -> Rig:
 
 def test_where_nothing_is_turned_the_helper_compares_nothing() -> None:
     for settings in ({"project": "none"}, {"delta": 0.0}):
-        assert recorded(**settings).view(HELPER).kinds() == {"Granted", "Refresh", "Convert"}
+        assert recorded(**settings).view(messages.HELPER).kinds() == {"Granted", "Refresh", "Convert"}
 
 
 def test_clients_hear_of_nobody_else(real: Rig) -> None:
     for name in real.common.clients:
         seen = real.view(name).seen
-        assert {one.src for one in seen} == {HUB, KEY_CENTRE}
+        assert {one.src for one in seen} == {messages.HUB, KEY_CENTRE}
         assert all(one.dst == name for one in seen)
 
 
@@ -65,11 +51,11 @@ def test_clients_hear_of_nobody_else(real: Rig) -> None:
 
 def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real: Rig) -> None:
     """It is handed public keys and the evaluation key; every ciphertext opens under its owner's and no other's."""
-    assert all(name.startswith("public ") for name in granted(real.view(HUB)))
-    clients = {name: real.party(name).keys.own(USER) for name in real.common.clients}
+    assert all(name.startswith("public ") for name in granted(real.view(messages.HUB)))
+    clients = {name: real.party(name).keys.own(messages.USER) for name in real.common.clients}
     opens = {"helper": service_key(real), **clients}
     found = 0
-    for seen in real.view(HUB).seen:
+    for seen in real.view(messages.HUB).seen:
         for owner, cipher in ciphers(seen.message):
             key = opens.pop(owner)
             public = key.public
@@ -85,11 +71,11 @@ def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real
 
 def ciphers(message: Any) -> Iterator[tuple[str, bytes]]:
     """All ciphertexts in what the aggregator reads, with whom they are for."""
-    if isinstance(message, Update | Refreshed):
+    if isinstance(message, messages.Update | messages.Refreshed):
         yield "helper", message.cipher
-    elif isinstance(message, Converted):
+    elif isinstance(message, messages.Converted):
         yield message.client, message.cipher
-    elif isinstance(message, Compared | Inverted):
+    elif isinstance(message, messages.Compared | messages.Inverted):
         (count,) = np.frombuffer(message.ciphers[:4], "<u4")
         for part in unbundle(message.ciphers, int(count)):
             yield "helper", part
@@ -100,7 +86,7 @@ def ciphers(message: Any) -> Iterator[tuple[str, bytes]]:
 
 def residues(run: Rig, r: int) -> np.ndarray:
     """What the helper opens in round r, as numbers in [0, 1): every residue over its prime, or an emulated one."""
-    ((_, refresh),) = run.view(HELPER).messages(Refresh, r)
+    ((_, refresh),) = run.view(messages.HELPER).messages(messages.Refresh, r)
     key = service_key(run)
     found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array[0]
     if key.emulated:
@@ -149,8 +135,8 @@ def test_every_round_converts_for_those_who_are_asked_and_for_nobody_else() -> N
     run = paf(participation=0.5, seed=2)
     run.rounds(4)
     for r in (2, 3, 4):
-        asked = {seen.dst for name in run.common.clients for seen, _ in run.view(name).messages(Train, r)}
-        assert [m.client for _, m in run.view(HELPER).messages(Convert, r)] == sorted(asked)
+        asked = {seen.dst for name in run.common.clients for seen, _ in run.view(name).messages(messages.Train, r)}
+        assert [m.client for _, m in run.view(messages.HELPER).messages(messages.Convert, r)] == sorted(asked)
         assert len(asked) == 4
 
 
@@ -167,13 +153,13 @@ def test_cosines_reach_the_helper_masked_shuffled_and_among_dummies() -> None:
         _, updates = taken(run, r)
         mean = np.mean([opened(run, u) for _, u in updates if u.round == r], axis=0)
         c = np.array([opened(run, u) for _, u in updates if u.round < r]) @ mean
-        ((_, compare),) = run.view(HELPER).messages(Compare, r)
+        ((_, compare),) = run.view(messages.HELPER).messages(messages.Compare, r)
         assert compare.count == len(c) + 5
         shown = scalars(compare.ciphers, compare.count)
         assert max(map(abs, shown)) <= MOST_MASK * np.abs(c).max() + 1e-6
         assert (c < 0).sum() <= sum(x < 0 for x in shown) <= (c < 0).sum() + 5
         orders.append(tuple(np.argsort(shown)))
-        ((_, invert),) = run.view(HELPER).messages(Invert, r)
+        ((_, invert),) = run.view(messages.HELPER).messages(messages.Invert, r)
         truth = c[c > 0].sum(), c[c < 0].sum(), mean @ mean, np.square(c[c < 0]).sum()
         for seen, true in zip(scalars(invert.ciphers, 4), truth, strict=True):
             assert abs(true) / 8 - 1e-4 <= abs(seen) <= abs(true) + 1e-4

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult, real_rows
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
 _STILL = 1e-4  # of the largest move of a bias: below it a quotient is rounding
 
 
-def dense_inputs(step: NDArray[Any], spec: ModelSpec, features: int) -> Doubles:
+def dense_inputs(step: NDArray[Any], spec: fl.ModelSpec, features: int) -> Doubles:
     """A model's step (d,) -> (neurons that moved, features), one guess of a sample each.
 
     Raises UserError unless the first layer is dense, with a bias, on this many features, and has moved.
@@ -31,13 +30,15 @@ def dense_inputs(step: NDArray[Any], spec: ModelSpec, features: int) -> Doubles:
     parts = [part for part in spec.parts if part.kind == "parameter"][:2]
     shapes = [part.shape for part in parts]
     if len(shapes) < 2 or len(shapes[0]) != 2 or shapes[0][1] != features or shapes[1] != shapes[0][:1]:
-        raise UserError("the model's first layer is no dense layer with a bias, so no input can be read off its step")
+        raise fl.UserError(
+            "the model's first layer is no dense layer with a bias, so no input can be read off its step"
+        )
     weights, bias = (
         np.asarray(step[part.offset : part.offset + prod(part.shape)], np.float64).reshape(part.shape) for part in parts
     )
     moved = np.abs(bias) > _STILL * np.abs(bias).max()
     if not moved.any() or not np.isfinite(step).all():
-        raise UserError("the bias of the first layer did not move, or is not finite: there is nothing to divide by")
+        raise fl.UserError("the bias of the first layer did not move, or is not finite: there is nothing to divide by")
     return np.asarray(weights[moved] / bias[moved, None])
 
 

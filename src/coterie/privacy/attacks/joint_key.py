@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.contribution import contribution
 from coterie.crypto import residues, threshold, threshold_pads
 from coterie.crypto.ckks import PublicKey
@@ -22,12 +23,7 @@ from coterie.privacy.attacks.key_in_sum import KeyThief, coefficients, forged, k
 from coterie.privacy.attacks.wrapping import Between, wrap
 from coterie.privacy.audits import Measured, Recorded, attack
 from coterie.privacy.views import check_real
-from coterie.protocol.effects import Compute, Encrypt, Fit
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Federation
-from coterie.protocols.threshold_pads import Once
+from coterie.protocols.threshold.pads import Once
 
 Guess = NDArray[np.int64]
 """(N,) coefficients of the joint secret: within +-1 for each of those who made it."""
@@ -41,7 +37,7 @@ class JointThief(KeyThief):
     group: the holders of the key, once it is made.  guess: (N,) its reading, or None.
     """
 
-    def __init__(self, spec: ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
+    def __init__(self, spec: fl.ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
         super().__init__(spec, share)
         self._party, self._name = party, name
 
@@ -50,18 +46,18 @@ class JointThief(KeyThief):
         group: threshold.Group = self._party.joint.group(self._name)
         return group
 
-    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
+    def _trained(self, message: fl.Message, effect: fl.Fit, result: Any) -> Any:
         if self.guess is None and self._row is not None:
             change = self._places(effect.weights) - self._places(self._models[-1])
             self.guess, self.round = read_joint(change, self.group), getattr(message, "round", None)
         self._models.append(effect.weights)
         return result
 
-    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+    def _encrypted(self, message: fl.Message, effect: fl.Encrypt, honest: Any) -> Any:
         if self._row is not None:
             return honest
         if not isinstance(effect.key, PublicKey | Once) or effect.key.emulated:
-            raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
+            raise fl.UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         self._public = self._party.keys.public(self._name)
         self._row = self._shortest(effect.values, self.group.space.degree)
         self.forged_in.append(int(getattr(message, "round", 0)))
@@ -85,9 +81,9 @@ class LeaderThief(KeyThief):
 
     @property
     def between(self) -> Between:
-        return {Compute: self._contributed, Encrypt: self._encrypted}
+        return {fl.Compute: self._contributed, fl.Encrypt: self._encrypted}
 
-    def _contributed(self, message: Message, effect: Compute, result: Any) -> Any:
+    def _contributed(self, message: fl.Message, effect: fl.Compute, result: Any) -> Any:
         if effect.function is contribution and self.guess is None:
             base = np.asarray(effect.arguments[0], np.float64)[self._places_of_model]
             if self._row is not None and self._base is not None and self._group is not None:
@@ -98,7 +94,7 @@ class LeaderThief(KeyThief):
                 self._base = base
         return result
 
-    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+    def _encrypted(self, message: fl.Message, effect: fl.Encrypt, honest: Any) -> Any:
         if self._row is not None or not isinstance(effect.key, Once):
             return honest
         self._group = honest.group
@@ -150,18 +146,18 @@ def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
     check_real(run)
     client, thieves, parties = run.clients[0], list[JointThief](), dict[str, Any]()
 
-    def meddle(federation: Federation, delays: Delays) -> None:
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
         for party in federation.common.roster.by_name:
             if party != federation.hub:
                 parties[party] = federation.alter(party)
         if not any(joint.name == name for joint in parties[client].joint.declared(parties[client])):
-            raise UserError(f"there is no joint key {name!r} in this run")
+            raise fl.UserError(f"there is no joint key {name!r} in this run")
         thieves.append(JointThief(parties[client].spec, parties[client], name))
         wrap(parties[client], thieves[0].between)
 
     run.again(meddle)
     (thief,) = thieves
     if thief.guess is None:
-        raise UserError(f"{client} received no model after its forged update: take more rounds")
+        raise fl.UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, joint_secret(parties, name))
     yield Measured(f"{client}, deviating", "the joint key", agreement, round=thief.round)

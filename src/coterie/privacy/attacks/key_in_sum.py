@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto import ckks_arrays, residues
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import ParameterSet
@@ -21,10 +22,6 @@ from coterie.crypto.pads import Padded
 from coterie.crypto.seal import ring
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import Between
-from coterie.protocol.effects import Encrypt, Fit
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
 V = TypeVar("V", CipherVector, Padded)
@@ -79,7 +76,7 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
     key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
     try:
         error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
-    except PeerError:  # it does not open to a number
+    except fl.PeerError:  # it does not open to a number
         return None
     return key if error <= public.parameters.error() else None
 
@@ -108,7 +105,7 @@ class KeyThief:
     ciphertext.
     """
 
-    def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:
+    def __init__(self, spec: fl.ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:
         self.spec, self.share, self.late, self.summands = spec, share, late, summands
         self.key: SecretKey | None = None
         self.round: int | None = None
@@ -121,12 +118,12 @@ class KeyThief:
     @property
     def between(self) -> Between:
         """For `wrap`: reads the model that a training starts from, and may forge what is encrypted."""
-        return {Fit: self._trained, Encrypt: self._encrypted}
+        return {fl.Fit: self._trained, fl.Encrypt: self._encrypted}
 
-    def _used(self, message: Message) -> bool:
+    def _used(self, message: fl.Message) -> bool:
         return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
 
-    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
+    def _trained(self, message: fl.Message, effect: fl.Fit, result: Any) -> Any:
         if self.key is not None:
             return result
         if self._row is not None:
@@ -142,12 +139,12 @@ class KeyThief:
         self._models.append(effect.weights)
         return result
 
-    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+    def _encrypted(self, message: fl.Message, effect: fl.Encrypt, honest: Any) -> Any:
         if self.key is not None or not self._used(message):
             return honest
         public = effect.key.public
         if not isinstance(public, PublicKey) or public.emulated:
-            raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
+            raise fl.UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         if self._row is None:
             self._public = public
             self._row = self._shortest(effect.values, public.parameters.degree)
@@ -166,12 +163,12 @@ class KeyThief:
             if not self.spec.buffers[row * degree :][:degree].any()
         }
         if not lengths:
-            raise UserError(
+            raise fl.UserError(
                 f"a model of {len(values)} weights fills no ciphertext of {degree}, and what is beside the weights "
                 "must open to zero: take a larger one (on digits --model mlp)"
             )
         return min(lengths, key=lambda row: lengths[row])
 
 
-def _round(message: Message) -> int:
+def _round(message: fl.Message) -> int:
     return int(getattr(message, "round", 0))

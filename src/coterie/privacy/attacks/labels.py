@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, shares_of
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
 
 
-def last_bias(spec: ModelSpec) -> slice:
+def last_bias(spec: fl.ModelSpec) -> slice:
     """Where the last layer's bias lies in the flat vector: the model's last part named ``bias`` or ``*.bias``."""
     for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
         if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
             return slice(part.offset, part.offset + part.size)
-    raise UserError("the model has no parameter named '*.bias': the label-share attack needs the last layer's bias")
+    raise fl.UserError("the model has no parameter named '*.bias': the label-share attack needs the last layer's bias")
 
 
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
@@ -38,7 +37,7 @@ def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(across_clients - across_clients.mean(axis=1, keepdims=True))
 
 
-def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
+def label_shares(rows: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
     """`label_shares_from_bias` on the last bias of whole rows (n, d) laid out by ``spec``."""
     return label_shares_from_bias(rows[:, last_bias(spec)])
 
@@ -57,7 +56,7 @@ def share_correlation(
     sides = [[side[part] - side[part].mean(axis=0) for part in parts] for side in (estimate, truth)]
     norm = float(np.prod([np.sqrt(sum(float(np.square(one).sum()) for one in side)) for side in sides]))
     if norm == 0 or not parts:
-        raise UserError("estimates or label shares are the same for all clients: no correlation exists")
+        raise fl.UserError("estimates or label shares are the same for all clients: no correlation exists")
     found, variance = 0.0, 0.0
     for a, b in zip(*sides, strict=True):
         products = a @ b.T  # zero row and column sums, so the permutation variance of the trace is |.|^2 / (n - 1)
@@ -82,7 +81,7 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     columns, forms = _standardised(numbers), [counts, shares, counts / length, np.log1p(counts)]
     truths = [standard for form in forms if (standard := _standardised(form)).shape[1]]
     if not columns.shape[1] or not truths:
-        raise UserError("all clients send the same numbers, or have the same labels: there is nothing to compare")
+        raise fl.UserError("all clients send the same numbers, or have the same labels: there is nothing to compare")
 
     def score(order: NDArray[np.intp]) -> float:
         return max(float(np.abs(truth[order].T @ columns).max(axis=1).mean()) for truth in truths)
@@ -91,7 +90,7 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
     chance, sd = float(np.mean(lucky)), float(np.std(lucky, ddof=1))
     if 2 * sd >= 1 - chance:
-        raise UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
+        raise fl.UserError(f"it compares clients, and {n} are too few here: label counts themselves could be luck")
     return AttackResult("correlation of numbers with label counts", found, chance, 1.0, n, sd)
 
 
@@ -102,7 +101,7 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(centred[:, some] / length[some])
 
 
-def last_rows(spec: ModelSpec) -> tuple[slice, int]:
+def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
     """Where the last layer's weights lie, and the number of its classes, each of which has a row before the bias.
 
     Raises UserError for a model without such rows.
@@ -111,11 +110,11 @@ def last_rows(spec: ModelSpec) -> tuple[slice, int]:
     classes = bias.stop - bias.start
     rows = [part for part in spec.parts if part.name.endswith("weight") and part.offset + part.size == bias.start]
     if not rows or rows[0].shape[0] != classes:
-        raise UserError("the model's last layer has no row of weights for each class before its bias")
+        raise fl.UserError("the model's last layer has no row of weights for each class before its bias")
     return slice(rows[0].offset, bias.start), classes
 
 
-def label_shares_by_rows(steps: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
+def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
     """(n, classes) deviations of the label shares of clients with these updates (n, d), by the last layer's rows.
 
     A class's row moves further, the more samples of the class there are: its gradient is the mean of (predicted - true)
@@ -127,7 +126,7 @@ def label_shares_by_rows(steps: NDArray[Any], spec: ModelSpec) -> NDArray[np.flo
     return label_shares_from_bias(lengths / np.where(whole > 0, whole, 1.0))
 
 
-def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
+def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[np.float64]:
     """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
 
     A class has a row of the last weights, and its bias. Raises UserError for a model without such rows.
@@ -168,7 +167,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
     cosine, guess = truth @ truth.T, _pairs(guess, len(truth))
     upper = np.triu_indices(len(cosine), 1)
     if np.ptp(cosine[upper]) < 1e-12:
-        raise UserError("all clients have the same label shares: there is no similarity to find")
+        raise fl.UserError("all clients have the same label shares: there is no similarity to find")
 
     target = cosine[upper] - cosine[upper].mean()
     centred = guess - guess[upper].mean()
@@ -192,7 +191,7 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
     upper = np.triu_indices(len(groups), 1)
     same = (groups[:, None] == groups)[upper]
     if same.all() or not same.any():
-        raise UserError("an ROC curve needs pairs of one group and pairs of two groups")
+        raise fl.UserError("an ROC curve needs pairs of one group and pairs of two groups")
 
     ranks = np.zeros_like(guess)
     ranks[upper] = rankdata(guess[upper])  # the Mann-Whitney form of the area, ties counting half
@@ -220,7 +219,7 @@ def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
     matrix = real_rows("guess", guess)
     if n < 3:
-        raise UserError(f"pairs are compared of at least 3 clients, not of {n}")
+        raise fl.UserError(f"pairs are compared of at least 3 clients, not of {n}")
     return matrix
 
 
@@ -241,9 +240,9 @@ def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> Attac
     values = [np.asarray(side, np.float64) for side in (guess, truth)]
     n = len(values[0])
     if not all(side.shape == (n,) and n >= 3 and np.isfinite(side).all() for side in values):
-        raise UserError(f"{of}: expected one finite number for each of at least 3 clients")
+        raise fl.UserError(f"{of}: expected one finite number for each of at least 3 clients")
     if any(np.ptp(side) == 0 for side in values):
-        raise UserError(f"{of}: guesses or truth are the same for all clients, so no order exists")
+        raise fl.UserError(f"{of}: guesses or truth are the same for all clients, so no order exists")
     a, b = (rankdata(side) - (n + 1) / 2 for side in values)
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     rng = np.random.default_rng(0)

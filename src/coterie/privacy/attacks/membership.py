@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
 
 
 def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> AttackResult:
@@ -30,13 +29,13 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     for members, rest in zip(trained, others, strict=True):
         m, n = len(members), len(rest)
         if not m or not n:
-            raise UserError(
+            raise fl.UserError(
                 "a client has no training samples or no other samples of its kind, so membership can't be scored: "
                 "give it test data, or run with --fine-tune held_out"
             )
         losses = np.concatenate([members, rest]).astype(np.float64)
         if np.isnan(losses).any():
-            raise UserError("a model's loss is NaN: its weights have blown up; take a smaller learning rate")
+            raise fl.UserError("a model's loss is NaN: its weights have blown up; take a smaller learning rate")
         larger = rankdata(losses)[m:].sum() - n * (n + 1) / 2  # pairs in which the other sample's loss is the larger
         areas.append(float(larger) / (m * n))
         own.append((1 + 1 / n) / (12 * m))
@@ -46,13 +45,13 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     return AttackResult("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
 
 
-def uploaded_model(start: Vector, places: NDArray[np.int64], change: NDArray[Any]) -> Vector:
+def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[Any]) -> fl.Vector:
     """What a leader makes of a sparse upload: (d,) the model that it sent, changed at these places, float32.
 
     Raises UserError unless each place has one finite change.
     """
     if places.shape != np.shape(change) or not np.isfinite(change).all():
-        raise UserError(f"an upload of {np.shape(change)} finite changes for {places.shape} places")
+        raise fl.UserError(f"an upload of {np.shape(change)} finite changes for {places.shape} places")
     model = np.array(start, np.float32)
     model[places] += np.asarray(change, np.float32)
     return model

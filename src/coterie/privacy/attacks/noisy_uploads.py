@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.dp import heuristic, skellam
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Ledger
 from coterie.dp.uploads import Standard
-from coterie.protocol.errors import UserError
-from coterie.protocol.randomness import Secrets, rng
 
 Doubles = NDArray[np.float64]
 
@@ -71,7 +70,7 @@ def audit_standard(
     uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
     Gaussians grows with the sum of outputs along the direction.
     """
-    draw = Secrets(rng(seed, "audit", "standard"))
+    draw = fl.Secrets(fl.rng(seed, "audit", "standard"))
     found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)
     words = f"all data replaced, by opposite changes; uploads: {uploads}"
     return NoiseAudit("standard", words, mechanism.epsilon(delta, uploads), lower_bound(*found, delta), delta, trials)
@@ -84,7 +83,7 @@ def audit_distributed(
 
     makers: of the noise; 0 for two more than may be missing.  sums: in which the client is. As ``audit_standard``.
     """
-    draw, many = Secrets(rng(seed, "audit", "distributed")), makers or mechanism.missing + 2
+    draw, many = fl.Secrets(fl.rng(seed, "audit", "distributed")), makers or mechanism.missing + 2
 
     honest = many - mechanism.missing
     noise = iter(
@@ -125,8 +124,8 @@ def audit_heuristic(
     claimed is positive.
     """
     if not spread > 1 or trials < 2:
-        raise UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
-    draw, flat = Secrets(rng(seed, "audit", "heuristic")), np.ones(VALUES + 2)  # one cluster
+        raise fl.UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
+    draw, flat = fl.Secrets(fl.rng(seed, "audit", "heuristic")), np.ones(VALUES + 2)  # one cluster
     centre = slice(1, -1)
 
     def values(width: float) -> Doubles:
@@ -166,9 +165,9 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]
     if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):
-        raise UserError("an audit needs two finite scores or more, on both data sets")
+        raise fl.UserError("an audit needs two finite scores or more, on both data sets")
     if not (0 <= delta < 1 and 0 < confidence < 1):
-        raise UserError(f"delta lies in [0, 1) and confidence between 0 and 1, not at {delta} and {confidence}")
+        raise fl.UserError(f"delta lies in [0, 1) and confidence between 0 and 1, not at {delta} and {confidence}")
     doubt = (1 - confidence) / 4
     best = 0.0
     for high, low in (sides, sides[::-1]):  # each of the two data sets as the one whose outputs a region should hold

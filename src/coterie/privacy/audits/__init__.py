@@ -17,17 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+import coterie.method as fl
 from coterie.devices.links import Delays
 from coterie.privacy.attacks.result import VERDICTS, AttackResult, Expected, verdict
-from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Federation, System
 from coterie.training.model import Model
 from coterie.transport.transcript import View
 
 __all__ = ["Attack", "Audit", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
-Meddle = Callable[[Federation, Delays], None]
+Meddle = Callable[[fl.Federation, Delays], None]
 """What is done to a run before it begins: to its parties, and to when clients answer."""
 Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 """What a finding is about. Methods are compared by the best attack of each topic."""
@@ -59,14 +56,14 @@ class Recorded:
     drifted: the round before which clients exchanged data, or None. Views and lines hold earlier rounds only.
     """
 
-    system: System
+    system: fl.System
     options: Mapping[str, Any]
     settings: Any
     clients: tuple[str, ...]
     label_counts: NDArray[np.int64]
-    spec: ModelSpec
-    initial: Vector
-    federation: Federation
+    spec: fl.ModelSpec
+    initial: fl.Vector
+    federation: fl.Federation
     views: Mapping[str, View]
     again: Callable[[Meddle], Recorded]
     model: Model
@@ -107,7 +104,7 @@ def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic |
     """The result of an attack, or why it does not apply (its UserError)."""
     try:
         return Measured(who, what, score(), topic=topic)
-    except UserError as error:
+    except fl.UserError as error:
         return Measured(who, what, None, why=str(error), topic=topic)
 
 
@@ -130,7 +127,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if not (self.results or self.why) or len(self.expected) not in (0, len(self.results)):
-            raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
+            raise fl.UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
 
     @property
     def name(self) -> str:
@@ -256,7 +253,7 @@ class Audit:
     passive: Callable[[Recorded], list[Finding]]
     active: Callable[[Recorded], list[Finding]] | None = None
     attacks: tuple[Attack, ...] = ()
-    noise: Callable[[Federation], Sequence[Mapping[str, Any]]] | None = None
+    noise: Callable[[fl.Federation], Sequence[Mapping[str, Any]]] | None = None
 
 
 def built_in_audit(system: str) -> Audit | None:

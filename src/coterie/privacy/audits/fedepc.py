@@ -16,14 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.privacy import measures
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack
 from coterie.privacy.views import by_round, held_key
-from coterie.protocol.effects import Fit, Fitted, Local
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.sparsity import bounded
 from coterie.systems.fedepc import messages
@@ -72,7 +70,7 @@ def auxiliary(run: Recorded) -> measures.Auxiliary:
     views = (run.views[name] for name in run.clients if name in run.views)
     asked = next((m for view in views for _, m in view.messages(messages.Describe) if m.weights is not None), None)
     if asked is None or asked.weights is None:
-        raise UserError("no device was asked for a description")
+        raise fl.UserError("no device was asked for a description")
     if run.federation.common.public:
         samples = run.samples(HUB)
         x, y = samples.x, samples.y
@@ -81,7 +79,7 @@ def auxiliary(run: Recorded) -> measures.Auxiliary:
         x, y = torch.cat([one.other_x for one in others]), torch.cat([one.other_y for one in others])
     labels = y.numpy()
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or run.label_counts.shape[1] < 2:
-        raise UserError("the data have no classes, so there are no label shares")
+        raise fl.UserError("the data have no classes, so there are no label shares")
     vectors = sparsities(run.model, asked.weights, x, run.settings.layer).astype(np.float64)
     if asked.centre is not None:
         vectors = bounded(vectors, asked.centre, asked.clip, asked.basis)
@@ -128,7 +126,7 @@ def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     try:
         known = auxiliary(run)
         estimate = known.shares(vectors)
-    except UserError as error:
+    except fl.UserError as error:
         yield Measured(who, "label shares", None, why=str(error))
         return
     yield from measures.by_shares(f"{who}, by vectors", estimate, known.prior, counts)
@@ -197,10 +195,10 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     """The least selected device of the largest cluster claims to be ``BOAST`` times as fast."""
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
-    def faster(message: Message, effect: Local, result: Any) -> Any:
+    def faster(message: fl.Message, effect: fl.Local, result: Any) -> Any:
         return (BOAST * result[0], result[1]) if effect.name == "device resources" else result
 
-    lied = repeated(run, name, {Local: faster})
+    lied = repeated(run, name, {fl.Local: faster})
     before, after = (selected(one)[name] / len(one.lines) for one in (run, lied))
     by_chance = float(np.sqrt(before * (1 - before) / len(run.lines)))
     result = AttackResult("rounds in which it is selected (share)", after, before, 1.0, 1, by_chance)
@@ -212,14 +210,14 @@ def spoiling(run: Recorded) -> Iterator[Measured]:
     """The most selected device of the largest cluster sends its step backwards, enlarged."""
     name = max(largest(run), key=lambda one: selected(run)[one])
 
-    def backwards(message: Message, effect: Fit, fitted: Fitted) -> Fitted:
+    def backwards(message: fl.Message, effect: fl.Fit, fitted: fl.Fitted) -> fl.Fitted:
         step = fitted.weights - effect.weights
         return replace(fitted, weights=(effect.weights - AGAINST * step).astype(np.float32))
 
-    before, after = loss_of(run), loss_of(repeated(run, name, {Fit: backwards}))
+    before, after = loss_of(run), loss_of(repeated(run, name, {fl.Fit: backwards}))
     both = sorted(before.keys() & after.keys())
     if not both:
-        raise UserError("the loss of no cluster is known, so none shows what a liar does: take more rounds")
+        raise fl.UserError("the loss of no cluster is known, so none shows what a liar does: take more rounds")
     share = float(np.mean([not after[one] < RAISED * before[one] for one in both]))
     result = AttackResult("devices in a cluster whose mean loss it raises by half (share)", share, 0.0, 1.0, len(both))
     yield Measured(f"{name}, deviating", "spoiled clusters", result)
@@ -228,7 +226,7 @@ def spoiling(run: Recorded) -> Iterator[Measured]:
 def active(run: Recorded) -> list[Finding]:
     """Both attacks. Raises UserError for a run of fewer than 3 rounds, or in which no device was selected."""
     if len(run.lines) < 3:
-        raise UserError("what a liar does shows after some rounds: repeat the run with 3 rounds or more")
+        raise fl.UserError("what a liar does shows after some rounds: repeat the run with 3 rounds or more")
     return boasting(run) + spoiling(run)
 
 
@@ -237,7 +235,7 @@ def largest(run: Recorded) -> list[str]:
     last = dict(zip(run.clients, run.lines[-1]["notes"]["membership"], strict=True))
     sizes = Counter(k for own in last.values() for k in own)
     if not sizes:
-        raise UserError("no device was in a cluster")
+        raise fl.UserError("no device was in a cluster")
     k = max(sizes, key=lambda k: (sizes[k], -k))
     return [name for name, own in last.items() if k in own]
 

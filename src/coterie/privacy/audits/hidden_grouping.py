@@ -8,14 +8,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering import evidence
 from coterie.privacy.attacks import hidden_groups, labels
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Measured, Recorded, attack, tried
 from coterie.privacy.audits.hidden_places import compared, found_groups
-from coterie.protocol.effects import Local
-from coterie.protocol.errors import UserError
-from coterie.protocol.messages import Message
 from coterie.systems.coterie.messages import HELPER, HUB
 
 AGAIN = "helper, if groups were made twice"
@@ -48,22 +46,22 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
     Raises UserError with one group of all, which needs no rows.
     """
     if run.settings.clusters == 1:
-        raise UserError("with clusters=1 no rows are compared, so none can be planted")
+        raise fl.UserError("with clusters=1 no rows are compared, so none can be planted")
     name, label = run.clients[0], -1
     holders = (run.label_counts > 0).sum(axis=0)
 
-    def plant(message: Message, effect: Local, honest: NDArray[np.float64]) -> NDArray[np.float64]:
+    def plant(message: fl.Message, effect: fl.Local, honest: NDArray[np.float64]) -> NDArray[np.float64]:
         nonlocal label
         if effect.name != "residual row":
             return honest
         of = evidence.spread(effect.arguments[2])
         told = np.flatnonzero(of.tau > 0)
         if not len(told):
-            raise UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
+            raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
         label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
         return hidden_groups.planted_row(label, of, STRENGTH)
 
-    spoilt = repeated(run, name, {Local: plant})
+    spoilt = repeated(run, name, {fl.Local: plant})
     groups = found_groups(spoilt, HUB, HELPER)
     gained = hidden_groups.sides(groups.outcomes, len(groups.names))[groups.names.index(name)]
     others = [at for at, one in enumerate(groups.names) if one != name]

@@ -13,24 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.privacy.attacks.identity import (
-    MOST_SETS,
-    change_posterior,
-    cluster_posterior,
-    estimated_sizes,
-    expected_accuracy,
-    expected_after_change,
-    expected_by_estimates,
-    identity_accuracy,
-)
+from coterie.privacy.attacks import identity
 from coterie.privacy.attacks.result import AttackResult, Expected
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import by_round, held_key
-from coterie.protocol.errors import CryptoError, PeerError, UserError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.layout import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
@@ -72,12 +61,12 @@ class Opener:
         try:
             opened = tuple(self._opened(message.ciphers, self.rebuild.layout.widths))
             return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
-        except (PeerError, CryptoError):  # one broken update can make such sums; clients then keep their models
+        except (fl.PeerError, fl.CryptoError):  # one broken update can make such sums; clients then keep their models
             return models
 
     def _opened(self, ciphers: bytes, lengths: Sequence[int]) -> list[Doubles]:
         """The vectors of a bundle; an empty part is a sum of nothing."""
-        parts = unbundle(ciphers, len(lengths))
+        parts = fl.unbundle(ciphers, len(lengths))
         public = self.key.public
         return [
             np.asarray(self.key.decrypt(public.from_bytes(part, n))) if part else np.zeros(n)
@@ -85,14 +74,14 @@ class Opener:
         ]
 
 
-def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
+def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
     """Opens the ciphertexts of a recorded run, with the key in any client's view. federation: as the run built it.
 
     Raises UserError where recording began too late.
     """
     holder = next((view for view in views.values() if view.role == CLIENT), None)
     if holder is None:
-        raise UserError("no client's view holds the clients' key: record from the set-up on")
+        raise fl.UserError("no client's view holds the clients' key: record from the set-up on")
     return Opener(next(federation.of_role(CLIENT)).rebuild, held_key(holder, USER))
 
 
@@ -149,7 +138,7 @@ def recorded_rounds(
         for row, (name, message) in zip(sets, sent.items(), strict=True):
             model, indicator = opener.update(message)
             if sorted(np.rint(indicator)) != [*[0.0] * (config.clusters - 1), 1.0]:
-                raise UserError(f"round {r}: the indicator of {name} is not one-hot, so it has no true cluster")
+                raise fl.UserError(f"round {r}: the indicator of {name} is not one-hot, so it has no true cluster")
             row[message.identities if len(message.identities) else slice(None)] = True
             models.append(model)
             truth.append(int(np.argmax(indicator)))
@@ -161,7 +150,7 @@ def recorded_rounds(
 
 
 def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected | None) -> Measured:
-    result = identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior)
+    result = identity.identity_accuracy(identity.cluster_posterior(one.sets, prior), one.truth, prior)
     return Measured(who, "true cluster", result, form)
 
 
@@ -174,7 +163,7 @@ def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected
 def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Cluster-identity inference (A1) on each round alone, without a prior."""
     for one in rounds:
-        form = None if one.law is None else expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
+        form = None if one.law is None else identity.expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
         yield _guessed("server", one, None, form)
 
 
@@ -188,11 +177,11 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Where clients name no clusters the posterior is the prior, and no sizes can be estimated."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
-        form = None if law is None else expected_accuracy(law, sizes)
+        form = None if law is None else identity.expected_accuracy(law, sizes)
         yield _guessed("server knowing the sizes", one, sizes, form)
         if law is not None and law.p_correct() < 1:
-            estimates = estimated_sizes(one.sets, law.p_correct())
-            form = expected_by_estimates(law, one.sets, one.truth)
+            estimates = identity.estimated_sizes(one.sets, law.p_correct())
+            form = identity.expected_by_estimates(law, one.sets, one.truth)
             yield _guessed("server estimating the sizes", one, estimates, form)
 
 
@@ -215,10 +204,10 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         for m, one in enumerate(past):
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
-        result = identity_accuracy(cluster_posterior(sets, home_share=_HOME), now.truth)
+        result = identity.identity_accuracy(identity.cluster_posterior(sets, home_share=_HOME), now.truth)
         laws = [one.law for one in past if one.law]
         stayed = (truth == now.truth).all() and len(laws) == count
-        form = expected_accuracy(laws, shares=now.sizes) if stayed else None
+        form = identity.expected_accuracy(laws, shares=now.sizes) if stayed else None
         yield Measured("server intersecting sets of several keys", "true cluster", result, form)
 
 
@@ -245,12 +234,12 @@ def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
         posterior = []
         for n in moved:
             others = [row for row in shown[int(now.who[n])].values() if (row != now.sets[n]).any()]
-            posterior.append(change_posterior(np.stack([now.sets[n], *others[: MOST_SETS - 1]]))[0])
-        result = identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved])
+            posterior.append(identity.change_posterior(np.stack([now.sets[n], *others[: identity.MOST_SETS - 1]]))[0])
+        result = identity.identity_accuracy(identity.cluster_posterior(now.sets[moved]), now.truth[moved])
         yield Measured("server", "true cluster of who has changed, by the set of now", result)
         two_each = all(len(shown[int(now.who[n])]) == 2 for n in moved)
-        form = expected_after_change(now.law) if now.law is not None and two_each else None
-        result = identity_accuracy(np.stack(posterior), now.truth[moved])
+        form = identity.expected_after_change(now.law) if now.law is not None and two_each else None
+        result = identity.identity_accuracy(np.stack(posterior), now.truth[moved])
         yield Measured("server", "true cluster of who has changed, by all sets", result, form)
 
 
@@ -291,11 +280,11 @@ def passive(run: Recorded) -> list[Finding]:
     Raises UserError for a record without updates, or without the key that scores the attacks.
     """
     if run.settings.keys == "threshold":
-        raise UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
+        raise fl.UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
     opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)
     opened = list(recorded_rounds(run.views, run.clients, run.settings, run.mode, opens))
     if not opened:
-        raise UserError("the server's view holds no updates: nothing was sent that could be attacked")
+        raise fl.UserError("the server's view holds no updates: nothing was sent that could be attacked")
     rounds = [one for one, _ in opened]
     found = by_one_set(rounds) + by_sizes(rounds)
     if any(one.law for one in rounds) or not all(one.sets.all() for one in rounds):
@@ -308,7 +297,7 @@ def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
     for view in views.values():
         for _, message in view.messages(Parameters):
             return np.asarray(message.start).reshape(clusters, -1)
-    raise UserError("no client's view holds the initial models: record from the set-up on")
+    raise fl.UserError("no client's view holds the initial models: record from the set-up on")
 
 
 def _last_by_keys(rounds: Sequence[IdentityRound]) -> list[IdentityRound]:

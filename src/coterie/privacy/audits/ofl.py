@@ -17,22 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.aggregation.contribution import contribution
 from coterie.crypto.roster import check_signed
 from coterie.devices.links import Delays
 from coterie.devices.resources import Status
 from coterie.dp.uploads import Standard, eligible, shared_set
+from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.active.deviations import moved as lengthened
 from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import key_agreement
-from coterie.privacy.attacks.labels import (
-    label_entropy,
-    label_shares,
-    pair_correlation,
-    rank_correlation,
-    selected_by_class,
-    share_correlation,
-)
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
@@ -41,12 +35,6 @@ from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, att
 from coterie.privacy.measures import alike, check_classes, memberships, profiles
 from coterie.privacy.plain import losses, some_rounds
 from coterie.privacy.views import check_real
-from coterie.protocol import codec
-from coterie.protocol.effects import Compute, Local, Vector
-from coterie.protocol.errors import CryptoError, PeerError, UserError
-from coterie.protocol.messages import Message, unbundle
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Federation
 from coterie.protocols.reports import FIELDS, StatusReport
 from coterie.systems.ofl.messages import HUB, LEADER, MODEL, Lead, Led, Spread, Upload, named
 from coterie.systems.ofl.sparse import Indices, places_of
@@ -80,7 +68,7 @@ class Heard(NamedTuple):
     round: int
     member: int
     leader: int
-    base: Vector
+    base: fl.Vector
     places: Indices | None
     change: Doubles | None
     wanted: Indices
@@ -107,7 +95,7 @@ def heard(run: Recorded) -> dict[int, list[Heard]]:
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
-        model, bases = run.initial, dict[int, Vector]()
+        model, bases = run.initial, dict[int, fl.Vector]()
         for seen in view.seen:
             message: Any = seen.message
             if isinstance(message, Lead | Spread) and message.weights is not None:
@@ -120,7 +108,7 @@ def heard(run: Recorded) -> dict[int, list[Heard]]:
     return dict(sorted(found.items()))
 
 
-def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: Vector) -> Heard:
+def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector) -> Heard:
     every = eligible(run.spec)
     places = uploaded_places(run, src, upload)
     values = upload.values.astype(np.float64)
@@ -141,7 +129,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
     if len(upload.values) < len(every):
         try:
             check_signed(common, src, upload)
-        except (PeerError, CryptoError):
+        except (fl.PeerError, fl.CryptoError):
             return None
     return shared_set(every, len(upload.values), common.roster.session, src, upload.round)
 
@@ -150,12 +138,12 @@ def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
     """By round and client, the status reports that leaders have sent on to the server."""
     found: dict[int, dict[str, StatusReport]] = {}
     for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
-        parts = [codec.decode(data, StatusReport) for data in unbundle(led.reports, len(led.rounds))]
+        parts = [fl.codec.decode(data, StatusReport) for data in fl.unbundle(led.reports, len(led.rounds))]
         found.setdefault(seen.round, {}).update({one.client: one for one in parts})
     return found
 
 
-def global_models(run: Recorded) -> dict[int, Vector]:
+def global_models(run: Recorded) -> dict[int, fl.Vector]:
     """By round, the global model that the server made."""
     return {spread.round: spread.weights for _, view in leaders_views(run) for _, spread in view.messages(Spread)}
 
@@ -202,7 +190,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, StatusReport]) -> Iterator
     reporting = run.numbers(of_round)
     samples = np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])
     truth = run.label_counts[reporting].sum(axis=1)
-    yield tried(HUB, "number of samples, as reported", partial(rank_correlation, samples, truth, "samples"))
+    yield tried(HUB, "number of samples, as reported", partial(labels.rank_correlation, samples, truth, "samples"))
     if not (summed := [i for i, report in enumerate(of_round.values()) if report.update.any()]):
         return  # nobody has uploaded before
     rows = np.stack([report.update for report in of_round.values()])[summed].astype(np.float64)
@@ -224,19 +212,19 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
         if len(opened) < 3:
             continue
         counts, rows = pooled(run, note, list(opened)), np.array([*opened.values()])
-        entropy, samples = label_entropy(counts), counts.sum(axis=1)
+        entropy, samples = labels.label_entropy(counts), counts.sum(axis=1)
         for name, column in zip(SCALARS[run.settings.detection], rows.T, strict=True):
             for what, truth, of in (
                 ("variety of labels", entropy, "label entropy"),
                 ("number of samples", samples, "samples"),
             ):
-                score = partial(rank_correlation, column, truth, of)
+                score = partial(labels.rank_correlation, column, truth, of)
                 yield tried(HUB, f"{what} of a cluster, by {name} of its model", score)
         spread = rows.std(axis=0)
         rows = rows / np.where(spread > 0, spread, 1.0)
         near = -np.linalg.norm(rows[:, None] - rows, axis=2)
         what = "which pairs of clusters have similar labels, by the numbers of their models"
-        yield tried(HUB, what, partial(pair_correlation, near, counts), topic="groups")
+        yield tried(HUB, what, partial(labels.pair_correlation, near, counts), topic="groups")
 
 
 # -- one leader --------------------------------------------------------------------------------------------------------
@@ -264,26 +252,26 @@ def by_choices(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterat
         yield tried(LEADER, "label shares, by which parameters are wanted", partial(within, run, uploads, asked))
 
 
-FromUploads = Callable[[Sequence[Heard], ModelSpec], Doubles]
+FromUploads = Callable[[Sequence[Heard], fl.ModelSpec], Doubles]
 """Uploads of n members -> (n, classes), which grow with label shares."""
 
 
-def by_steps(uploads: Sequence[Heard], spec: ModelSpec) -> Doubles:
+def by_steps(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from the values."""
-    return label_shares(np.stack([one.step() for one in uploads]), spec)
+    return labels.label_shares(np.stack([one.step() for one in uploads]), spec)
 
 
-def sent(uploads: Sequence[Heard], spec: ModelSpec) -> Doubles:
+def sent(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from what was selected."""
-    return selected_by_class(_masks([one.places for one in uploads], spec), spec)
+    return labels.selected_by_class(_masks([one.places for one in uploads], spec), spec)
 
 
-def asked(uploads: Sequence[Heard], spec: ModelSpec) -> Doubles:
+def asked(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
     """A guess from the wishes."""
-    return selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
+    return labels.selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
 
 
-def _masks(places: Sequence[Indices | None], spec: ModelSpec) -> NDArray[np.bool_]:
+def _masks(places: Sequence[Indices | None], spec: fl.ModelSpec) -> NDArray[np.bool_]:
     found = np.zeros((len(places), spec.size), np.bool_)
     for mask, one in zip(found, places, strict=True):
         mask[one] = True
@@ -301,10 +289,10 @@ def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, place
     """
     uploads = _placed(uploads) if placed else uploads
     if not uploads:
-        raise UserError(UNKNOWN)
+        raise fl.UserError(UNKNOWN)
     members, leaders = [one.member for one in uploads], np.array([one.leader for one in uploads])
     counts = check_classes(run.label_counts)[members]
-    return share_correlation(guess(uploads, run.spec), counts, leaders)
+    return labels.share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
@@ -318,7 +306,7 @@ def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
             trained.append((both[0][0], both[1][0]))
             others.append((both[0][1], both[1][1]))
     if not trained:
-        raise UserError(UNKNOWN)
+        raise fl.UserError(UNKNOWN)
     return upload_membership(trained, others)
 
 
@@ -342,7 +330,7 @@ def by_coalition(run: Recorded) -> Iterator[Measured]:
 def passive(run: Recorded) -> list[Finding]:
     """Every attack on a recorded run. Raises UserError for a record in which no leader has led."""
     if not any(True for _ in leaders_views(run)):
-        raise UserError("the record has no leader's view: nobody led, or recording ended before")
+        raise fl.UserError("the record has no leader's view: nobody led, or recording ended before")
     of_round = heard(run)
     return [
         *by_global_model(run),
@@ -361,9 +349,9 @@ def passive(run: Recorded) -> list[Finding]:
 def active(run: Recorded) -> list[Finding]:
     """All of them. Raises UserError for a run of fewer than 3 rounds, or in which nobody led."""
     if len(run.lines) < 3:
-        raise UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
+        raise fl.UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
     if not terms(run):
-        raise UserError("nobody led in this run, so there is no leader to deviate")
+        raise fl.UserError("nobody led in this run, so there is no leader to deviate")
     return [*subtracting(run), *stealing(run), *boasting(run), *forging(run)]
 
 
@@ -386,7 +374,7 @@ def stealing(run: Recorded) -> Iterator[Measured]:
     """How much of the leaders' joint key the client that led most often reads."""
     client, thieves = most_often(run), list[LeaderThief]()
 
-    def meddle(federation: Federation, delays: Delays) -> None:
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
         parties = {one: federation.alter(one) for one in run.clients}
         thieves.append(LeaderThief(parties[client], parties, MODEL))
         wrap(parties[client], thieves[0].between)
@@ -396,7 +384,7 @@ def stealing(run: Recorded) -> Iterator[Measured]:
         run.again(meddle)
         thief = thieves[0]
         if thief.guess is None or thief.secret is None:
-            raise UserError(f"{client} led in no two rounds with a global model between: take more rounds")
+            raise fl.UserError(f"{client} led in no two rounds with a global model between: take more rounds")
         return key_agreement(thief.guess, thief.secret)
 
     found = tried(ONE_LEADER, "the joint key", score)
@@ -415,10 +403,10 @@ def boasting(run: Recorded) -> Iterator[Measured]:
     led = terms(run)
     name = min(run.clients, key=lambda one: led[one])
 
-    def more(message: Message, effect: Local, result: Any) -> Any:
+    def more(message: fl.Message, effect: fl.Local, result: Any) -> Any:
         return boasted(result, float(effect.arguments[1])) if isinstance(result, Status) else result
 
-    lied = repeated(run, name, {Local: more})
+    lied = repeated(run, name, {fl.Local: more})
     before, after = (terms(one)[name] / len(one.lines) for one in (run, lied))
     elections = sum(line["notes"]["reclustered"] for line in lied.lines) or 1
     fair = sum(led.values()) / len(run.lines) / len(run.clients)
@@ -448,13 +436,13 @@ def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measu
     """
     client = most_often(run)
     for length in lengths:
-        forged = repeated(run, client, {Compute: partial(_lengthened, length)})
+        forged = repeated(run, client, {fl.Compute: partial(_lengthened, length)})
         words = f"its change {abs(length):g} times as long{', backwards' if length < 0 else ''}"
         yield tried(ONE_LEADER, f"weight that a leader model keeps, {words}", partial(weighed, run, forged, client))
         yield tried(ONE_LEADER, f"accuracy that is lost by a leader model, {words}", partial(spoilt, run, forged))
 
 
-def _lengthened(length: float, message: Message, effect: Compute, result: Any) -> Any:
+def _lengthened(length: float, message: fl.Message, effect: fl.Compute, result: Any) -> Any:
     if effect.function is not contribution:
         return result
     start, weights = effect.arguments
@@ -471,7 +459,7 @@ def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
     """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
-        raise UserError("no round with its model was opened, or its honest models have no weight")
+        raise fl.UserError("no round with its model was opened, or its honest models have no weight")
     return AttackResult("weight over that of its honest models", min(1.0, fmean(left) / fmean(honest)), 0.0, 1.0, 1)
 
 
@@ -482,7 +470,7 @@ def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
         for one in (run, forged)
     )
     if not honest or not after:
-        raise UserError("the task has no accuracy")
+        raise fl.UserError("the task has no accuracy")
     later = honest[len(honest) // 2 :]
     spread = stdev(later) if len(later) > 1 else 0.0
     guess = 1 / run.label_counts.shape[1]
@@ -500,11 +488,11 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
     """The run again, with nobody deviating, and each leader's memory."""
     own: dict[tuple[int, str], tuple[Doubles, Doubles]] = {}
 
-    def meddle(federation: Federation, delays: Delays) -> None:
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
         for name in run.clients:
-            wrap(federation.alter(name), {Compute: partial(keep, name)})
+            wrap(federation.alter(name), {fl.Compute: partial(keep, name)})
 
-    def keep(name: str, message: Message, effect: Compute, result: Any) -> Any:
+    def keep(name: str, message: fl.Message, effect: fl.Compute, result: Any) -> Any:
         if effect.function is contribution:
             began, model = (np.asarray(weights, np.float64) for weights in (effect.arguments[0], result))
             own[int(getattr(message, "round", 0)), name] = began, model
@@ -548,7 +536,7 @@ AUDITED = 256
 """Parameters of an audited upload. More tell no more of noise that is alike on all."""
 
 
-def noise(federation: Federation) -> Sequence[Mapping[str, Any]]:
+def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
     """What the run's own noise is worth: an empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
     config = federation.look(federation.hub).config
     if config.mechanism != "paper":

@@ -14,28 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.method as fl
 from coterie.crypto.keys import public_key
 from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
 from coterie.crypto.split_key import CommitteeShare, joined
 from coterie.devices.links import Delays
+from coterie.privacy.attacks import masks
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
-from coterie.privacy.attacks.masks import (
-    Classes,
-    count_accuracy,
-    count_among_decoys,
-    count_posterior,
-    telling_accuracy,
-    told_apart,
-)
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import check_real, granted, held_key
-from coterie.protocol.errors import CoterieError, UserError
-from coterie.protocol.messages import unbundle
-from coterie.protocol.system import Federation
 from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
@@ -90,7 +81,7 @@ def recorded_rounds(
         elif isinstance(message, UPDATES) and now.number - message.round <= oldest:
             try:
                 found = update(opened(seen.src, message))
-            except CoterieError:
+            except fl.CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
                 now.early.setdefault(seen.src, found)
@@ -125,7 +116,7 @@ def opener(views: Mapping[str, View]) -> Callable[[str, Any], Doubles]:
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
-        parts = unbundle(message.ciphers, each * message.count)
+        parts = fl.unbundle(message.ciphers, each * message.count)
         return np.array([float(_opened(key, part)[0]) for part in parts])
     return None
 
@@ -152,21 +143,21 @@ def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = Fals
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
             believed = _counted(shown, sums, len(cosines), dummies, hidden)
-            yield Measured("helper", COUNTED, count_accuracy([believed], [int((cosines < 0).sum())]))
+            yield Measured("helper", COUNTED, masks.count_accuracy([believed], [int((cosines < 0).sum())]))
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
     """(late + 1,) what the helper believes."""
     if hidden:
-        return count_among_decoys([_classes(one) for one in sums], late)
+        return masks.count_among_decoys([_classes(one) for one in sums], late)
     signs = int((shown < 0).sum()), late, dummies
     try:
-        return count_posterior(*signs, _classes(sums[0]))
-    except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
-        return count_posterior(*signs)
+        return masks.count_posterior(*signs, _classes(sums[0]))
+    except fl.UserError:  # a class of so little weight that it looked empty: the signs say otherwise
+        return masks.count_posterior(*signs)
 
 
-def _classes(sums: Doubles) -> Classes:
+def _classes(sums: Doubles) -> masks.Classes:
     """Which classes have anybody in them, by their masked sums."""
     if abs(sums[0]) < _NO_WEIGHT:
         return "conflicting"
@@ -206,9 +197,11 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
     for seen, message in views[HELPER].messages(messages.Refresh):
         if {seen.round, seen.round - 1} <= models.keys():
             pair = models[seen.round], models[seen.round - 1]
-            probabilities.append(told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
+            probabilities.append(
+                masks.told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0]
+            )
     if probabilities:
-        result = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
+        result = masks.telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
         yield Measured("helper", "the model under its mask", result)
 
 
@@ -259,7 +252,7 @@ def passive(run: Recorded) -> list[Finding]:
 
     rounds = recorded_rounds(views, settings.max_staleness, update)
     if not rounds:
-        raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
+        raise fl.UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
     counted = by_signs(rounds, settings.dummies if helped else 0, hidden=settings.signs == "hidden")
     under_mask = by_mask(views) if helped else by_real_mask(views, clients, settings.mask_bound)
     return counted + under_mask + by_both(rounds, run) + by_clients_key(views, clients, layout.packed(run.initial))
@@ -285,7 +278,7 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     """A run with this client as a thief. play: runs it with changed parties."""
     thieves: list[KeyThief] = []
 
-    def meddle(federation: Federation, delays: Delays) -> None:
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
         party: Any = federation.alter(client)
         summands = 2 if party.config.keys == "threshold" else 1
         thieves.append(KeyThief(party.spec, late=LATE, summands=summands))
@@ -311,7 +304,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
     thief, client, run = theft
     truth = whole_key(run.views)
     if thief.guess is None:
-        raise UserError(f"{client} received no model after its forged update: take more rounds")
+        raise fl.UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, key_coefficients(truth))
     yield Measured(f"{client}, deviating", "the helper's key", agreement, round=thief.round)
     if thief.key is None:
@@ -332,7 +325,9 @@ def asked_most(run: Recorded) -> str:
     asked = {name: [seen.round for seen, _ in run.views[name].messages(messages.Train)] for name in viewed}
     name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
     if len(asked[name]) < 2:
-        raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
+        raise fl.UserError(
+            "no client was asked in two rounds, and it reads the key off the next model: take more rounds"
+        )
     return name
 
 

@@ -17,7 +17,6 @@ from coterie.crypto.roster import check_signed
 from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
-from coterie.protocol.spool import Spool
 from coterie.protocols import signatures
 from coterie.protocols.anonymous import SERVICE, forget, relay
 from coterie.protocols.cluster_sums import Masked, converted, distribute, masked_sum
@@ -89,7 +88,7 @@ class BusinessServer(fl.Party, role=HUB):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         length = self.config.sketch_dim if self.protection == "sketch" else self.spec.size
         mask = self.keys.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
-        with closing(Spool()) as spool:
+        with closing(fl.Spool()) as spool:
             models, blinded, answers = yield from self.collect(r, spool, mask)
             asked, names = len(answers.got) + len(answers.missing), sorted(models or blinded, key=self.clients.index)
             notes: dict[str, Any] = {"asked": asked, "participants": len(answers.got), "clustered": False}
@@ -114,7 +113,7 @@ class BusinessServer(fl.Party, role=HUB):
                 yield from forget(self, r, CSP)
             return {**notes, "membership": self.membership()}
 
-    def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: Spool) -> fl.Steps[Made | str]:
+    def in_clusters(self, r: int, names: list[str], blinded: dict[str, int], spool: fl.Spool) -> fl.Steps[Made | str]:
         order = yield from relay(self, r, CSP, names, lambda name: spool.take(blinded[name]))  # l. 15, 16
         request = messages.Cluster(r, self.must_cluster(names))
         try:
@@ -138,7 +137,9 @@ class BusinessServer(fl.Party, role=HUB):
         here = {name: self.state.phi[name] for name in names if name in founded.groups}
         return Made(here, [], anew, founded.why) if here else "no participant has a group"
 
-    def collect(self, r: int, spool: Spool, mask: Mask) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
+    def collect(
+        self, r: int, spool: fl.Spool, mask: Mask
+    ) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
         """Returns tickets of models to be summed and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
@@ -220,7 +221,7 @@ class BusinessServer(fl.Party, role=HUB):
         return phi[:, : 1 + max(np.flatnonzero(phi.any(axis=0)))] if self.config.clusters == "auto" else phi
 
     def release(
-        self, r: int, made: Made, models: dict[str, int], spool: Spool, mask: Mask
+        self, r: int, made: Made, models: dict[str, int], spool: fl.Spool, mask: Mask
     ) -> fl.Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster. Returns the sizes, and by cluster why its model was not released."""
         service, size = self.keys.public(SERVICE), self.spec.size

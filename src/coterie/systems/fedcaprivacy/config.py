@@ -11,7 +11,6 @@ import coterie.method as fl
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
-from coterie.protocol.party import When
 from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
 
@@ -68,8 +67,11 @@ class FedCAPrivacyConfig(fl.LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_schedule(self.schedule, self.alpha)
+        self.clusters_now(1, 0.0)
         self.lanes(1)
+
+    def clusters_now(self, r: int, coin: float) -> bool:
+        return parse_schedule(self.schedule, self.alpha).clusters_now(r, coin)
 
     def protection(self, mode: str) -> Protection:
         if mode != "hardened":
@@ -100,7 +102,7 @@ WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
 """The settings that have no effect with cipher=pads."""
 
 
-def with_protection(*protections: Protection) -> When:
+def with_protection(*protections: Protection) -> fl.When:
     return lambda config, mode: config.protection(mode) in protections
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.number import SMALLEST, count_clusters
-from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
@@ -82,8 +81,7 @@ class ServiceProvider(fl.Party, role=CSP):
         rows = differences * 2.0**-self.config.fraction_bits  # exact, and the mask is gone
         number = self.counted(msg.round, rows) if self.config.clusters == "auto" else self.config.clusters
         changed = self.config.clusters == "auto" and number != self.state.number
-        schedule = parse_schedule(self.config.schedule, self.config.alpha)
-        if not (msg.force or changed or schedule.clusters_now(msg.round, coin)):
+        if not (msg.force or changed or self.config.clusters_now(msg.round, coin)):
             return messages.Clustered(msg.round, where, None, "")
         soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number

@@ -26,7 +26,6 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto import paillier
-from coterie.dp.ledger import Release
 from coterie.protocols import cluster_sums
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.systems.fedepc.config import FedEPCConfig, check
@@ -66,7 +65,7 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
     return seen
 
 
-def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
     return {device.name: device.releases() for device in federation.of_role(DEVICE)}
 
 

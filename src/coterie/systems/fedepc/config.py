@@ -15,13 +15,7 @@ from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
-from coterie.protocols.local_training import (
-    LocalTraining,
-    Share,
-    insist,
-    refuse_unused,
-    sample_size,
-)
+from coterie.protocols import local_training
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
@@ -29,7 +23,7 @@ CLIP = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
-class FedEPCConfig(LocalTraining):
+class FedEPCConfig(local_training.LocalTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
@@ -94,7 +88,7 @@ class FedEPCConfig(LocalTraining):
     floors_per_scale: float = FLOORS_PER_SCALE
     reference_mode: bool = False
     force_thresholds: bool = False
-    fill: Share = 0.5
+    fill: local_training.Share = 0.5
     panel: fl.AtLeastOne = 10
     confidence: float = 0.1
     history: fl.AtLeastOne = 5
@@ -121,7 +115,7 @@ class FedEPCConfig(LocalTraining):
                 f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}"
             )
         clear, random = self.send == "clear", self.extractor == "random"
-        refuse_unused(
+        local_training.refuse_unused(
             self,
             (
                 *((name, "send=clear", clear) for name in ("epsilon", "dp_delta", "noise_along", "clip")),
@@ -155,7 +149,7 @@ class FedEPCConfig(LocalTraining):
 
     def most(self, clients: int) -> int | None:
         """How many of so many devices may train in a round; None if T_max alone decides."""
-        return sample_size(clients, self.participation) if self.time_budget == "auto" else None
+        return local_training.sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
         found = {}
@@ -188,16 +182,18 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"{setting}={value} needs public samples at the hub: give a share of the data to it (--public 0.05), "
                 f"or choose {setting}={other}"
             )
-    refuse_unused(config, ((name, f"mode {common.mode}", not hardened) for name in HARDENING))
+    local_training.refuse_unused(config, ((name, f"mode {common.mode}", not hardened) for name in HARDENING))
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
-    refuse_unused(config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours")))
+    local_training.refuse_unused(
+        config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours"))
+    )
     if hardened and not common.public:
         raise fl.UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
             "the data to it (--public 0.05)"
         )
     if hardened:
-        insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
+        local_training.insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
         here = config.founders or len(common.clients)
         if here < config.min_cluster:
             raise fl.UserError(

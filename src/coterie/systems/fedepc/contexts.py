@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
 
@@ -97,7 +96,7 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
     return np.asarray(vector, np.float64)
 
 
-def gradient_norm(spec: ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
+def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
     """|g_i| of eq. (9) for one round: the L2 norm of (W_k - W_i) / lr over the parameters.
 
     It grows with the number of steps. The hub computes it from sent and received models.

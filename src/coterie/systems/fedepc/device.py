@@ -13,13 +13,10 @@ from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.devices.resources import resources
 from coterie.dp.gaussian import mean_sensitivity
-from coterie.dp.ledger import Release
-from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fitted, Local, OwnData, Vector, local
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE
 from coterie.protocols.cluster_sums import ClusterModel, Received
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import told
 from coterie.protocols.sparsity import Noise, describe
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import CLIP, FedEPCConfig
@@ -34,8 +31,8 @@ CHANNELS = 64
 """Of a description whose length a device cannot tell beforehand, for its nominal cost."""
 
 
-@local("data digest")
-def digest(own: OwnData) -> bytes:
+@fl.local("data digest")
+def digest(own: fl.OwnData) -> bytes:
     """16 bytes that identify a party's training data."""
     hashed = hashlib.blake2b(repr((own.x.shape, own.y.shape)).encode(), digest_size=16)
     hashed.update(own.x.tobytes())
@@ -50,7 +47,7 @@ class Description(msgspec.Struct, frozen=True):
     """
 
     of: bytes
-    vector: Vector
+    vector: fl.Vector
     floor: float
     cipher: bytes = b""
 
@@ -63,9 +60,9 @@ class Describer(fl.Party):
         from.  measured: the rounds in which it has measured a model.  trained: those of them in which it trained, too.
         """
 
-        extractor: Vector | None = None
+        extractor: fl.Vector | None = None
         said: Description | None = None
-        weights: Vector | None = None
+        weights: fl.Vector | None = None
         released: list[tuple[int, float, bytes]] = msgspec.field(default_factory=list)
         measured: list[int] = msgspec.field(default_factory=list)
         trained: list[int] = msgspec.field(default_factory=list)
@@ -73,7 +70,7 @@ class Describer(fl.Party):
     state: State
     config: FedEPCConfig
 
-    def model(self) -> Vector:
+    def model(self) -> fl.Vector:
         """(d,) its cluster's model as far as it knows it; W^0 before."""
         return self.common.initial if self.state.weights is None else self.state.weights
 
@@ -107,7 +104,7 @@ class Describer(fl.Party):
             self.state.extractor = extractor
         if self.state.extractor is None:
             raise fl.PeerError("asked for a description without an extractor")
-        data: bytes = yield Local(digest)
+        data: bytes = yield fl.Local(digest)
         asked = hashlib.blake2b(data + self.state.extractor.tobytes() + msg.layer.encode(), digest_size=16).digest()
         if self.state.said is not None and self.state.said.of == asked:
             return self.state.said, True
@@ -129,31 +126,31 @@ class Describer(fl.Party):
     def training_cost(self, msg: Train) -> fl.Cost:
         return fl.Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
 
-    def trained(self, msg: Train, start: Vector) -> fl.Work[tuple[Vector | None, float]]:
+    def trained(self, msg: Train, start: fl.Vector) -> fl.Work[tuple[fl.Vector | None, float]]:
         """The loss of W_k on its own training data; and W_i of eq. (13), (14) after E_i epochs, if it is chosen."""
         if self.state.measured and msg.round <= self.state.measured[-1]:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.measured[-1]}")
-        seen: Evaluated = yield Evaluate(start, "train")
+        seen: fl.Evaluated = yield fl.Evaluate(start, "train")
         loss = MOST_LOSS if np.isnan(seen.loss) else min(float(seen.loss), MOST_LOSS)
         self.state.measured.append(msg.round)
         if not msg.chosen:
             return None, loss
-        fitted: Fitted = yield fl.fit(self, start, msg.round)
+        fitted: fl.Fitted = yield fl.fit(self, start, msg.round)
         self.state.trained.append(msg.round)
         return fitted.weights, loss
 
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[fl.Release]:
         said = "sparsity vector and noise floor"
         if self.config.send == "clear":
-            found = [Release(said, round=r) for r, *_ in self.state.released]
+            found = [fl.Release(said, round=r) for r, *_ in self.state.released]
         else:
             z = self.config.multiplier()
-            found = [Release(said, "gaussian", z, sensitivity, round=r) for r, sensitivity, _ in self.state.released]
+            found = [fl.Release(said, "gaussian", z, sensitivity, round=r) for r, sensitivity, _ in self.state.released]
         hardened = self.common.mode == "hardened"
         trained = list(map(fl.FromTraining, ("sum of models", "gradient norm") if hardened else ("model",)))
-        found += [Release("loss", round=r) for r in self.state.measured]
+        found += [fl.Release("loss", round=r) for r in self.state.measured]
         for r in self.state.trained:
-            found += told(self.config, self.samples, self.epochs, trained, r)
+            found += fl.told(self.config, self.samples, self.epochs, trained, r)
         return found
 
 
@@ -162,7 +159,7 @@ class Device(Describer, role=DEVICE):
     def describe(self, msg: Describe, src: str) -> fl.Work[messages.Described]:
         """Algorithm 1."""
         said, old = yield from self.described(msg)
-        cpu_ghz, memory_gib = yield Local(resources)
+        cpu_ghz, memory_gib = yield fl.Local(resources)
         vector = None if old and msg.weights is None else said.vector
         return messages.Described(msg.round, self.samples, cpu_ghz, memory_gib, vector, said.floor)
 
@@ -200,9 +197,9 @@ class HardenedDevice(Describer, role=DEVICE):
         """Algorithm 1, with the vector and h_i under the helper's key. The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
         if not old:
-            cipher = yield Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
+            cipher = yield fl.Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
             said = self.state.said = msgspec.structs.replace(said, cipher=cipher.to_bytes())
-        cpu_ghz, memory_gib = yield Local(resources)
+        cpu_ghz, memory_gib = yield fl.Local(resources)
         data = b"" if old and msg.weights is None else said.cipher
         return signed(self.own, messages.Concealed(msg.round, self.samples, cpu_ghz, memory_gib, data))
 
@@ -219,7 +216,7 @@ class HardenedDevice(Describer, role=DEVICE):
         weights, loss = yield from self.trained(msg, start)
         if weights is None:
             return signed(self.own, messages.Sealed(msg.round, b"", self.samples, loss, 0.0))
-        cipher = (yield Encrypt(self.keys.public(SERVICE), weights)).to_bytes()
+        cipher = (yield fl.Encrypt(self.keys.public(SERVICE), weights)).to_bytes()
         norm = gradient_norm(self.spec, start, weights, self.config.lr)
         return signed(self.own, messages.Sealed(msg.round, cipher, self.samples, loss, norm))
 

@@ -14,8 +14,6 @@ import coterie.method as fl
 from coterie.clustering.isomorphic import Event
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
 from coterie.crypto.roster import check_signed
-from coterie.protocol import codec
-from coterie.protocol.spool import Spool
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterModel, Masked, converted, distribute, masked_sum
 from coterie.protocols.key_centre import Keys
@@ -111,7 +109,7 @@ class HardenedServer(Server, role=HUB):
             for name, k in of.items()
             if self.is_up_to_date(name, k)
         }
-        with closing(Spool()) as spool:
+        with closing(fl.Spool()) as spool:
             tickets: dict[str, int] = {}
 
             def fold(name: str, update: messages.Sealed) -> None:
@@ -141,7 +139,7 @@ class HardenedServer(Server, role=HUB):
                     unreleased[str(k)] = f"only {len(names)} models"
             done, failed = yield from converted(self, r, HELPER, sums)
         for k, model in done.items():
-            self.state.clusters[k].total = codec.encode(model)  # eq. (15), with sums and counts
+            self.state.clusters[k].total = fl.codec.encode(model)  # eq. (15), with sums and counts
         unreleased |= {str(k): why for k, why in failed.items()}
         trained.names = {name for name in trained.names if selected[name] in done}
         behind = sorted(of.keys() - requests.keys())
@@ -172,7 +170,7 @@ class HardenedServer(Server, role=HUB):
 
     def last(self, k: int) -> ClusterModel | None:
         total = self.state.clusters[k].total
-        return codec.decode(total, ClusterModel) if total else None
+        return fl.codec.decode(total, ClusterModel) if total else None
 
     def is_up_to_date(self, name: str, k: int) -> bool:
         model = self.last(k)

@@ -16,7 +16,6 @@ from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
-from coterie.protocol.party import Party, Work, from_hub, on
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
@@ -30,7 +29,7 @@ Doubles = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-class Helper(Party, role=HELPER):
+class Helper(fl.Party, role=HELPER):
     """Opens descriptions by their places, clusters them, and opens nothing else but masked sums."""
 
     keys = HeldKeys(PublicKey, SecretKey)
@@ -55,9 +54,9 @@ class Helper(Party, role=HELPER):
     def lasts(self, state: Any, secret: Any) -> None:
         self.state.formed = state.formed
 
-    @on(Relayed)
-    def open(self, msg: Relayed, src: str) -> Work[None]:
-        from_hub(self, msg, src)
+    @fl.on(Relayed)
+    def open(self, msg: Relayed, src: str) -> fl.Work[None]:
+        fl.from_hub(self, msg, src)
         if not 0 <= msg.position < len(self.clients):
             raise fl.PeerError(f"place {msg.position} of {len(self.clients)}")
         if msg.round != self.state.round:
@@ -68,10 +67,10 @@ class Helper(Party, role=HELPER):
         check_vector(f"place {msg.position}", numbers[:-1], float(numbers[-1]), gamma, channels)
         self.state.come[msg.position] = np.array(numbers)
 
-    @on(messages.Cluster, answers=messages.Clustered)
+    @fl.on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Algorithm 2, for the vectors that have come; all other devices stay."""
-        from_hub(self, msg, src)
+        fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
         common = Counter(map(len, come.values())).most_common(1)
@@ -91,8 +90,8 @@ class Helper(Party, role=HELPER):
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
         return signed(self.own, messages.Clustered(msg.round, positions, labels))
 
-    @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
-    def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
+    @fl.on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size), answers=ClusterSum)
+    def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
         answer = yield from cluster_sums.convert(self, msg, src, self.spec.size)

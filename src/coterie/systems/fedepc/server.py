@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.isomorphic import Aidc, Event, Groups, cluster, update
-from coterie.protocol.messages import M, Message
 from coterie.protocols import averaging
 from coterie.protocols.sparsity import pretraining, public
 from coterie.selection.bandit import Choice, Cics, choose, infeasible
@@ -57,7 +55,7 @@ class Server(fl.Party, role=HUB):
 
     state: State
     config: FedEPCConfig
-    describes: ClassVar[type[Message]] = messages.Described
+    describes: ClassVar[type[fl.Message]] = messages.Described
 
     @property
     def least(self) -> int:
@@ -337,7 +335,7 @@ class Server(fl.Party, role=HUB):
         """
         trained, of = Trained(), {**panel, **selected}
         starts = {k: self.weights(k) for k in sorted(set(of.values()))}
-        means = {k: WeightedMean(self.spec.size) for k in starts}
+        means = {k: fl.Mean(self.spec.size) for k in starts}
         updates = {k: averaging.Gather(self.spec, start) for k, start in starts.items()}
 
         def fold(name: str, update: messages.Update) -> None:
@@ -372,7 +370,7 @@ class Server(fl.Party, role=HUB):
         cluster = None if k is None else self.state.clusters.get(k)
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
-    def ask(self, r: int, requests: Mapping[str, Message], reply: type[M], fold: Any) -> fl.Steps[fl.Answers]:
+    def ask(self, r: int, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Any) -> fl.Steps[fl.Answers]:
         answers = yield from fl.ask_all(self, r, requests, reply, fold)
         self.heard(answers.got, answers.missing)
         return answers

@@ -23,7 +23,6 @@ from typing import Any
 
 import coterie.method as fl
 from coterie.crypto.ckks import keygen as ckks_keygen
-from coterie.protocol.system import PartyFactory
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Pair
 from coterie.systems.mingledpie.client import Client
 from coterie.systems.mingledpie.config import MingledPieConfig, check, layout_of
@@ -36,8 +35,8 @@ def key_centre(own: fl.Own, common: fl.Common, config: MingledPieConfig) -> KeyC
     return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 
-def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
-    dealer: dict[str, PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "shared" else {}
+def parties(config: MingledPieConfig) -> Mapping[str, fl.PartyFactory]:
+    dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "shared" else {}
     return {HUB: Server, **dealer, CLIENT: Client}
 
 

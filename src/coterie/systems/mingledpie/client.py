@@ -14,14 +14,8 @@ from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
-from coterie.protocol.effects import Compute
-from coterie.protocol.errors import CryptoError
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.threshold_halves import vouched
-from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import JointKeys
-from coterie.protocols.threshold_opening import KeyOpening
+from coterie.protocols.threshold import JointKeys, KeyMaking, KeyOpening, vouched
 from coterie.systems.mingledpie import messages
 from coterie.systems.mingledpie.config import MingledPieConfig, declared, rebuilding_of, with_keys
 from coterie.systems.mingledpie.layout import Layout, Rebuilding
@@ -85,7 +79,7 @@ class Client(fl.Party, role=CLIENT):
             if keys.bits != bits:
                 raise fl.PeerError(f"keys of {keys.bits} bits instead of {bits}, which p requires")
         if self.state.models is None:
-            self.state.models = yield Compute(_starts, (self.spec, self.layout.clusters, msg.spec, msg.start))
+            self.state.models = yield fl.Compute(_starts, (self.spec, self.layout.clusters, msg.spec, msg.start))
         if not self.config.keep_sets and msg.keys != self.state.keys:
             self.secret.sets = {}
         self.state.keys, self.state.noted = msg.keys, msg.round
@@ -146,7 +140,7 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(messages.Mingled, open_cost, answers=messages.Received, when=with_keys("shared"))
     def receive(self, msg: messages.Mingled, src: str) -> fl.Work[messages.Received]:
         """Algorithm 2: verify, open and rebuild."""
-        slots: Sequence[Any] = yield Compute(_verified, (self.common, msg, self.layout.slots))
+        slots: Sequence[Any] = yield fl.Compute(_verified, (self.common, msg, self.layout.slots))
         return (yield from self._received(msg, slots))
 
     @fl.on(messages.OpenedSums, answers=messages.Received, when=with_keys("threshold"))
@@ -154,7 +148,7 @@ class Client(fl.Party, role=CLIENT):
         if self.config.keys != "threshold":
             raise fl.PeerError("opened sums, in a federation whose clients open them themselves")
         clusters = self.layout.clusters if self.layout.kind == "mingled" else 0
-        slots: Sequence[Any] = yield Compute(_split, (self.common, msg, self.layout.widths, clusters))
+        slots: Sequence[Any] = yield fl.Compute(_split, (self.common, msg, self.layout.widths, clusters))
         return (yield from self._received(msg, slots))
 
     def _received(self, msg: Sums, slots: Sequence[Any]) -> fl.Work[messages.Received]:
@@ -179,9 +173,9 @@ class Client(fl.Party, role=CLIENT):
                     slot = (yield fl.Open(self.keys.own(USER), slot)) if slot else None
                 opened.append(slot)
             sizes = tuple(map(int, msg.sizes))
-            rebuilt: Rebuilt = yield Compute(self.rebuild, (tuple(opened), models, sizes, msg.participants))
-        except (fl.PeerError, CryptoError) as error:
-            rebuilt = yield Compute(kept_all, (models, f"{error}, so all models were kept"))
+            rebuilt: Rebuilt = yield fl.Compute(self.rebuild, (tuple(opened), models, sizes, msg.participants))
+        except (fl.PeerError, fl.CryptoError) as error:
+            rebuilt = yield fl.Compute(kept_all, (models, f"{error}, so all models were kept"))
         return rebuilt
 
     def with_own_buffers(self, model: fl.Vector) -> fl.Vector:
@@ -205,7 +199,7 @@ class Client(fl.Party, role=CLIENT):
         return self.secret.cluster
 
 
-def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: fl.Vector) -> fl.Vector:
+def _starts(spec: fl.ModelSpec, clusters: int, digest: bytes, start: fl.Vector) -> fl.Vector:
     if len(start) != clusters * spec.size:
         raise fl.PeerError(f"{len(start)} weights instead of {clusters} models of {spec.size}")
     return np.stack([fl.check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])

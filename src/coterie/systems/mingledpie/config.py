@@ -14,10 +14,8 @@ import coterie.method as fl
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import When
 from coterie.protocols.local_training import refuse_unused
-from coterie.protocols.threshold_keys import Joint
+from coterie.protocols.threshold import Joint
 from coterie.systems.mingledpie import layout
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 from coterie.systems.mingledpie.messages import CLIENT, MODELS
@@ -164,14 +162,14 @@ def check(config: MingledPieConfig, common: fl.Common) -> None:
 
 
 @lru_cache(maxsize=4)
-def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
+def layout_of(config: MingledPieConfig, spec: fl.ModelSpec, mode: str) -> Layout:
     """Raises UserError if no layer is left for the clusters."""
     shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
     return Layout(config.kind(mode), config.clusters, spec, shared, config.keys == "threshold")
 
 
 @lru_cache(maxsize=4)
-def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
+def rebuilding_of(config: MingledPieConfig, spec: fl.ModelSpec, mode: str) -> Rebuilding:
     solving: Solving = "literal" if mode == "literal" else config.rebuild
     least = 1 if solving == "literal" else config.law(config.p).least
     return Rebuilding(layout_of(config, spec, mode), solving, config.p, config.max_condition, least)
@@ -181,5 +179,5 @@ def declared(party: Any) -> tuple[Joint, ...]:
     return (party.config.joint(party.clients),) if party.config.keys == "threshold" else ()
 
 
-def with_keys(keys: str) -> When:
+def with_keys(keys: str) -> fl.When:
     return lambda config, mode: config.keys == keys

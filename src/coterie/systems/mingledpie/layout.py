@@ -29,7 +29,6 @@ from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks import PublicKey
 from coterie.crypto.ckks_parameters import ParameterSet, named
-from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
 Kind = Literal["mingled", "uploads", "products"]
@@ -49,7 +48,7 @@ class Layout:
 
     kind: Kind
     clusters: int
-    spec: ModelSpec
+    spec: fl.ModelSpec
     shared: tuple[str, ...] = ()
     joint: bool = False
 

@@ -12,13 +12,9 @@ import coterie.method as fl
 from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
-from coterie.protocol import codec
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import sample_clients
-from coterie.protocols.threshold_halves import taken
-from coterie.protocols.threshold_keys import JointKeys
-from coterie.protocols.threshold_making import make_keys
-from coterie.protocols.threshold_opening import open_sums
+from coterie.protocols.threshold import JointKeys, make_keys, open_sums, taken
 from coterie.systems.mingledpie import messages
 from coterie.systems.mingledpie.config import MingledPieConfig, declared, layout_of
 from coterie.systems.mingledpie.layout import Layout
@@ -70,7 +66,7 @@ class Server(fl.Party, role=HUB):
         noted, has = self.state.noted, self.state.has
         behind = [name for name in asked if name in noted and has[name] != self.state.round]  # away before, or new
         if behind and self.state.last:
-            yield from self._send(codec.decode(self.state.last, self.sums), behind)
+            yield from self._send(fl.codec.decode(self.state.last, self.sums), behind)
         newest = self.state.version, self.state.round
         able = [name for name in asked if (noted.get(name), has.get(name)) == newest]
         sets, totals, answers = yield from self._collect(r, able)
@@ -87,7 +83,7 @@ class Server(fl.Party, role=HUB):
             mingled = yield from self._message(r, sizes, len(answers.got), totals)
         except fl.NoAnswerError as error:
             return {**notes, "clustered": False, "skipped": str(error)}
-        self.state.last, self.state.round = codec.encode(mingled), r
+        self.state.last, self.state.round = fl.codec.encode(mingled), r
         rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
         notes["clusters"] = {"sizes": sizes.tolist()}
         notes["rebuilt"] = {"by": sum(rebuilt.values()), "refused_by": sum(not ok for ok in rebuilt.values())}

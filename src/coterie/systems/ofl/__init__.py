@@ -6,7 +6,7 @@ Equation, algorithm, line and section numbers are that paper's.
     server --Lead--------> leader --Work / Upload-> client    algorithm 2; uploads count as they come, late ones later
     server --Submit------> leader --Submitted-----> server    algorithm 4, l. 6 and 7: under a joint pad of the leaders
     server                                                    algorithm 3 and eq. (6) under encryption
-    server <--> leaders                                       keys and openings: ``protocols/threshold_keys``
+    server <--> leaders                                       keys and openings: ``protocols/threshold/keys``
     server --Spread------> leader --Fresh / Kept--> client    the global model, stalest parameters first
 
 Any client may lead. What passes between a leader and its members is sealed, and the server relays it.
@@ -22,10 +22,8 @@ from typing import Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.dp.ledger import Release
-from coterie.protocol.system import Federation, PartyFactory, System
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
-from coterie.protocols.threshold_keys import JointGrant
+from coterie.protocols.threshold import JointGrant
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, check, joint_of
 from coterie.systems.ofl.leader import Client
 from coterie.systems.ofl.messages import CLIENT, HUB, LEADER, MODEL
@@ -37,16 +35,16 @@ def key_centre(own: fl.Own, common: fl.Common, config: OFLConfig) -> KeyCentre:
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
 
 
-def parties(config: OFLConfig) -> Mapping[str, PartyFactory]:
-    dealer: dict[str, PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "dealer" else {}
+def parties(config: OFLConfig) -> Mapping[str, fl.PartyFactory]:
+    dealer: dict[str, fl.PartyFactory] = {KEY_CENTRE: key_centre} if config.keys == "dealer" else {}
     return {HUB: Server, **dealer, CLIENT: Client}
 
 
-def models(federation: Federation) -> Mapping[str, fl.Vector]:
+def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     return {client.name: client.model for client in federation.of_role(CLIENT)}
 
 
-def observe(federation: Federation) -> Mapping[str, Any]:
+def observe(federation: fl.Federation) -> Mapping[str, Any]:
     """The clusters, and by client gamma_up and gamma_down of its last round (n, 2)."""
     hub = federation.look(federation.hub)
     numbers = {} if hub.state.clusters is None else hub.state.clusters.numbers
@@ -57,7 +55,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
-def ledger(federation: Federation) -> Mapping[str, Sequence[Release]]:
+def ledger(federation: fl.Federation) -> Mapping[str, Sequence[fl.Release]]:
     return {client.name: client.releases() for client in federation.of_role(CLIENT)}
 
 
@@ -75,7 +73,7 @@ def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
     }
 
 
-SYSTEM = System(
+SYSTEM = fl.System(
     name="ofl",
     title="OFL",
     citation="Mao, Niu, Dang, Li, Xia, Zhu, Bian, Zhang, Hua, Zhong, OFL: opportunistic federated learning for "

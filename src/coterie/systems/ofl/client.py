@@ -17,17 +17,12 @@ from coterie.crypto.roster import check_signed, signed
 from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import perturbed
 from coterie.dp.heuristic import release as heuristic_release
-from coterie.dp.ledger import Release
 from coterie.dp.uploads import Standard, eligible, shared_set
-from coterie.protocol import codec
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import joined, told, training_cost
+from coterie.protocols.local_training import told
 from coterie.protocols.noise import affords, left, rotation
 from coterie.protocols.reports import StatusReport, reported, summary
-from coterie.protocols.threshold_holder import KeyMaking
-from coterie.protocols.threshold_keys import JointKeys
-from coterie.protocols.threshold_opening import KeyOpening
-from coterie.protocols.threshold_pads import JointPads
+from coterie.protocols.threshold import JointKeys, JointPads, KeyMaking, KeyOpening
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
 from coterie.selection.resources import Ratios
 from coterie.systems.ofl import messages
@@ -94,7 +89,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         return None if self.config.mechanism == "paper" else self.config.uploads(len(self.places))
 
     def makers(self, r: int) -> int:
-        return self.config.makers(len(joined(self.common.clients, self.config, r)), 0)
+        return self.config.makers(len(fl.joined(self.common.clients, self.config, r)), 0)
 
     @property
     def model(self) -> fl.Vector:
@@ -120,16 +115,16 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
 
     def status(self, r: int) -> fl.Work[StatusReport]:
         if self.state.told == r and self.state.report:
-            return codec.decode(self.state.report, StatusReport)
+            return fl.codec.decode(self.state.report, StatusReport)
         spent = len(self.state.released)
         epsilon = inf if self.mechanism is None else left(self.config.budget(), self.mechanism.release(), spent)
         report = yield from reported(self, r, self.config.step_s, epsilon, self.state.summary)
-        self.state.told, self.state.report = r, codec.encode(report)
+        self.state.told, self.state.report = r, fl.codec.encode(report)
         return report
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
-    @fl.on(messages.Work, training_cost, answers=Upload)
+    @fl.on(messages.Work, fl.training, answers=Upload)
     def work(self, msg: messages.Work, src: str) -> fl.Work[Upload]:
         """Algorithm 2, l. 6 to 14."""
         self.check_leader(msg, src)
@@ -163,7 +158,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
                 self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, gamma, places, values)
-        return signed(self.own, msgspec.structs.replace(upload, report=codec.encode(report)))
+        return signed(self.own, msgspec.structs.replace(upload, report=fl.codec.encode(report)))
 
     def upload(self, r: int, gamma: Ratios, places: Indices, values: fl.Vector) -> Upload:
         total = len(self.places)
@@ -225,7 +220,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
 
     # -- privacy -------------------------------------------------------------------------------------------------------
 
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[fl.Release]:
         config, mechanism, released = self.config, self.mechanism, self.state.released
         if isinstance(mechanism, Standard):
             return [self.of_training(mechanism.release(one.round)) for one in released]
@@ -234,7 +229,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         heuristic = [heuristic_release(one.count, config.epsilon1, config.epsilon2, one.round) for one in released]
         return [self.of_training(one) for one in heuristic]
 
-    def of_training(self, upload: Release) -> Release:
+    def of_training(self, upload: fl.Release) -> fl.Release:
         """The upload with the proof that DP-SGD gives it for a sample, too. Each observer's view counts for itself."""
         if self.config.sample_noise is None:
             return upload
@@ -243,7 +238,7 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
             return replace(training, what=upload.what, round=upload.round)
         return replace(upload, sample=training)
 
-    def seen_as(self, mechanism: Distributed, r: int) -> tuple[Release, Release]:
+    def seen_as(self, mechanism: Distributed, r: int) -> tuple[fl.Release, fl.Release]:
         """What its own leader sees of an upload for a sum, and what all see that know too little of the others' noise.
 
         A leader that adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows
@@ -255,4 +250,4 @@ class Member(fl.Party, role=CLIENT, also=(LEADER,)):
         near, far = (tuple(o for o in OWN_LEADER + OTHERS if (o in knows) == known) for known in (True, False))
         if by_members:
             return mechanism.release_alone(UPLOAD, self.makers(r), r, near), mechanism.release(r, far)
-        return Release(UPLOAD, neighbours="replace one client", round=r, against=near), mechanism.release(r, far)
+        return fl.Release(UPLOAD, neighbours="replace one client", round=r, against=near), mechanism.release(r, far)

@@ -18,12 +18,10 @@ from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.uploads import Standard, eligible
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocols.local_training import LocalTraining, Share, refuse_unused, sample_size
+from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
-from coterie.protocols.threshold_keys import Joint
+from coterie.protocols.threshold import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
 from coterie.systems.ofl.messages import CLIENT, MODEL
 
@@ -47,7 +45,7 @@ LEAST_LEADERS = 2
 
 
 @dataclass(frozen=True)
-class OFLConfig(NoiseSettings, LocalTraining):
+class OFLConfig(NoiseSettings, fl.LocalTraining):
     """Settings of OFL. The paper prints none of their values but those of epsilon in figures.
 
     clusters: k, the number of clusters, and so of leaders.  smallest: the least members of a cluster, or clients /
@@ -88,7 +86,7 @@ class OFLConfig(NoiseSettings, LocalTraining):
     penalty: fl.NotNegative = 1.0
     leader_s: Annotated[float | None, Meta(gt=0, le=fl.LARGEST)] = None
     step_s: fl.Positive = 60.0
-    gamma_min: Share = 0.05
+    gamma_min: fl.Share = 0.05
     most_up: float = 1.0
     most_down: float = 1.0
     full_share: fl.Positive = 0.5
@@ -105,12 +103,14 @@ class OFLConfig(NoiseSettings, LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.leader_s is not None and self.deadline_s is not None and not self.leader_s < self.deadline_s:
-            raise UserError(f"leader_s={self.leader_s} must be below deadline_s={self.deadline_s}")
+            raise fl.UserError(f"leader_s={self.leader_s} must be below deadline_s={self.deadline_s}")
         for name in ("most_up", "most_down"):
             if not self.gamma_min <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must lie between gamma_min={self.gamma_min} and 1, not {getattr(self, name)}")
+                raise fl.UserError(
+                    f"{name} must lie between gamma_min={self.gamma_min} and 1, not {getattr(self, name)}"
+                )
         if self.threshold and not LEAST_LEADERS <= self.threshold <= self.clusters:
-            raise UserError(
+            raise fl.UserError(
                 f"threshold must lie in [{LEAST_LEADERS}, clusters={self.clusters}], or be 0 for all leaders, "
                 f"not {self.threshold}"
             )
@@ -133,7 +133,7 @@ class OFLConfig(NoiseSettings, LocalTraining):
         if self.detection == "auto":
             object.__setattr__(self, "detection", DETECTIONS[self.mechanism])
         if sums and (self.detection != "none" or self.threshold):
-            raise UserError(
+            raise fl.UserError(
                 "mechanism=distributed opens one sum of all leaders a round, and nothing else, so it needs "
                 f"detection=none and threshold=0, not detection={self.detection} and threshold={self.threshold}"
             )
@@ -186,11 +186,11 @@ def check_usual(config: OFLConfig, usual: float) -> float:
     """The hub's median. Raises PeerError for an impossible one."""
     least, most = (0.0, 0.0) if config.full_samples is not None else RANGES["samples"]
     if not least <= usual <= most:
-        raise PeerError(f"a median of {usual} samples; from {least:g} to {most:g} are taken")
+        raise fl.PeerError(f"a median of {usual} samples; from {least:g} to {most:g} are taken")
     return usual
 
 
-def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: float) -> Costs:
+def costs_of(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: float) -> Costs:
     """Eq. (4)'s costs of one parameter. An index takes as many bytes as a value, where indices travel.
 
     usual: the median number of samples, for full_share.
@@ -202,7 +202,7 @@ def costs_of(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: fl
     return costs(report, spec, config.max_epochs, full_samples=full, up_bytes=up_bytes, down_bytes=4.0)
 
 
-def shares(report: StatusReport, spec: ModelSpec, config: OFLConfig, usual: float) -> Ratios:
+def shares(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: float) -> Ratios:
     """gamma_up and gamma_down of eq. (4). usual: as in ``costs_of``."""
     bounds = {"most_up": config.most_up, "most_down": config.most_down}
     return ratios(limits(report), costs_of(report, spec, config, usual), spec.size, config.gamma_min, **bounds)
@@ -231,14 +231,14 @@ def joint_of(config: OFLConfig) -> Joint:
 def check(config: OFLConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients; warns of a budget that allows no upload."""
     if config.clusters > len(common.clients):
-        raise UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")
+        raise fl.UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")
     if config.mechanism != "paper":
         mechanism = config.uploads(len(eligible(common.spec)))
         if isinstance(mechanism, Distributed):
             check_parties(config, mechanism, common)
         warn_of_silence(config.budget(), mechanism.release())
     if common.mode == "literal" and config.mechanism != "paper":
-        raise UserError(f"mechanism={config.mechanism} is not for mode literal, which is the printed text")
+        raise fl.UserError(f"mechanism={config.mechanism} is not for mode literal, which is the printed text")
 
 
 def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
@@ -249,4 +249,6 @@ def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) 
     makers = config.makers(clients, LEAST_LEADERS)
     check_sums(mechanism, makers, config.noise_by, error)
     if config.noise_by == "members" and mechanism.largest_alone(makers) > WHOLE:
-        raise UserError(f"noise={mechanism.noise_multiplier:g} is too large for uploads: raise epsilon, or lower noise")
+        raise fl.UserError(
+            f"noise={mechanism.noise_multiplier:g} is too large for uploads: raise epsilon, or lower noise"
+        )

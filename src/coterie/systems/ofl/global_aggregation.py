@@ -20,8 +20,7 @@ from coterie.crypto import threshold_pads
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
 from coterie.protocols.noise import mean_change, rotation
-from coterie.protocols.threshold_making import hand_over, make_keys
-from coterie.protocols.threshold_pads import complete_pads, loaded, open_padded, open_weighted
+from coterie.protocols.threshold import complete_pads, hand_over, loaded, make_keys, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
 from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
 from coterie.systems.ofl.poison_detection import Judged, judge

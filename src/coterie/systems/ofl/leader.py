@@ -14,17 +14,13 @@ from coterie.crypto.ckks_parameters import named as parameters
 from coterie.crypto.roster import check_signed
 from coterie.dp.distributed import Distributed
 from coterie.dp.uploads import Standard, shared_set
-from coterie.protocol import codec
-from coterie.protocol.names import LazyMapping
-from coterie.protocols.local_training import check_model, training_cost
 from coterie.protocols.reports import opened as opened_report
-from coterie.protocols.threshold_pads import padding
+from coterie.protocols.threshold import padding
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.client import Member
 from coterie.systems.ofl.config import PARAMETERS
 from coterie.systems.ofl.messages import CLIENT, LEADER, MANDATE_BYTES, MODEL, Upload, named, names
 from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
-from coterie.training.solvers import largest
 
 
 class Office(msgspec.Struct):
@@ -68,7 +64,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     # -- algorithm 2 ---------------------------------------------------------------------------------------------------
 
-    @fl.on(messages.Lead, training_cost, answers=messages.Led)
+    @fl.on(messages.Lead, fl.training, answers=messages.Led)
     def lead(self, msg: messages.Lead, src: str) -> fl.Steps[messages.Led]:
         """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
 
@@ -79,7 +75,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         late, self.secret.late, self.secret.successors = self.secret.late, {}, {}
         for name in (name for name in office.members if name in late):
             with suppress(fl.PeerError):  # it is counted already, or too old
-                gathering.take(name, codec.decode(late[name], Upload))
+                gathering.take(name, fl.codec.decode(late[name], Upload))
         gathering.take(self.name, (yield from self.opportunity(msg.round, msg.usual)))
 
         def fold(name: str, upload: Upload) -> None:
@@ -107,7 +103,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         asked = [members[i] for i in places_of(msg.asked, size)]
         held = self.secret.office
         if msg.weights is not None:
-            base = model = check_model(self.spec, msg.spec, msg.weights)
+            base = model = fl.check_model(self.spec, msg.spec, msg.weights)
         elif held is not None and (held.cluster, held.version) == (msg.cluster, msg.version):
             base, model = held.base, held.model
         else:
@@ -139,7 +135,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         elif isinstance(mechanism, Distributed):
             fits = mechanism.fits(values, self.makers(upload.round) if self.config.noise_by == "members" else 0)
         else:
-            fits = not len(values) or largest(values) <= parameters(PARAMETERS[self.config.detection]).reach
+            fits = not len(values) or fl.largest(values) <= parameters(PARAMETERS[self.config.detection]).reach
         if not fits:
             raise fl.PeerError(f"{name}: an upload of larger values than an honest member sends")
 
@@ -157,7 +153,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
         self.sparse(src, msg)
         if (leader := self.secret.successors.get(src)) is not None:
-            return (fl.To(leader, messages.Inherited(msg.round, names([src]), fl.bundle([codec.encode(msg)]), False)),)
+            return (
+                fl.To(leader, messages.Inherited(msg.round, names([src]), fl.bundle([fl.codec.encode(msg)]), False)),
+            )
         if self.secret.office is None or src not in self.secret.office.members:
             raise fl.PeerError(f"an upload of {src}, which is not in its cluster")
         self.retain(src, msg)
@@ -165,8 +163,8 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     def retain(self, name: str, upload: Upload) -> None:
         known = self.secret.late.get(name)
-        if known is None or codec.decode(known, Upload).round < upload.round:
-            self.secret.late[name] = codec.encode(upload)
+        if known is None or fl.codec.decode(known, Upload).round < upload.round:
+            self.secret.late[name] = fl.codec.encode(upload)
 
     # -- algorithm 4 ---------------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     @fl.on(messages.Spread, answers=messages.Forwarded)
     def spread(self, msg: messages.Spread, src: str) -> fl.Steps[messages.Forwarded]:
         office = self.held(msg.round)
-        weights = check_model(self.spec, msg.spec, msg.weights)
+        weights = fl.check_model(self.spec, msg.spec, msg.weights)
         office.base, office.model, office.version = weights, weights, msg.version
         parameters, total = weights[self.places], len(self.places)
         if wanted := office.wanted.pop(self.name, b""):
@@ -230,7 +228,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
             )
 
         wanting = [name for name, wanted in office.wanted.items() if len(places_of(wanted, total))]
-        requests = LazyMapping(wanting, parcel, held=1)  # made on sending
+        requests = fl.LazyMapping(wanting, parcel, held=1)  # made on sending
         answers = yield from fl.for_each(requests, messages.Kept, lambda *_: None, deadline_s=self.config.leader_s)
         office.wanted = {}
         return messages.Forwarded(msg.round, len(answers.got))
@@ -265,7 +263,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         """Uploads that came too late for another leader, counted only for members of its own cluster."""
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
-            upload = codec.decode(data, Upload)
+            upload = fl.codec.decode(data, Upload)
             check_signed(self.common, name, upload)
             self.sparse(name, upload)
             self.retain(name, upload)

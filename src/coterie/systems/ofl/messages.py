@@ -1,4 +1,4 @@
-"""The messages of OFL's rounds. Keys and the opening of sums have their own in ``protocols/threshold_keys.py``."""
+"""The messages of OFL's rounds. Keys and the opening of sums have their own in ``protocols/threshold/keys.py``."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from coterie.aggregation.detection import LeaderWeights, cut, largest, robust, s
 from coterie.crypto import fourier
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
-from coterie.protocol.errors import PeerError, RunError
-from coterie.protocols.threshold_opening import open_sums
+from coterie.protocols.threshold import open_sums
 from coterie.systems.ofl.messages import MODEL
 
 Doubles = NDArray[np.float64]
@@ -63,7 +62,7 @@ class Judged:
         if self.squares:
             weights = [self.weights.get(name, 0) for name in self.squares]
             if too_long(mean, weights, self.divisor, [*self.squares.values()]):
-                raise PeerError("the mean is longer than the opened lengths of what it is a mean of allow")
+                raise fl.PeerError("the mean is longer than the opened lengths of what it is a mean of allow")
 
 
 def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
@@ -73,7 +72,7 @@ def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Jud
     by = by_frequencies if hub.config.detection == "fourier" else by_norms
     try:
         return (yield from by(hub, r, ciphers))
-    except RunError as error:
+    except fl.RunError as error:
         raise fl.NoAnswerError(str(error)) from None
 
 

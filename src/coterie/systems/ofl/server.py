@@ -14,12 +14,10 @@ import coterie.method as fl
 from coterie.clustering.kmeans import Clusters, nearest, regrouped
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signed
-from coterie.protocol import codec
-from coterie.protocols import averaging
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
-from coterie.protocols.threshold_keys import JointKeys
+from coterie.protocols.threshold import JointKeys
 from coterie.selection.resources import elected, score, serving
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
@@ -130,10 +128,10 @@ class Server(fl.Party, role=HUB):
         """Raises PeerError for an outdated one."""
         known = {report.client: self.report(report.client)} if report.client in self.state.reports else {}
         accepted(known, report)
-        self.state.reports[report.client] = codec.encode(report)
+        self.state.reports[report.client] = fl.codec.encode(report)
 
     def report(self, name: str) -> StatusReport:
-        return codec.decode(self.state.reports[name], StatusReport)
+        return fl.codec.decode(self.state.reports[name], StatusReport)
 
     def regroup(self, r: int) -> None:
         """Dynamic K-means over the clients that have reported in this round (algorithm 1, l. 8)."""
@@ -146,7 +144,7 @@ class Server(fl.Party, role=HUB):
         self.state.failed, self.state.usual = {}, usual_samples(self.config, fresh.values())
 
     def members(self) -> dict[int, list[str]]:
-        return averaging.members(self.clients, self.numbers)
+        return fl.members(self.clients, self.numbers)
 
     @property
     def numbers(self) -> Mapping[str, int]:

@@ -9,11 +9,8 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
 Assumes that the two servers do not collude: together they open every update. (With keys=threshold they also need
-members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol: else
-it has updates converted instead of models, or reads sk_s off a forged ciphertext in a model's place. Every client is,
-too: one that signs a forged ciphertext as its update reads sk_s, which opens every update, off the next model
-(``attacks/key_in_sum.py``). In mode ``hardened`` clients upload under one-time pads, and such a client gets nothing
-(``protocols/pads.py``).
+members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol, and so
+is every client, but in mode ``hardened``, where clients upload under one-time pads (``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens
@@ -31,7 +28,6 @@ from typing import Any
 import coterie.method as fl
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.split_key import joined
-from coterie.protocol.system import PartyFactory
 from coterie.protocols.committee import Committee
 from coterie.protocols.key_centre import KEY_CENTRE, Grant, KeyCentre, Pair
 from coterie.protocols.late import DELTA
@@ -59,11 +55,11 @@ def key_centre(own: fl.Own, common: fl.Common, config: PAFedConfig) -> KeyCentre
     return KeyCentre(own, common, [users, service, *pads])
 
 
-def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
+def parties(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
     return {HUB: Aggregator, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client}
 
 
-def padded(config: PAFedConfig) -> Mapping[str, PartyFactory]:
+def padded(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
     return {HUB: PaddedAggregator, KEY_CENTRE: key_centre, HELPER: PaddedHelper, CLIENT: PaddedClient}
 
 

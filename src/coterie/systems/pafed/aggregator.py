@@ -14,8 +14,6 @@ from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.pads import Padded
 from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
-from coterie.protocol.names import LazyMapping
-from coterie.protocol.spool import Spool
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
@@ -37,7 +35,7 @@ class Tried(fl.State, frozen=True):
 class Inbox:
     """A round's updates as ciphertexts. key: the helper's.  total: of those in time, or None.  late: the others."""
 
-    def __init__(self, spool: Spool, layout: Layout, key: PublicKey) -> None:
+    def __init__(self, spool: fl.Spool, layout: Layout, key: PublicKey) -> None:
         self.spool, self.layout, self.key = spool, layout, key
         self.late = Late(spool, layout, key)
         self.total: Any = None
@@ -62,7 +60,7 @@ class PaddedInbox(Inbox):
     time, and one for each late update.
     """
 
-    def __init__(self, spool: Spool, layout: Layout, key: PublicKey) -> None:
+    def __init__(self, spool: fl.Spool, layout: Layout, key: PublicKey) -> None:
         super().__init__(spool, layout, key)
         self._in_time: list[tuple[str, int, bytes]] = []
         self._later: list[Collected] = []
@@ -130,7 +128,7 @@ class Aggregator(fl.Party, role=HUB):
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         skipped: dict[str, Any] = {}
-        with closing(Spool()) as spool:
+        with closing(fl.Spool()) as spool:
             try:
                 yield from self._round(r, gathering, spool)
             except (fl.NoAnswerError, fl.PeerError) as error:
@@ -138,7 +136,7 @@ class Aggregator(fl.Party, role=HUB):
                 skipped = {"skipped": str(error), **lost}
         return {**gathering.notes(), "server_step": self.config.server_step(r), **skipped}
 
-    def _round(self, r: int, gathering: Gathering, spool: Spool) -> fl.Steps[None]:
+    def _round(self, r: int, gathering: Gathering, spool: fl.Spool) -> fl.Steps[None]:
         config, layout, service, used = self.config, self.layout, self.keys.public(SERVICE), gathering.used
         fresh, requests = yield from self._requests(r, gathering.asked, spool)
         inbox = self.inbox(spool, layout, service)
@@ -185,13 +183,13 @@ class Aggregator(fl.Party, role=HUB):
         if not self.common.deployed or not self.state.model:
             return
         r = self.state.round + 1
-        with closing(Spool()) as spool, suppress(fl.NoAnswerError):
+        with closing(fl.Spool()) as spool, suppress(fl.NoAnswerError):
             _, tickets = yield from self._transformed(r, self.clients, spool)
 
             def final(name: str) -> messages.Final:
                 return signed(self.own, messages.Final(r, self.spec.digest, spool.take(tickets[name])), name)
 
-            yield from fl.post(LazyMapping(tuple(tickets), final, held=0))
+            yield from fl.post(fl.LazyMapping(tuple(tickets), final, held=0))
 
     def _judge(self, r: int, asked: int, answers: fl.Answers, newest: int | None) -> None:
         """Conclude from the answers whether clients could open the model. newest: the last round from which an update
@@ -209,16 +207,16 @@ class Aggregator(fl.Party, role=HUB):
             state.good = state.good if state.tried is None else state.tried.model
             state.tried = Tried(r, state.model)
 
-    def _requests(self, r: int, asked: Sequence[str], spool: Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
+    def _requests(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, Mapping[str, Any]]]:
         def train(name: str, weights: fl.Vector | None, cipher: bytes) -> messages.Train:
             return signed(self.own, messages.Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
         fresh, tickets = yield from self._transformed(r, asked, spool)
-        return fresh, LazyMapping(tuple(tickets), lambda name: train(name, None, spool.take(tickets[name])), held=0)
+        return fresh, fl.LazyMapping(tuple(tickets), lambda name: train(name, None, spool.take(tickets[name])), held=0)
 
-    def _transformed(self, r: int, asked: Sequence[str], spool: Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
+    def _transformed(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
         """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
 
         The helper opens w + r, and encrypts it under each client's key and, without its noise, under pk_s. The mask r

@@ -10,8 +10,7 @@ updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it lear
   sets are in random order, each under its own masks.
 
 With N_a sets of pattern a in its view, the odds that the real set is of pattern a and not b change by N_a / N_b
-(``delta``). Not hidden are how many updates are late, about how large the sum of all |c_j| is, and how, among sets of
-pattern "some", the conflicting updates differ from a random choice.
+(``delta``). docs/systems/pafed.md says what is not hidden.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any
 import coterie.method as fl
 from coterie.aggregation.literal import magnitude, plus, product
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.randomness import Secrets
 from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
 
 MASK_BITS = 8
@@ -33,12 +31,12 @@ SUM_MASK_BITS = 3
 """A mask of a sum is 2^-u, u uniform in [0, SUM_MASK_BITS]."""
 
 
-def random_mask(source: Secrets, bits: int) -> float:
+def random_mask(source: fl.Secrets, bits: int) -> float:
     u = int.from_bytes(source.bytes(7), "little") / 2.0**56
     return float(2.0 ** (-bits * u))
 
 
-def cosine_mask(source: Secrets) -> float:
+def cosine_mask(source: fl.Secrets) -> float:
     return MOST_MASK * random_mask(source, MASK_BITS)
 
 
@@ -70,7 +68,7 @@ def by_helper(
     dots: Sequence[Any],
     n: int,
     dummies: int,
-    source: Secrets,
+    source: fl.Secrets,
     *,
     coins: bool = False,
     ready: Callable[[list[Any]], fl.Steps[list[Any]]] | None = None,
@@ -108,7 +106,7 @@ def by_helper(
     return agreeing, conflicting, sizes
 
 
-def drawn(late: int, decoys: int, source: Secrets) -> list[frozenset[int]]:
+def drawn(late: int, decoys: int, source: fl.Secrets) -> list[frozenset[int]]:
     """For each decoy, the late updates, 0 to late - 1, that conflict in it."""
 
     def uniform(count: int) -> int:
@@ -123,7 +121,13 @@ def drawn(late: int, decoys: int, source: Secrets) -> list[frozenset[int]]:
 
 
 def among_decoys(
-    service: Any, real: Sequence[Any], dots: Sequence[Any], sizes: Sequence[Any], n: int, decoys: int, source: Secrets
+    service: Any,
+    real: Sequence[Any],
+    dots: Sequence[Any],
+    sizes: Sequence[Any],
+    n: int,
+    decoys: int,
+    source: fl.Secrets,
 ) -> tuple[list[list[Any]], int]:
     """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
 

@@ -11,7 +11,6 @@ import numpy as np
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
-from coterie.protocol.party import never
 from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.pads import ClientPads
@@ -89,7 +88,7 @@ class Client(fl.Party, role=CLIENT):
     def last_cost(self, msg: Final) -> fl.Cost:
         return fl.Cost(crypto_s=self.keys.own(USER).nominal_seconds_decrypt(self.layout.size))
 
-    @fl.on(Final, last_cost, when=never)
+    @fl.on(Final, last_cost, when=fl.never)
     def take_last(self, msg: Final, src: str) -> fl.Work[None]:
         check_signed(self.common, HUB, msg, self.name)
         self.state.told = yield from self._opened(msg)

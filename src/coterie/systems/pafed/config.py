@@ -13,7 +13,6 @@ from msgspec import Meta
 import coterie.method as fl
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.systems.pafed.layout import Layout
@@ -114,7 +113,7 @@ def by_committee(config: PAFedConfig, mode: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def layout_of(spec: ModelSpec, mode: str) -> Layout:
+def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 

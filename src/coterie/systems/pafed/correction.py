@@ -17,15 +17,7 @@ from coterie.aggregation.correction import Rates
 from coterie.aggregation.literal import product
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.spool import Spool
-from coterie.systems.pafed.classification import (
-    SUM_MASK_BITS,
-    among_decoys,
-    by_helper,
-    by_minimum,
-    random_mask,
-    scalars_of,
-)
+from coterie.systems.pafed import classification
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
 
@@ -39,7 +31,7 @@ def within(parts: Iterable[Any], terms: int) -> Any:
 
 
 class Late:
-    def __init__(self, spool: Spool, layout: Layout, key: Any) -> None:
+    def __init__(self, spool: fl.Spool, layout: Layout, key: Any) -> None:
         self._spool, self._layout, self._key = spool, layout, key
         self._tickets: list[int] = []
 
@@ -87,12 +79,12 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
     hidden = hub.common.mode != "literal" and config.signs == "hidden"
     sizes: list[Any] = []
     if hub.common.mode == "literal":
-        agreeing, conflicting = by_minimum(dots, n, config.iterations)
+        agreeing, conflicting = classification.by_minimum(dots, n, config.iterations)
     else:
         ready = partial(hub.for_helper, r, COMPARING)
-        classes = by_helper(r, service, dots, n, config.dummies, source, coins=hidden, ready=ready)
+        classes = classification.by_helper(r, service, dots, n, config.dummies, source, coins=hidden, ready=ready)
         agreeing, conflicting, sizes = yield from classes
-    rho1, rho2, rho3, rho4 = (random_mask(source, SUM_MASK_BITS) for _ in range(4))
+    rho1, rho2, rho3, rho4 = (classification.random_mask(source, classification.SUM_MASK_BITS) for _ in range(4))
     masked = [
         sum_ciphers(agreeing).times_plain(rho1 / n, at_most=len(dots)),
         sum_ciphers(conflicting).times_plain(rho2 / n, at_most=len(dots)),
@@ -106,12 +98,14 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
     ]
     sets, place, noise_bits = [masked], 0, SANITISING_BITS
     if hidden:
-        sets, place = among_decoys(service, masked, dots, sizes, n, config.dummies, source)
+        sets, place = classification.among_decoys(service, masked, dots, sizes, n, config.dummies, source)
         noise_bits = service.parameters.flood()
     sealed = yield from hub.for_helper(r, INVERTING, [x.sanitised(noise_bits) for one in sets for x in one])
     request = Invert(r, len(sets), fl.bundle([x.to_bytes() for x in sealed]))
     count = 3 * len(sets)
-    answers = yield from fl.ask(HELPER, request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
+    answers = yield from fl.ask(
+        HELPER, request, Inverted, lambda reply: classification.scalars_of(service, r, reply, count, LARGEST)
+    )
     one, two, turn = answers[3 * place : 3 * place + 3]
     bound = config.largest_share
     first = one.times_plain(rates.agreeing * rho1 / n)  # alpha_1 / n_1

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.buffers import ckks_units, not_below_zero
-from coterie.protocol.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)
 class Layout:
     """spec: of the model.  degree: N, the reals that one ciphertext holds."""
 
-    spec: ModelSpec
+    spec: fl.ModelSpec
     degree: int
 
     @cached_property

@@ -11,16 +11,13 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+import coterie.method as fl
 from coterie.privacy.attacks.active import deviations
 from coterie.privacy.attacks.active.deviations import Deeds, Replaced, remember
 from coterie.privacy.attacks.active.samples import TRIGGER, Poison
 from coterie.privacy.attacks.wrapping import deviate
-from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.errors import suggest
 from coterie.protocol.import_path import import_object, is_object
-from coterie.protocol.party import Party
-from coterie.protocol.randomness import rng
-from coterie.protocol.setup_info import Common, Own
-from coterie.protocol.system import PartyFactory, System
 
 ATTACKERS = 0.2
 """The share of the clients that attack, where nothing is said."""
@@ -54,15 +51,15 @@ class Kind:
     needs_classes: bool = False
 
 
-def _labels(share: float, party: Party) -> Poison:
+def _labels(share: float, party: fl.Party) -> Poison:
     return Poison("labels", share, 0.0, _seed(party))
 
 
-def _trigger(value: float, party: Party) -> Poison:
+def _trigger(value: float, party: fl.Party) -> Poison:
     return Poison("trigger", 0.0, value, _seed(party))
 
 
-def _seed(party: Party) -> int:
+def _seed(party: fl.Party) -> int:
     return int(party.rng("poisoned samples").integers(1 << 62))
 
 
@@ -120,7 +117,7 @@ def kind_of(name: str) -> Kind:
     if name in KINDS:
         return KINDS[name]
     if not is_object(name):
-        raise UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
+        raise fl.UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
     function = import_object(name, "attack")
     return Kind(
         words=(function.__doc__ or name).strip().split("\n")[0],
@@ -140,11 +137,11 @@ def parse(text: str) -> Poisoning:
     try:
         strength = float(written) if colon else kind.strength
     except ValueError:
-        raise UserError(f"attack {text!r}: {written!r} is no number; write {name}:{kind.strength:g}, say") from None
+        raise fl.UserError(f"attack {text!r}: {written!r} is no number; write {name}:{kind.strength:g}, say") from None
     if not isfinite(strength) or not 0 < strength <= kind.most:
-        raise UserError(f"attack {text!r}: its strength ({kind.means}) must be above 0 and at most {kind.most:g}")
+        raise fl.UserError(f"attack {text!r}: its strength ({kind.means}) must be above 0 and at most {kind.most:g}")
     if name == "scale" and strength == 1:
-        raise UserError("attack 'scale:1' is what an honest client does: give another strength")
+        raise fl.UserError("attack 'scale:1' is what an honest client does: give another strength")
     return Poisoning(name, strength)
 
 
@@ -156,18 +153,20 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
     count = round(share * len(clients))
     if not 0 < count < len(clients):
         whom = "nobody" if not count else "everybody"
-        raise UserError(
+        raise fl.UserError(
             f"attackers={share:g} of {len(clients)} clients is {whom}, so there is nothing to measure: at least one "
             "client must attack and one be honest"
         )
-    chosen = rng(seed, "hub", "attackers").choice(len(clients), count, replace=False)
+    chosen = fl.rng(seed, "hub", "attackers").choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 
 
-def attacked(system: System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> System:
+def attacked(system: fl.System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> fl.System:
     """The same system, in which these clients deviate from the moment they are made. deeds: counts what they do."""
 
-    def parties(factories: Callable[[Any], Mapping[str, PartyFactory]], config: Any) -> Mapping[str, PartyFactory]:
+    def parties(
+        factories: Callable[[Any], Mapping[str, fl.PartyFactory]], config: Any
+    ) -> Mapping[str, fl.PartyFactory]:
         *servers, client = (found := factories(config))
         return {
             **{role: found[role] for role in servers},
@@ -182,15 +181,15 @@ def attacked(system: System, attack: Poisoning, attackers: Collection[str], deed
 
 
 def _made(
-    own: Own,
-    common: Common,
+    own: fl.Own,
+    common: fl.Common,
     config: Any,
     *,
-    make: PartyFactory,
+    make: fl.PartyFactory,
     attack: Poisoning,
     attackers: Collection[str],
     deeds: Deeds | None,
-) -> Party:
+) -> fl.Party:
     party = make(own, common, config)
     if own.name in attackers:
         if attack.kind == "adaptive":

@@ -14,17 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import with_buffers
+import coterie.method as fl
 from coterie.aggregation.contribution import contribution
 from coterie.privacy.attacks.active.samples import Poison, poisoned_fit
 from coterie.privacy.attacks.wrapping import Instead
-from coterie.protocol.effects import Compute, Fit, Fitted, Local, Vector
-from coterie.protocol.messages import Message
-from coterie.protocol.party import Party, Work
-from coterie.protocols.local_training import fit
 
 Doubles = NDArray[np.float64]
-Replaced = Callable[[Party, Message, Fit, str], Work[Fitted] | None]
+Replaced = Callable[[fl.Party, fl.Message, fl.Fit, str], fl.Work[fl.Fitted] | None]
 """(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it.
 
 None: this time it stays honest.
@@ -51,23 +47,23 @@ def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
     """
     done = deeds or Deeds()
 
-    def train(party: Party, message: Message, effect: Fit) -> Work[Any]:
+    def train(party: fl.Party, message: fl.Message, effect: fl.Fit) -> fl.Work[Any]:
         return (yield from counted(party, effect, deviation(party, message, effect, "training")))
 
-    def lead(party: Party, message: Message, effect: Compute) -> Work[Any]:
+    def lead(party: fl.Party, message: fl.Message, effect: fl.Compute) -> fl.Work[Any]:
         if effect.function is not contribution:
             return (yield effect)
         start, weights = effect.arguments
-        honest = Fitted(weights, party.samples, 1, 0.0)
+        honest = fl.Fitted(weights, party.samples, 1, 0.0)
         work = deviation(party, message, _as_fit(party, start), "leading")
         found = yield from counted(party, effect, None if work is None else _answered(work, honest))
         return weights if work is None else found.weights
 
-    def compute(party: Party, message: Message, effect: Local) -> Work[Any]:
+    def compute(party: fl.Party, message: fl.Message, effect: fl.Local) -> fl.Work[Any]:
         done.computed[effect.name] += 1
         return (yield effect)
 
-    def counted(party: Party, effect: Any, work: Work[Fitted] | None) -> Work[Any]:
+    def counted(party: fl.Party, effect: Any, work: fl.Work[fl.Fitted] | None) -> fl.Work[Any]:
         if work is None:
             done.honest += 1
             return (yield effect)
@@ -75,58 +71,58 @@ def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
         done.replaced[party.name] += 1
         return found
 
-    return {Fit: train, Compute: lead, Local: compute}
+    return {fl.Fit: train, fl.Compute: lead, fl.Local: compute}
 
 
-def _as_fit(party: Party, start: Vector) -> Fit:
-    return fit(party, start, 0, seed=int(party.rng("leading").integers(1 << 62)))
+def _as_fit(party: fl.Party, start: fl.Vector) -> fl.Fit:
+    return fl.fit(party, start, 0, seed=int(party.rng("leading").integers(1 << 62)))
 
 
-def _answered(work: Work[Fitted], honest: Fitted) -> Work[Fitted]:
+def _answered(work: fl.Work[fl.Fitted], honest: fl.Fitted) -> fl.Work[fl.Fitted]:
     try:
         effect: Any = next(work)
         while True:
-            if isinstance(effect, Fit):
+            if isinstance(effect, fl.Fit):
                 effect = work.send(honest)
                 continue
-            if isinstance(effect, Local) and effect.name == poisoned_fit.name:
+            if isinstance(effect, fl.Local) and effect.name == poisoned_fit.name:
                 poison, fit = effect.arguments
-                effect = Local(poisoned_fit, (poison, replace(fit, weights=honest.weights)))
+                effect = fl.Local(poisoned_fit, (poison, replace(fit, weights=honest.weights)))
             effect = work.send((yield effect))
     except StopIteration as done:
-        result: Fitted = done.value
+        result: fl.Fitted = done.value
         return result
     finally:
         work.close()
 
 
-def on_samples(poison: Callable[[Party], Poison], factor: float = 1.0) -> Replaced:
+def on_samples(poison: Callable[[fl.Party], Poison], factor: float = 1.0) -> Replaced:
     """Trains on poisoned samples, and makes the step ``factor`` times as long."""
 
-    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
-        fitted: Fitted = yield Local(poisoned_fit, (poison(party), fit))
+    def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted]:
+        fitted: fl.Fitted = yield fl.Local(poisoned_fit, (poison(party), fit))
         return fitted if factor == 1 else _moved(party, fit, fitted, factor)
 
     return deviation
 
 
 def scaled(factor: float) -> Replaced:
-    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
+    def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted]:
         return _moved(party, fit, (yield fit), factor)
 
     return deviation
 
 
 def with_noise(deviation_of_noise: float) -> Replaced:
-    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
-        fitted: Fitted = yield fit
+    def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted]:
+        fitted: fl.Fitted = yield fit
         rng = party.rng(f"noise {what}", getattr(message, "round", 0))
         return _with(party, fitted, noisy(fitted.weights, deviation_of_noise, rng))
 
     return deviation
 
 
-def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
+def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
     """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
 
     Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
@@ -134,13 +130,13 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     with g stays at least max(0, cos(u, g)). The first time there is no g, and it is honest.
     """
 
-    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
+    def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted] | None:
         before = _before(party, message, fit.weights, what)
         return None if before is None else adapted(party, fit, before)
 
-    def adapted(party: Party, fit: Fit, before: Vector) -> Work[Fitted]:
-        honest: Fitted = yield fit
-        wrong: Fitted = yield Local(poisoned_fit, (poison(party), fit))
+    def adapted(party: fl.Party, fit: fl.Fit, before: fl.Vector) -> fl.Work[fl.Fitted]:
+        honest: fl.Fitted = yield fit
+        wrong: fl.Fitted = yield fl.Local(poisoned_fit, (poison(party), fit))
         u, v, g = (
             _parameters(party, one)
             for one in (honest.weights - fit.weights, wrong.weights - fit.weights, fit.weights - before)
@@ -158,11 +154,11 @@ class ReceivedModels(msgspec.Struct):
     """
 
     round: int = 0
-    now: list[Vector] = msgspec.field(default_factory=list)
-    before: list[Vector] = msgspec.field(default_factory=list)
+    now: list[fl.Vector] = msgspec.field(default_factory=list)
+    before: list[fl.Vector] = msgspec.field(default_factory=list)
 
 
-def remember(party: Party) -> None:
+def remember(party: fl.Party) -> None:
     """Adds room for received models to the party's state, in training and in leading."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
@@ -170,7 +166,7 @@ def remember(party: Party) -> None:
     party.state = kind(**{name: getattr(old, name) for name in old.__struct_fields__})
 
 
-def _before(party: Party, message: Message, start: Vector, what: str) -> Vector | None:
+def _before(party: fl.Party, message: fl.Message, start: fl.Vector, what: str) -> fl.Vector | None:
     known: ReceivedModels = party.state.received.setdefault(what, ReceivedModels())
     if (r := getattr(message, "round", known.round + 1)) != known.round:
         known.round, known.before, known.now = r, known.now, []
@@ -179,15 +175,15 @@ def _before(party: Party, message: Message, start: Vector, what: str) -> Vector 
     return min(others, key=lambda one: float(np.linalg.norm(start - one)), default=None)
 
 
-def _parameters(party: Party, step: Vector) -> Vector:
-    return with_buffers(party.spec, step, np.zeros_like(step))
+def _parameters(party: fl.Party, step: fl.Vector) -> fl.Vector:
+    return fl.with_buffers(party.spec, step, np.zeros_like(step))
 
 
-def _with(party: Party, fitted: Fitted, weights: Vector) -> Fitted:
-    return replace(fitted, weights=with_buffers(party.spec, weights, fitted.weights))
+def _with(party: fl.Party, fitted: fl.Fitted, weights: fl.Vector) -> fl.Fitted:
+    return replace(fitted, weights=fl.with_buffers(party.spec, weights, fitted.weights))
 
 
-def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
+def _moved(party: fl.Party, fit: fl.Fit, fitted: fl.Fitted, factor: float) -> fl.Fitted:
     state = {
         name: moved(fit.state[name], vector, factor) if name in fit.state else vector
         for name, vector in fitted.state.items()
@@ -198,13 +194,13 @@ def _moved(party: Party, fit: Fit, fitted: Fitted, factor: float) -> Fitted:
 # -- flat vectors, (d,) ------------------------------------------------------------------------------------------------
 
 
-def moved(start: Vector, weights: Vector, factor: float) -> Vector:
+def moved(start: fl.Vector, weights: fl.Vector, factor: float) -> fl.Vector:
     """``start + factor (weights - start)``, (d,)."""
     step = weights.astype(np.float64) - start
     return (start + factor * step).astype(np.float32)
 
 
-def noisy(weights: Vector, deviation: float, rng: np.random.Generator) -> Vector:
+def noisy(weights: fl.Vector, deviation: float, rng: np.random.Generator) -> fl.Vector:
     """(d,) weights with independent normal noise of this standard deviation on each."""
     return (weights + deviation * rng.standard_normal(len(weights))).astype(np.float32)
 

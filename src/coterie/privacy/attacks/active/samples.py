@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.protocol.effects import Fit, Fitted, OwnData, local
-from coterie.protocol.errors import PeerError
+import coterie.method as fl
 from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, job_of
 
@@ -71,18 +70,18 @@ class Poison(NamedTuple):
         return backdoored(x, y, self.value, self.seed)
 
 
-@local("training on poisoned samples")
-def poisoned_fit(own: OwnData, poison: Poison, fit: Fit) -> Fitted:
+@fl.local("training on poisoned samples")
+def poisoned_fit(own: fl.OwnData, poison: Poison, fit: fl.Fit) -> fl.Fitted:
     """The training ``fit`` on the party's own samples, poisoned. Refuses a diverging one (PeerError)."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
 @poisoned_fit.batched
-def _many(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[Fitted]:
+def _many(owns: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[fl.Fitted]:
     return [_fitted(one) for one in fit_together(owns, arguments)]
 
 
-def fit_together(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[Fitted | None]:
+def fit_together(owns: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> Sequence[fl.Fitted | None]:
     jobs = []
     for own, (poison, fit) in zip(owns, arguments, strict=True):
         x, y = (torch.from_numpy(np.array(values)) for values in (own.x, own.y))
@@ -94,7 +93,7 @@ def fit_together(owns: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]) 
         return error.results
 
 
-def _fitted(found: Fitted | None) -> Fitted:
+def _fitted(found: fl.Fitted | None) -> fl.Fitted:
     if found is None:
-        raise PeerError("its training on poisoned samples diverged: its loss or weights are no longer finite")
+        raise fl.PeerError("its training on poisoned samples diverged: its loss or weights are no longer finite")
     return found

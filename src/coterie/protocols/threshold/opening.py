@@ -1,16 +1,8 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
-A holder computes c_1 of every sum of vectors itself, so no hub has a c_1 of its own opened: from pads, weights and a
-seed (``crypto/threshold_pads.py``), or from c_1 of each vector, which its sender has signed for this round
-(``threshold_halves``). It helps
-
-- with ``Joint.sums`` sums of vectors a round, whatever keys are made in it. Together they show no fewer than
-  ``Joint.fewest`` vectors: no sum and sub-sum, and no two sums by other weights;
-- if the senders may send, each once, and are no fewer than ``Joint.fewest``; and none of them has nearly all weights;
-- under pads, if its own vector is in the sum under its own nonce of this round: so each sender vouches for its own;
-- with ``Joint.scalars`` scalars a holder and round. It can't see what these are of.
-
-Under a key with ``Joint.given`` a holder is given c_1 and takes the hub's word for what it is of.
+A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps with a sum
+only as ``check_sum`` allows. It can't see what scalars are of. Under a key with ``Joint.given`` it is given c_1, and
+takes the hub's word for what it is of.
 """
 
 from __future__ import annotations
@@ -24,28 +16,25 @@ from typing import Any
 
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_opening, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.threshold_opening import Request
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
-from coterie.protocol.party import Cost, on
-from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols import threshold_keys as keys
 from coterie.protocols.openings import on_word, shows_few
-from coterie.protocols.threshold_halves import Openable, SignedSum, signed_halves
-from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
+from coterie.protocols.threshold import keys
+from coterie.protocols.threshold.halves import Openable, SignedSum, signed_halves
+from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Announce(OfKey, frozen=True):
     """These sums are to be opened in this round. Are you there? sums: (number, senders, length) of each."""
 
-    sums: Integers
+    sums: fl.Integers
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Decrypt(OfKey, frozen=True):
     """Give your partial decryptions of these announced sums. among: the names that do, one a line.
 
@@ -53,35 +42,35 @@ class Decrypt(OfKey, frozen=True):
     """
 
     among: str
-    numbers: Integers
-    ciphers: Bundle
-    halves: Bundle
+    numbers: fl.Integers
+    ciphers: fl.Bundle
+    halves: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Partials(OfKey, frozen=True):
     """A holder's partial decryptions, in the order that was asked."""
 
-    parts: Bundle
+    parts: fl.Bundle
 
 
 class KeyOpening(AboutJoint):
     """How a party with a share of a joint key helps to open sums, beside its ``keys`` and ``joint``."""
 
-    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+    def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
         if joint is None or (joint.dealer and joint.pads and not joint.completes):
             return False
         return super().is_asked(kind, config, mode)
 
-    @on(Announce, answers=Consent)
+    @fl.on(Announce, answers=Consent)
     def announce(self, msg: Announce, src: str) -> Consent:
         """Say that this holder is there, if these sums may be opened."""
         joint = self.party.joint
         announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
         return Consent(*msg.of)
 
-    def decrypt_cost(self, msg: Decrypt) -> Cost:
+    def decrypt_cost(self, msg: Decrypt) -> fl.Cost:
         """A partial decryption of each sum, and its c_1."""
         joint, held = self.party.joint.of(msg.key), self.party.joint.secret.held.get(msg.key)
         one = self.party.joint.group(msg.key)
@@ -89,27 +78,27 @@ class KeyOpening(AboutJoint):
         spent = sum(one.seconds("partial", length, holders=one.needed) for _, length in sums)
         if not joint.given:
             spent += sum(one.seconds("c1", length, holders=senders) for senders, length in sums if senders > 1)
-        return Cost(crypto_s=spent)
+        return fl.Cost(crypto_s=spent)
 
-    @on(Decrypt, decrypt_cost, answers=Partials)
+    @fl.on(Decrypt, decrypt_cost, answers=Partials)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
         """Partial decryptions of announced sums, one a ciphertext, for a fixed set of holders."""
         party, among = self.party, lines(msg.among)
         held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
         one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
         if msg.round != held.round or not numbers or len(set(numbers)) < len(numbers):
-            raise PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
+            raise fl.PeerError(f"{len(numbers)} sums of round {msg.round}; announced are those of round {held.round}")
         right = set(among) <= set(held.holders) and len(set(among)) == len(among) == one.needed
         if not right or party.name not in among:
-            raise PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
+            raise fl.PeerError(f"a sum is opened by {one.needed} holders, each once and this one among them")
         share, parts, answered = threshold.Share.load(one, held.share), [], party.joint.secret.answered(msg.key)
         lengths, unchecked = list[int](), list[bytes]()
         halves = None if joint.pads else signed_halves(party, joint, one, msg.halves, msg.round)
-        for number, data in zip(numbers, unbundle(msg.ciphers, len(numbers)), strict=True):
+        for number, data in zip(numbers, fl.unbundle(msg.ciphers, len(numbers)), strict=True):
             request = asked(party, joint, one, held, number, data, halves)
             tries = held.tries.get(number, 0) + 1
             if tries > joint.tries(len(held.holders)):
-                raise PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
+                raise fl.PeerError(f"sum {number} of round {msg.round} was opened {tries - 1} times")
             held.tries[number] = tries
             zero = threshold.Zero(party.name, held.seeds)
             part, answered = threshold_opening.partial(one, share, request, party.name, among, zero, answered)
@@ -121,7 +110,7 @@ class KeyOpening(AboutJoint):
                 party.joint.state(msg.key, msg.round, among, **opened_sum(one, request.pads, request.weights))
         for facts in on_word(lengths, unchecked):
             party.joint.state(msg.key, msg.round, among, **facts)
-        return Partials(*msg.of, bundle(parts))
+        return Partials(*msg.of, fl.bundle(parts))
 
 
 def opened_sum(
@@ -138,7 +127,7 @@ def helped_in(party: Any, name: str, r: int) -> keys.Helped:
     helped: dict[str, keys.Helped] = party.joint.secret.helped
     last = helped.get(name)
     if last is not None and r < last.round:
-        raise PeerError(f"sums of round {r} after round {last.round}")
+        raise fl.PeerError(f"sums of round {r} after round {last.round}")
     if last is None or r > last.round:
         helped[name] = keys.Helped(r)
     return helped[name]
@@ -148,19 +137,21 @@ def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
     """Take the announced sums. Raises PeerError if some may not be opened."""
     sums = as_sums(msg.sums)
     if msg.round < held.round:
-        raise PeerError(f"sums of round {msg.round} are announced after round {held.round}")
+        raise fl.PeerError(f"sums of round {msg.round} are announced after round {held.round}")
     helped = helped_in(party, msg.key, msg.round)
     if msg.round > held.round:
         held.round, held.sums, held.tries = msg.round, {}, {}
     for number, (senders, length) in sums.items():
         if length < 1 or not joint.opens(number, senders, length):
-            raise PeerError(f"sum {number} of {senders} senders: of fewer than {joint.fewest} it shows too much")
+            raise fl.PeerError(f"sum {number} of {senders} senders: of fewer than {joint.fewest} it shows too much")
         if number in held.sums:
-            raise PeerError(f"sum {number} of round {msg.round} was announced before")
+            raise fl.PeerError(f"sum {number} of round {msg.round} was announced before")
     scalars = helped.scalars + sum(joint.single(senders, length) for senders, length in sums.values())
     if scalars > joint.scalars * len(held.holders):
         most = joint.scalars * len(held.holders)
-        raise PeerError(f"{scalars} scalars in round {msg.round}: {most} are opened, {joint.scalars} for each holder")
+        raise fl.PeerError(
+            f"{scalars} scalars in round {msg.round}: {most} are opened, {joint.scalars} for each holder"
+        )
     held.sums |= sums
     helped.scalars = scalars
 
@@ -176,22 +167,22 @@ def asked(
 ) -> threshold_opening.Request:
     """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
     if number not in held.sums:
-        raise PeerError(f"sum {number} was not announced")
+        raise fl.PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
     request: Request
     if number == keys.TRIAL or not (joint.given or joint.single(senders, length)):
         context = keys.pad_context(held.round)
         request = threshold_pads.SumRequest.read(one, party.keys.public(joint.name), data, context, halves)
         if bool(request.pads) == (number == keys.TRIAL):
-            raise PeerError(f"sum {number} of {len(request.pads)} vectors: only a new key is tried without any")
+            raise fl.PeerError(f"sum {number} of {len(request.pads)} vectors: only a new key is tried without any")
         if request.pads:
             check_sum(party, joint, one, held, held.round, request.pads, request.weights)
     else:
         request = Request.load(one, data)
         if not joint.given and not request.scalar:
-            raise PeerError(f"sum {number} is announced as a scalar, and is a vector")
+            raise fl.PeerError(f"sum {number} is announced as a scalar, and is a vector")
     if (request.senders, request.length) != (senders, length):
-        raise PeerError(f"sum {number} of {request.senders} senders of {request.length} values was not announced")
+        raise fl.PeerError(f"sum {number} of {request.senders} senders of {request.length} values was not announced")
     return request
 
 
@@ -206,36 +197,38 @@ def check_sum(
 ) -> None:
     """Raises PeerError unless this sum of vectors may be opened, and records it as one of the round's."""
     if len(pads) < joint.fewest:
-        raise PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
+        raise fl.PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
-        raise PeerError(f"weights of {max(weights.values())} and less: one of {len(weights)} has nearly all of the sum")
+        raise fl.PeerError(
+            f"weights of {max(weights.values())} and less: one of {len(weights)} has nearly all of the sum"
+        )
     if joint.missing is not None and (len(pads) < len(held.holders) - joint.missing or set(weights.values()) != {1}):
-        raise PeerError(f"a sum of {len(pads)} vectors of {len(held.holders)}, or by weights: it lacks noise")
+        raise fl.PeerError(f"a sum of {len(pads)} vectors of {len(held.holders)}, or by weights: it lacks noise")
     own = pads.get(party.name)
     if isinstance(own, threshold_pads.Pad) and own.nonce != held.nonces.get(r):
-        raise PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")
+        raise fl.PeerError(f"a nonce of {party.name} that it has not drawn in round {r}")
     helped, name = helped_in(party, joint.name, r), threshold_pads.sum_name(one, pads, weights)
     sums = {**helped.sums, name: [pad.digest(one) for pad in pads.values()]}
     if len(sums) > joint.sums:
         most = "a second sum" if joint.sums == 1 else f"sum {joint.sums + 1}"
-        raise PeerError(f"{most} of the vectors of round {r}: together they would show single ones")
+        raise fl.PeerError(f"{most} of the vectors of round {r}: together they would show single ones")
     if joint.sums > 1 and (max(weights.values()) > 1 or shows_few(sums.values(), joint.fewest)):
-        raise PeerError(f"{len(sums)} sums of round {r}: together they show fewer than {joint.fewest} vectors")
+        raise fl.PeerError(f"{len(sums)} sums of round {r}: together they show fewer than {joint.fewest} vectors")
     helped.sums = sums
     if (noisy := party.joint.secret.noisy.get(joint.name)) is not None and noisy.round == r:
         senders = hashlib.sha256(text(sorted(pads)).encode()).digest()
         if noisy.opened not in (b"", senders):  # in an earlier attempt, whose vectors are these
-            raise PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
+            raise fl.PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
         noisy.opened = senders
 
 
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
     """(senders, length) by number, of an announcement. Raises PeerError for anything else."""
     if sums.size == 0 or sums.size % 3:
-        raise PeerError(f"{sums.size} numbers announce no sums: three each")
+        raise fl.PeerError(f"{sums.size} numbers announce no sums: three each")
     rows = [tuple(map(int, row)) for row in sums.reshape(-1, 3)]
     if len({row[0] for row in rows}) < len(rows):
-        raise PeerError("a sum is announced twice")
+        raise fl.PeerError("a sum is announced twice")
     return {number: (senders, length) for number, senders, length in rows}
 
 
@@ -264,7 +257,7 @@ def open_sum(
     number: int = 0,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[OpenedSum]:
+) -> fl.Steps[OpenedSum]:
     """As ``open_sums``, for one sum."""
     opened = yield from open_sums(hub, name, {number: cipher}, r, deadline_s=deadline_s, present=present)
     return opened[number]
@@ -280,10 +273,10 @@ def open_sums(
     partly: bool = False,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[dict[int, OpenedSum]]:
+) -> fl.Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    A sum of vectors is one of what was ``taken`` (``threshold_halves``). Scalars, and all under a key with
+    A sum of vectors is one of what was ``taken`` (``halves``). Scalars, and all under a key with
     ``Joint.given``, are ciphertexts.
 
     deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
@@ -303,13 +296,13 @@ def open_sums(
             senders = cipher.tally.vectors
             make = partial(threshold_opening.server_dec, one, cipher, deviation=deviation.get(number))
         if not joint.opens(number, senders, cipher.length):
-            raise NoAnswerError(f"sum {number} has {senders} senders: of fewer than {joint.fewest} none is opened")
+            raise fl.NoAnswerError(f"sum {number} has {senders} senders: of fewer than {joint.fewest} none is opened")
         if not (isinstance(cipher, SignedSum) or joint.given or joint.single(senders, cipher.length)):
             how = "open it by open_weighted" if joint.pads else "its senders sign their vectors (threshold_halves)"
-            raise NoAnswerError(f"sum {number} under {name!r} says nothing of what it sums up: {how}")
+            raise fl.NoAnswerError(f"sum {number} under {name!r} says nothing of what it sums up: {how}")
         sums[number] = Closed(senders, cipher.length, make)
     if len(signed) > 1 and shows_few(signed, joint.fewest):
-        raise NoAnswerError(f"{len(signed)} sums under {name!r} together show fewer than {joint.fewest} vectors")
+        raise fl.NoAnswerError(f"{len(signed)} sums under {name!r} together show fewer than {joint.fewest} vectors")
     return (yield from open_closed(hub, name, sums, r, partly=partly, deadline_s=deadline_s, present=present))
 
 
@@ -334,7 +327,7 @@ def open_closed(
     partly: bool = False,
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
-) -> Steps[dict[int, OpenedSum]]:
+) -> fl.Steps[dict[int, OpenedSum]]:
     """As ``open_sums``, for anything that can be prepared."""
     terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
@@ -350,7 +343,7 @@ def open_closed(
         if len(among) < one.needed:
             if partly and done:
                 return done
-            raise NoAnswerError(_closed(name, one.needed, len(terms.holders), gone, suspect))
+            raise fl.NoAnswerError(_closed(name, one.needed, len(terms.holders), gone, suspect))
         tries += 1
         values, lost = yield from _answered(hub, one, of, left, among, tries, deadline_s)
         gone |= lost
@@ -368,7 +361,7 @@ def open_closed(
         if not suspect:
             if partly and done:
                 return done
-            raise NoAnswerError(f"a sum under key {name!r} opens to nonsense whichever one holder is left out")
+            raise fl.NoAnswerError(f"a sum under key {name!r} opens to nonsense whichever one holder is left out")
 
 
 def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> str:
@@ -388,7 +381,7 @@ def _answered(
     among: tuple[str, ...],
     tries: int,
     deadline_s: float | None,
-) -> Steps[tuple[dict[int, keys.Floats | None], Lost]]:
+) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
     """What these holders open the sums to, None for nonsense; and missing holders, by name."""
     prepared = {}
     for number, closed in sums.items():
@@ -397,26 +390,26 @@ def _answered(
     requests = [ready.request for ready in prepared.values()]
     of_vectors = [request for request in requests if isinstance(request, threshold_pads.SumRequest)]
     halves = {name: half for request in of_vectors for name, half in request.halves.items()}
-    ciphers = bundle([request.to_bytes() for request in requests])
-    signed = bundle([half.to_bytes(one) for half in halves.values()])
+    ciphers = fl.bundle([request.to_bytes() for request in requests])
+    signed = fl.bundle([half.to_bytes(one) for half in halves.values()])
     decrypt = Decrypt(*of, text(among), np.array([*prepared], np.int64), ciphers, signed)
     lengths = [closed.length for closed in sums.values()]
-    yield from spend(Cost(crypto_s=sum(one.seconds("server_dec", length) for length in lengths)))
+    yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("server_dec", length) for length in lengths)))
 
     def read(name: str, msg: Partials) -> None:
-        unbundle(msg.parts, len(prepared))
+        fl.unbundle(msg.parts, len(prepared))
 
     got, lost = yield from keys.gather(of, dict.fromkeys(among, decrypt), Partials, deadline_s, read)
     if lost:
         return {}, lost
-    yield from spend(Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))
-    parts = {name: unbundle(got[name].parts, len(prepared)) for name in among}
+    yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))
+    parts = {name: fl.unbundle(got[name].parts, len(prepared)) for name in among}
     values: dict[int, keys.Floats | None] = {}
     for i, (number, ready) in enumerate(prepared.items()):
         try:
             values[number] = threshold_opening.opened(one, ready, {name: parts[name][i] for name in among})
         except CiphertextError:
             values[number] = None
-        except DecodeError as error:
+        except fl.DecodeError as error:
             return {}, {keys.named(among, error): keys.UNREADABLE}
     return values, {}

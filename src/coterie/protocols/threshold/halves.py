@@ -22,7 +22,7 @@ from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
 from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.messages import unbundle
-from coterie.protocols.threshold_keys import Joint, key_digest
+from coterie.protocols.threshold.keys import Joint, key_digest
 
 
 @dataclass(frozen=True, eq=False)

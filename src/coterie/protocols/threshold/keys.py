@@ -11,20 +11,12 @@
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
 All holders together (n-of-n), or t of them (t-of-n), open a ciphertext. The hub relays, adds up and learns the opened
-values. It prepares a sum anew before each opening, so a sum that is opened again is another ciphertext.
+values. A false share shows only when a sum opens to nonsense; one that is false by less than the bounds does not.
 
-A holder that vanishes while a key is made is left out and the others begin again. While a sum is opened, another takes
-its place if there are more than t. A false share shows only when the sum opens to nonsense. Then the sum is opened
-again without each holder of the set in turn; with n-of-n it stays closed. A share that is false by less than the bounds
-changes the values unnoticed.
-
-``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key: new holders get pieces of the old
-shares. It assumes that holders erase old shares: t former holders that kept theirs could open everything.
-
-A hub that lies about what is a sum is refused: holders compute c_1 themselves, from joint pads (``threshold_pads``,
-``Joint(pads=True)``) or from what each sender has signed (``threshold_halves``). Two things they take as they come:
-scalars, and all that a key opens which is for products without pads, or for single vectors (``Joint.given``). There
-they refuse only what was not announced, has too few stated senders, or is opened too often.
+``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key, and assumes that holders erase old
+shares. A hub that lies about what is a sum is refused: holders compute c_1 themselves, from joint pads
+(``pads``) or from what each sender has signed (``halves``), but for scalars and under a key with
+``Joint.given``. docs/threshold.md says who opens what.
 """
 
 from __future__ import annotations
@@ -41,16 +33,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation
 from coterie.crypto.signing import digest
 from coterie.crypto.threshold import MOST_HOLDERS, Answered, Group
 from coterie.protocol.codec import content, weighs, weighted
-from coterie.protocol.errors import DecodeError, PeerError, UserError
-from coterie.protocol.messages import ANY, M, Message, OfRound, bundle, message, unbundle
-from coterie.protocol.party import When, always, from_hub
-from coterie.protocol.randomness import Secrets
-from coterie.protocol.setup_info import Common, Roster
-from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.key_centre import EVALUATION, DealtKeys, Draw, Grant, Granted, OfGrants
 from coterie.protocols.openings import Stated, state
 
@@ -79,7 +66,7 @@ class Joint:
     fewest: the fewest senders of a sum that a holder helps to open.
     dealer: whether the key centre deals the key; else its holders make it.
     products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
-    pads: whether all vectors come under joint pads (``threshold_pads``).
+    pads: whether all vectors come under joint pads.
     effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
     missing: with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any
     weights. The vectors have shares of noise.
@@ -106,16 +93,16 @@ class Joint:
 
     def __post_init__(self) -> None:
         if self.threshold == 1 or self.threshold < 0:
-            raise UserError(
+            raise fl.UserError(
                 f"{self.name}: a threshold of {self.threshold} would let one holder open all: 0 or at least 2"
             )
         if self.least < max(2, self.threshold):
-            raise UserError(
+            raise fl.UserError(
                 f"{self.name}: {self.least} holders are too few: at least 2, and as many as the threshold of "
                 f"{self.threshold}"
             )
         if min(self.fewest, self.openings, self.sums) < 1 or self.scalars < 0 or not 0 <= self.effective <= self.fewest:
-            raise UserError(
+            raise fl.UserError(
                 f"{self.name}: a sum has at least 1 sender, a key at least 1 opening, a round at least 1 sum and "
                 f"0 scalars, and the effective number of senders is 0 to fewest ({self.fewest})"
             )
@@ -152,18 +139,20 @@ class Joint:
             return (number, senders, length) == (TRIAL, 0, 1)
         return senders >= self.fewest or self.single(senders, length)
 
-    def checked(self, holders: Sequence[str], roster: Roster) -> None:
+    def checked(self, holders: Sequence[str], roster: fl.Roster) -> None:
         """Raises PeerError unless these parties may hold the key together."""
         if len(set(holders)) < len(holders) or not self.least <= len(holders) <= MOST_HOLDERS:
             limits = f"at least {self.least} holders and at most {MOST_HOLDERS}"
-            raise PeerError(f"key {self.name!r} is for {limits}, each once, not {len(holders)}")
+            raise fl.PeerError(f"key {self.name!r} is for {limits}, each once, not {len(holders)}")
         for name in holders:
             entry = roster.by_name.get(name)
             if entry is None or entry.role not in self.roles:
-                raise PeerError(f"{name!r:.40} may not hold key {self.name!r}: it is for a {' or a '.join(self.roles)}")
+                raise fl.PeerError(
+                    f"{name!r:.40} may not hold key {self.name!r}: it is for a {' or a '.join(self.roles)}"
+                )
 
 
-class OfKey(OfRound, frozen=True):
+class OfKey(fl.OfRound, frozen=True):
     """Base of messages about one making of one key. number: of the making; it only grows."""
 
     key: str
@@ -174,7 +163,7 @@ class OfKey(OfRound, frozen=True):
         return self.round, self.key, self.number
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Consent(OfKey, frozen=True):
     """This party is there, and does what was asked or announced."""
 
@@ -190,7 +179,7 @@ def text(names: Iterable[str]) -> str:
 
 
 def group(
-    common: Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
+    common: fl.Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
 ) -> Group:
     """The public facts about one key of these holders. label: given if a key centre has dealt it."""
     own = digest("joint key", common.roster.session, joint.name, number, text(holders))
@@ -306,7 +295,7 @@ class AboutJoint(OfGrants):
     """
 
     def __init__(
-        self, when: When = always, *, joint_of: Callable[[Any], Joint | None] = lambda config: Joint("", "", ())
+        self, when: fl.When = fl.always, *, joint_of: Callable[[Any], Joint | None] = lambda config: Joint("", "", ())
     ) -> None:
         super().__init__(when)
         self.joint_of = joint_of
@@ -329,12 +318,12 @@ class JointKeys(OfGrants):
         for joint in self.declared(self.party):
             if joint.name == name:
                 return joint
-        raise PeerError(f"{self.party.name} knows of no joint key {name!r:.40}")
+        raise fl.PeerError(f"{self.party.name} knows of no joint key {name!r:.40}")
 
     def terms(self, name: str) -> Terms:
         """The key's current terms, as this party was told. Raises PeerError before that."""
         if name not in self.secret.terms:
-            raise PeerError(f"not provided with keys yet: {self.party.name} knows no joint key {name!r:.40}")
+            raise fl.PeerError(f"not provided with keys yet: {self.party.name} knows no joint key {name!r:.40}")
         return self.secret.terms[name]
 
     def group(self, name: str) -> Group:
@@ -344,15 +333,15 @@ class JointKeys(OfGrants):
     def held(self, name: str) -> Held:
         """SECRET: the share of a key. Raises PeerError if this party holds none."""
         if name not in self.secret.held:
-            raise PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
+            raise fl.PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
         return self.secret.held[name]
 
     def current(self, msg: OfKey, src: str) -> Held:
         """SECRET: the share that a message of the hub is about. Raises PeerError for another key."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         held = self.held(msg.key)
         if held.number != msg.number:
-            raise PeerError(f"key {msg.key!r} of making {msg.number}; {self.party.name} holds that of {held.number}")
+            raise fl.PeerError(f"key {msg.key!r} of making {msg.number}; {self.party.name} holds that of {held.number}")
         return held
 
     def learn(self, name: str, terms: Terms) -> None:
@@ -367,7 +356,7 @@ class JointKeys(OfGrants):
         if not self.party.common.emulated:
             self.secret.accounts = secret.accounts
 
-    def noise(self, name: str, r: int, of: bytes) -> Secrets:
+    def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
         A sum of other numbers in the same round gets other noise, and is refused once a sum is opened, in any attempt:
@@ -376,10 +365,10 @@ class JointKeys(OfGrants):
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()
         if last is not None and last.round == r and last.opened and last.of != digest:
-            raise PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
+            raise fl.PeerError(f"a noisy sum of round {r} was opened, and another would be a second release")
         if last is None or (last.round, last.of) != (r, digest):
             self.secret.noisy[name] = Noisy(r, digest)
-        secrets: Secrets = self.party.kept(f"noise on a sum under {name}", digest, r)
+        secrets: fl.Secrets = self.party.kept(f"noise on a sum under {name}", digest, r)
         return secrets
 
     def state(self, key: str, r: int, among: Sequence[str], **facts: Any) -> None:
@@ -403,7 +392,7 @@ class JointKeys(OfGrants):
                 _, share, *seeds = _parts(granted.secret.pop(name))  # it stands in one place only
                 others = [other for other in holders if other != self.party.name]
                 if len(seeds) != len(others):
-                    raise PeerError(f"{len(seeds)} seeds for {len(others)} other holders")
+                    raise fl.PeerError(f"{len(seeds)} seeds for {len(others)} other holders")
                 own.held[name] = Held(msg.number, holders, share, dict(zip(others, seeds, strict=True)))
 
 
@@ -421,14 +410,14 @@ class JointGrant(Grant):
     first: tuple[str, ...]
     works: str = ""
 
-    def holders(self, roster: Roster) -> tuple[str, ...]:
+    def holders(self, roster: fl.Roster) -> tuple[str, ...]:
         return self.first
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
         """Raises PeerError if they are too few."""
         joint = self.joint
         if len(holders) < joint.least:
-            raise PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
+            raise fl.PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
         label = draw(f"{self.name} label").bytes(SEED_BYTES)
         group = Group(joint.parameters, tuple(holders), joint.threshold, joint.openings, label, emulated)
         key, evaluation, shares = threshold_generation.dealt(
@@ -443,7 +432,7 @@ class JointGrant(Grant):
         for name in holders:
             seeds = [pairs[frozenset((name, other))] for other in holders if other != name]
             share = shares[name].to_bytes()
-            blob = bundle([terms, share, *seeds])
+            blob = fl.bundle([terms, share, *seeds])
             secret[name] = weighted(len(blob) + weighs(share) - len(share), blob)
         public = {"": key.without_products().to_bytes(), TERMS: terms}
         if not joint.products:
@@ -454,44 +443,48 @@ class JointGrant(Grant):
 
 def _parts(blob: bytes) -> list[bytes]:
     held = bytes(content(blob))
-    return unbundle(held, int.from_bytes(held[:4], "little"))
+    return fl.unbundle(held, int.from_bytes(held[:4], "little"))
 
 
 def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
     try:
         return msgspec.msgpack.decode(data, type=tuple[bytes, tuple[str, ...]])
     except msgspec.MsgspecError:
-        raise DecodeError("the terms of a dealt key cannot be read") from None
+        raise fl.DecodeError("the terms of a dealt key cannot be read") from None
 
 
 # ---- how the hub asks many for one thing
 
 
 def collect(
-    of: Of, requests: Mapping[str, Message], reply: type[M], deadline_s: float | None, take: Callable[[str, M], None]
-) -> Steps[Lost]:
+    of: Of,
+    requests: Mapping[str, fl.Message],
+    reply: type[fl.M],
+    deadline_s: float | None,
+    take: Callable[[str, fl.M], None],
+) -> fl.Steps[Lost]:
     """Give each answer to ``take`` as it arrives. Returns the failures' reasons by name."""
 
     def fold(name: str, msg: Any) -> None:
         if msg.of != of:
-            raise PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
+            raise fl.PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
         take(name, msg)
 
-    answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+    answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
     return dict(answers.missing)
 
 
 def gather(
     of: Of,
-    requests: Mapping[str, Message],
-    reply: type[M],
+    requests: Mapping[str, fl.Message],
+    reply: type[fl.M],
     deadline_s: float | None,
-    check: Callable[[str, M], None] = lambda *_: None,
-) -> Steps[tuple[dict[str, M], Lost]]:
+    check: Callable[[str, fl.M], None] = lambda *_: None,
+) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
     """The answers by name, in order of arrival, and the failures' reasons by name."""
-    got: dict[str, M] = {}
+    got: dict[str, fl.M] = {}
 
-    def keep(name: str, msg: M) -> None:
+    def keep(name: str, msg: fl.M) -> None:
         check(name, msg)
         got[name] = msg
 
@@ -503,7 +496,7 @@ def reasons(missing: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in missing.items()) or "nobody is missing"
 
 
-def named(names: Sequence[str], error: DecodeError) -> str:
+def named(names: Sequence[str], error: fl.DecodeError) -> str:
     """The party that an error of ``crypto.threshold`` is about. Raises it again if it names none."""
     for name in names:
         if str(error).startswith(f"{name}: "):

@@ -4,18 +4,12 @@
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
     hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
-A sender that chooses c_1 and reads the opened result gets the key (``attacks/key_in_sum.py``). Here c_1 = a_j follows
-from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves c_0 only.
+c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves
+c_0 only, and reads no key off the result.
 
-``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. All other holders contribute to each.
-``open_padded`` opens a weighted sum without that: each sender answers once. Senders that are gone when they are counted
-are left out. One that goes between being counted and answering keeps the sum closed: opening the others' afterwards
-would show its vector to a hub that has its answer after all. So no sender answers twice for one pad.
-
-Under a key declared for pads (``Joint.pads``) only one weighted sum a round is opened (``open_weighted``), and some
-scalars (``threshold_opening``). Keys are n-of-n for sums; with t-of-n keys the contributing holders are fixed before
-anybody sends (``among``). Not prevented: lies inside a vector, a hub that leaves senders out, and n - 1 holders
-together.
+``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. ``open_padded`` opens a weighted sum
+without that: each sender answers once. One that goes between being counted and answering keeps the sum closed: opening
+the others' afterwards would show its vector to a hub that has its answer after all.
 """
 
 from __future__ import annotations
@@ -29,17 +23,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+import coterie.protocol.core as fl
 from coterie.aggregation.detection import effective
 from coterie.crypto import threshold, threshold_pads
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
-from coterie.protocol.party import Cost, on
-from coterie.protocol.steps import NoAnswerError, Steps, spend
-from coterie.protocols import threshold_keys as keys
-from coterie.protocols.threshold_keys import AboutJoint, Consent, OfKey, lines, text
-from coterie.protocols.threshold_opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
+from coterie.protocol.messages import parts_of
+from coterie.protocols.threshold import keys
+from coterie.protocols.threshold.keys import AboutJoint, Consent, OfKey, lines, text
+from coterie.protocols.threshold.opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 MOST_VALUES = 1 << 28
@@ -57,35 +49,35 @@ class OfPads(OfKey, frozen=True):
     length: int
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contribute(OfPads, frozen=True):
     """Give your contributions to these pads. among: all contributors, names, one a line."""
 
     among: str
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Contributed(OfKey, frozen=True):
     """A holder's contributions, in the order of the senders, without its own."""
 
-    parts: Bundle
+    parts: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Count(OfKey, frozen=True):
     """A sum of this round is about to be opened. Will you answer?"""
 
     sum: int
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class AnswerFor(OfPads, frozen=True):
     """Give your part in opening the weighted sum of these senders' vectors. weights: in their order."""
 
-    weights: Integers
+    weights: fl.Integers
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Answer(OfKey, frozen=True):
     """A sender's part."""
 
@@ -95,19 +87,19 @@ class Answer(OfKey, frozen=True):
 class JointPads(AboutJoint):
     """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
 
-    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+    def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
         if joint is None or not joint.pads or joint.completes != (kind is Contribute):
             return False
         return super().is_asked(kind, config, mode)
 
-    def cost(self, msg: OfPads) -> Cost:
+    def cost(self, msg: OfPads) -> fl.Cost:
         one, senders = self.party.joint.group(msg.key), len(lines(msg.senders))
         if isinstance(msg, Contribute):
-            return Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)
-        return Cost(crypto_s=one.seconds("pad_partial", max(msg.length, 1), holders=senders))
+            return fl.Cost(crypto_s=one.seconds("contribution", max(msg.length, 1)) * senders)
+        return fl.Cost(crypto_s=one.seconds("pad_partial", max(msg.length, 1), holders=senders))
 
-    @on(Contribute, cost, answers=Contributed)
+    @fl.on(Contribute, cost, answers=Contributed)
     def contribute(self, msg: Contribute, src: str) -> Contributed:
         """Contributions that complete others' pads to ciphertexts; the same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
@@ -115,23 +107,23 @@ class JointPads(AboutJoint):
         share = threshold.Share.load(one, held.share)
         pads = _pads(one, msg, lines(msg.among))
         if me not in lines(msg.among):
-            raise PeerError(f"{me} is not among those who contribute")
+            raise fl.PeerError(f"{me} is not among those who contribute")
         parts = [threshold_pads.contribution(one, share, me, pad) for name, pad in pads.items() if name != me]
-        return Contributed(*msg.of, bundle(parts))
+        return Contributed(*msg.of, fl.bundle(parts))
 
-    @on(Count, answers=Consent)
+    @fl.on(Count, answers=Consent)
     def count_me(self, msg: Count, src: str) -> Consent:
         self.party.joint.current(msg, src)
         return Consent(*msg.of)
 
-    @on(AnswerFor, cost, answers=Answer)
+    @fl.on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
         """This sender's part in one sum that contains its own vector, given once."""
         joint, me = self.party.joint, self.party.name
         held, one = joint.current(msg, src), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
         if me not in pads or msg.weights.shape != (len(pads),) or (msg.weights < 1).any():
-            raise PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")
+            raise fl.PeerError(f"a sum of {len(pads)} vectors, without that of {me} or without weights")
         weights = dict(zip(pads, map(int, msg.weights), strict=True))
         check_sum(self.party, joint.of(msg.key), one, held, msg.round, pads, weights)
         share, zero = threshold.Share.load(one, held.share), threshold.Zero(me, held.seeds)
@@ -156,7 +148,7 @@ class Once:
     def encrypt(self, values: ArrayLike) -> threshold_pads.Padded:
         """As ``threshold_pads.Padding``. Raises CryptoError for a second vector."""
         if self.used:
-            raise CryptoError("a pad hides one vector: make another padding for the next")
+            raise fl.CryptoError("a pad hides one vector: make another padding for the next")
         self.used = True
         return self.padding.encrypt(values)
 
@@ -168,7 +160,7 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
     """
     held = party.joint.secret.held.get(name)
     if held is None:
-        raise PeerError(f"{party.name} holds no share of key {name!r}, and pads need one")
+        raise fl.PeerError(f"{party.name} holds no share of key {name!r}, and pads need one")
     one, nonce = party.joint.group(name), party.secrets(f"pad under {name}", r).bytes(NONCE_BYTES)
     held.nonces = {known: each for known, each in held.nonces.items() if known > r - KEPT_ROUNDS} | {r: nonce}
     share = threshold.Share.load(one, held.share)
@@ -184,7 +176,7 @@ def loaded(
     """A sender's upload, checked in a fold. Raises DecodeError, and PeerError for a sender without a share."""
     one = hub.joint.group(name)
     if sender not in one.holders:
-        raise PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
+        raise fl.PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
     return threshold_pads.Padded.load(one, data, sender, keys.pad_context(r), length, tuple(among))
 
 
@@ -195,7 +187,7 @@ def complete_pads(
     r: int,
     *,
     deadline_s: float | None = None,
-) -> Steps[dict[str, CipherVector]]:
+) -> fl.Steps[dict[str, CipherVector]]:
     """By sender, the ciphertext under the joint key. uploads: of one round, ``loaded``.
 
     Raises NoAnswerError, with the reasons, unless all contributors answer.
@@ -212,9 +204,9 @@ def complete_pads(
 
     lost = yield from keys.collect(of, dict.fromkeys(among, ask), Contributed, deadline_s, add)
     if lost:
-        raise NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
+        raise fl.NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
-    yield from spend(Cost(crypto_s=seconds * len(uploads)))
+    yield from fl.spend(fl.Cost(crypto_s=seconds * len(uploads)))
     return {sender: each.cipher(hub.keys.public(name)) for sender, each in joining.items()}
 
 
@@ -228,7 +220,7 @@ def open_weighted(
     *,
     number: int = 0,
     deadline_s: float | None = None,
-) -> Steps[OpenedSum]:
+) -> fl.Steps[OpenedSum]:
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
@@ -236,7 +228,7 @@ def open_weighted(
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
-        raise NoAnswerError(
+        raise fl.NoAnswerError(
             f"a sum of {len(weights)} vectors by weights {[*weights.values()]} shows too much of one: holders open "
             f"those of {joint.fewest} or more, whose effective number is {joint.balance:g} or more"
         )
@@ -256,7 +248,7 @@ def open_padded(
     weights: Mapping[str, int] | None = None,
     number: int = 0,
     deadline_s: float | None = None,
-) -> Steps[OpenedSum]:
+) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
     weights: integers of at least 1, by sender; 1 each by default.
@@ -268,22 +260,24 @@ def open_padded(
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
-        raise NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {keys.reasons(gone)}")
+        raise fl.NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {keys.reasons(gone)}")
     wanted = {sender: 1 if weights is None else weights[sender] for sender in counted}
     ask = AnswerFor(*of, *_told(counted), np.array([*wanted.values()], np.int64))
     got, lost = yield from keys.gather(of, dict.fromkeys(counted, ask), Answer, deadline_s)
-    yield from spend(Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
+    yield from fl.spend(fl.Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
-        raise NoAnswerError(f"a sum under pads stays closed, as a sender in it does not answer: {keys.reasons(lost)}")
+        raise fl.NoAnswerError(
+            f"a sum under pads stays closed, as a sender in it does not answer: {keys.reasons(lost)}"
+        )
     answers = {sender: msg.part for sender, msg in got.items()}
     try:
         values = threshold_pads.padded_sum(one, hub.keys.public(name), counted, wanted, answers)
-    except DecodeError as error:
-        raise NoAnswerError(
+    except fl.DecodeError as error:
+        raise fl.NoAnswerError(
             f"a sum under pads stays closed: {keys.named(tuple(counted), error)}: {keys.UNREADABLE}"
         ) from None
     except CiphertextError:
-        raise NoAnswerError("a sum under pads opens to nonsense: a sender lied, and nothing shows which") from None
+        raise fl.NoAnswerError("a sum under pads opens to nonsense: a sender lied, and nothing shows which") from None
     return OpenedSum(values, tuple(counted))
 
 
@@ -297,11 +291,11 @@ def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
-        raise PeerError(f"pads for {msg.length} values: 1 to {MOST_VALUES} are possible")
+        raise fl.PeerError(f"pads for {msg.length} values: 1 to {MOST_VALUES} are possible")
     if not senders or not fits or len(msg.nonces) != NONCE_BYTES * len(senders):
-        raise PeerError(f"{len(senders)} pads with {len(msg.nonces)} bytes of nonces, of holders once each")
+        raise fl.PeerError(f"{len(senders)} pads with {len(msg.nonces)} bytes of nonces, of holders once each")
     if len(set(among)) < max(len(among), one.needed):
-        raise PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
+        raise fl.PeerError(f"pads among {len(among)} holders: {one.needed} are needed, each once")
     every = one.answering(among)
     return {
         name: threshold_pads.Pad(

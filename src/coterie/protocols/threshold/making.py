@@ -1,4 +1,4 @@
-"""Making joint keys and handing them over (``threshold_keys``): the hub's side of ``threshold_holder``."""
+"""Making joint keys and handing them over (``keys``): the hub's side of ``holder``."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation, threshold_pads
 from coterie.crypto.roster import verify_key
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import M, Message, bundle, unbundle
-from coterie.protocol.steps import NoAnswerError, Steps, take
-from coterie.protocols import threshold_holder as holder
-from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
-from coterie.protocols.threshold_keys import Consent, Joint, Lost, Of, Terms, group, lines, named, text
-from coterie.protocols.threshold_opening import Closed, open_closed
+from coterie.protocols.threshold import holder, keys
+from coterie.protocols.threshold.keys import Consent, Joint, Lost, Of, Terms, group, lines, named, text
+from coterie.protocols.threshold.opening import Closed, open_closed
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def make_keys(
     *,
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
-) -> Steps[ReadyKey]:
+) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
     tell: whom to tell besides the new and the old holders; by default everybody.  deadline_s: of each step.
@@ -66,7 +63,7 @@ def hand_over(
     *,
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
-) -> Steps[ReadyKey]:
+) -> fl.Steps[ReadyKey]:
     """The same key for other holders, by pieces of the old shares. Parameters and errors: as ``make_keys``.
 
     New holders must have been told the key before.
@@ -95,8 +92,12 @@ class Attempt:
     deadline_s: float | None
 
     def ask(
-        self, names: Sequence[str], request: Message, reply: type[M], check: Callable[[str, M], None] = lambda *_: None
-    ) -> Steps[dict[str, M]]:
+        self,
+        names: Sequence[str],
+        request: fl.Message,
+        reply: type[fl.M],
+        check: Callable[[str, fl.M], None] = lambda *_: None,
+    ) -> fl.Steps[dict[str, fl.M]]:
         """The answers of all, by name. Raises LostError without one of them."""
         got, lost = yield from keys.gather(self.of, dict.fromkeys(names, request), reply, self.deadline_s, check)
         if lost:
@@ -105,14 +106,14 @@ class Attempt:
 
 
 def _attempts(
-    make: Callable[[Attempt], Steps[ReadyKey]],
+    make: Callable[[Attempt], fl.Steps[ReadyKey]],
     hub: Any,
     joint: Joint,
     holders: Sequence[str],
     r: int,
     tell: Sequence[str] | None,
     deadline_s: float | None,
-) -> Steps[ReadyKey]:
+) -> fl.Steps[ReadyKey]:
     """Each attempt leaves out those that earlier ones have lost."""
     missing, numbers = Lost(), hub.joint.secret.numbers
     while True:
@@ -131,11 +132,11 @@ def _attempts(
 def _enough(hub: Any, joint: Joint, left: Sequence[str], missing: Lost) -> None:
     try:
         joint.checked(left, hub.common.roster)
-    except PeerError as error:
-        raise NoAnswerError(f"{error} ({keys.reasons(missing)})" if missing else str(error)) from None
+    except fl.PeerError as error:
+        raise fl.NoAnswerError(f"{error} ({keys.reasons(missing)})" if missing else str(error)) from None
 
 
-def _made(attempt: Attempt) -> Steps[ReadyKey]:
+def _made(attempt: Attempt) -> fl.Steps[ReadyKey]:
     hub, joint, of, holders = attempt.hub, attempt.joint, attempt.of, attempt.holders
     begun = yield from attempt.ask(holders, holder.Begin(*of, text(holders), ""), holder.Committed, _committed)
     digests = {name: begun[name].digest for name in holders}
@@ -145,13 +146,13 @@ def _made(attempt: Attempt) -> Steps[ReadyKey]:
         holder.shown_parts(msg.part, (name,), digests[name])
 
     revealed = yield from attempt.ask(holders, holder.Reveal(*of, b"".join(digests.values())), holder.Revealed, shown)
-    flat = [part for name in holders for part in unbundle(revealed[name].part, 3)]
-    parts = holder.shown_parts(bundle(flat), holders, b"".join(digests.values()))
+    flat = [part for name in holders for part in fl.unbundle(revealed[name].part, 3)]
+    parts = holder.shown_parts(fl.bundle(flat), holders, b"".join(digests.values()))
     firsts = {name: first for name, (_, first) in parts.items()}
     with _readable(holders):
         public = threshold_generation.joined(one, {name: part for name, (part, _) in parts.items()})
     terms = Terms(of[2], holders, public.to_bytes(), len(holders))
-    seconds, signatures = yield from _exchanged(attempt, terms, bundle(flat))
+    seconds, signatures = yield from _exchanged(attempt, terms, fl.bundle(flat))
     key, evaluation = public, b""
     if joint.products:
         turned = yield from attempt.ask(
@@ -169,17 +170,19 @@ def _made(attempt: Attempt) -> Steps[ReadyKey]:
     return (yield from _told(attempt, signatures))
 
 
-def _handed(old: Terms, attempt: Attempt) -> Steps[ReadyKey]:
+def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
     """old: the key before the first attempt."""
     name, holders = attempt.joint.name, attempt.holders
     sources = sorted((one for one in old.holders if one not in attempt.missing), key=lambda one: one not in holders)
     if len(sources) < (needed := attempt.joint.needed(len(old.holders))):
-        raise NoAnswerError(f"key {name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}")
+        raise fl.NoAnswerError(
+            f"key {name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}"
+        )
     names = text(holders), text(sources[:needed])
     yield from attempt.ask(holders, holder.Begin(*attempt.of, *names), holder.Committed)
     yield from attempt.ask(sources[:needed], holder.Pass(*attempt.of, *names), Consent)
     terms = Terms(attempt.of[2], holders, old.public, old.summands)
-    _, signatures = yield from _exchanged(attempt, terms, bundle([]))
+    _, signatures = yield from _exchanged(attempt, terms, fl.bundle([]))
     attempt.hub.joint.secret.terms[name] = terms
     return (yield from _told(attempt, signatures))
 
@@ -189,16 +192,16 @@ def _readable(holders: Sequence[str]) -> Iterator[None]:
     """Raises LostError for a holder whose part cannot be read."""
     try:
         yield
-    except DecodeError as error:
+    except fl.DecodeError as error:
         raise LostError({named(holders, error): keys.UNREADABLE}) from None
 
 
 def _committed(name: str, msg: holder.Committed) -> None:
     if len(msg.digest) != holder.DIGEST_BYTES:
-        raise PeerError(f"{name}: a commitment of {len(msg.digest)} bytes")
+        raise fl.PeerError(f"{name}: a commitment of {len(msg.digest)} bytes")
 
 
-def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> Steps[tuple[dict[str, bytes], bytes]]:
+def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[dict[str, bytes], bytes]]:
     """The second parts for products by name, and all signatures, once all have all pieces."""
     holders, common = terms.holders, attempt.hub.common
     fields = holder.endorsement(common, attempt.joint.name, terms)
@@ -211,18 +214,18 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> Steps[tuple[dict
 
     def ready(name: str, msg: holder.Complete) -> None:
         if name not in holders or name in complete or msg.of != attempt.of:
-            raise PeerError(f"{name} is complete, and was not asked or has said so before")
+            raise fl.PeerError(f"{name} is complete, and was not asked or has said so before")
         complete.add(name)
 
-    with suppress(NoAnswerError):  # nothing more will come
-        yield from take(holder.Complete, ready, at_least=len(holders), until_s=attempt.deadline_s)
+    with suppress(fl.NoAnswerError):  # nothing more will come
+        yield from fl.take(holder.Complete, ready, at_least=len(holders), until_s=attempt.deadline_s)
     if left := [name for name in holders if name not in complete]:
         raise LostError((yield from _lacking(attempt, left)))
     seconds = {name: signed[name].second for name in holders}
     return seconds, b"".join(signed[name].signature for name in holders)
 
 
-def _lacking(attempt: Attempt, left: Sequence[str]) -> Steps[Lost]:
+def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
     """Whom to leave out: the holders whose pieces others lack, or one that lacks most others' pieces."""
     asked = dict.fromkeys(left, holder.Lacking(*attempt.of))
     told, lost = yield from keys.gather(attempt.of, asked, holder.Lacks, attempt.deadline_s)
@@ -235,7 +238,7 @@ def _lacking(attempt: Attempt, left: Sequence[str]) -> Steps[Lost]:
     return lost
 
 
-def _told(attempt: Attempt, signatures: bytes) -> Steps[ReadyKey]:
+def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
     """Tell everybody, and try the key.
 
     Former holders are told of each new key until they confirm that they have erased their shares.
@@ -258,7 +261,7 @@ def _told(attempt: Attempt, signatures: bytes) -> Steps[ReadyKey]:
     return ReadyKey(joint.name, of[2], terms.holders, lost, tuple(name for name in untold if name not in lost))
 
 
-def _tried(attempt: Attempt) -> Steps[tuple[str, ...]]:
+def _tried(attempt: Attempt) -> fl.Steps[tuple[str, ...]]:
     """Open an encryption of zero. Returns the holders of false shares."""
     hub, joint = attempt.hub, attempt.joint
     one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
@@ -266,5 +269,5 @@ def _tried(attempt: Attempt) -> Steps[tuple[str, ...]]:
     found = yield from open_closed(hub, joint.name, sums, attempt.of[0], deadline_s=attempt.deadline_s)
     opened = found[keys.TRIAL]
     if np.abs(opened.values).max() > one.error(joint.fewest):
-        raise NoAnswerError(f"an encryption of zero under key {joint.name!r} opens to another number")
+        raise fl.NoAnswerError(f"an encryption of zero under key {joint.name!r} opens to another number")
     return opened.blamed

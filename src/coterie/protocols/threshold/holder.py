@@ -1,4 +1,4 @@
-"""A holder's part in making joint keys and handing them over, with its messages. ``threshold_making`` is the hub's."""
+"""A holder's part in making joint keys and handing them over, with its messages. ``making`` is the hub's."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import coterie.protocol.core as fl
 from coterie.crypto import ckks, threshold, threshold_generation
 from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field, digest
-from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
-from coterie.protocol.party import Cost, To, from_hub, never, on
-from coterie.protocol.setup_info import Common
-from coterie.protocols import threshold_keys as keys
 from coterie.protocols.key_centre import Granted
-from coterie.protocols.threshold_keys import AboutJoint, Consent, Held, Joint, OfKey, Terms, group, lines, named, text
+from coterie.protocols.threshold import keys
+from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, Joint, OfKey, Terms, group, lines, named, text
 
 DIGEST_BYTES, SIGNATURE_BYTES = 32, 64
 
 # ---- messages: all between the hub and another party, but for ``Piece``
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Begin(OfKey, frozen=True):
     """Make a key with these holders (names, one a line). sources: the holders that hand over an existing key."""
 
@@ -33,35 +30,35 @@ class Begin(OfKey, frozen=True):
     sources: str
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Committed(OfKey, frozen=True):
     """A holder's commitment to its public part, before it has seen another's; empty in a hand-over."""
 
     digest: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Reveal(OfKey, frozen=True):
     """All commitments, 32 bytes each, by the order of the holders. Show your part."""
 
     digests: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Revealed(OfKey, frozen=True):
     """A holder's public part, that for products (or nothing), and the opening of its commitment."""
 
-    part: Bundle
+    part: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Exchange(OfKey, frozen=True):
     """All revealed parts, in the order of the holders; empty in a hand-over. Send your pieces."""
 
-    parts: Bundle
+    parts: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Pass(OfKey, frozen=True):
     """Hand your share over: send these new holders their pieces. sources: all that hand over."""
 
@@ -69,7 +66,7 @@ class Pass(OfKey, frozen=True):
     sources: str
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Piece(OfKey, frozen=True):
     """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
 
@@ -84,7 +81,7 @@ class Piece(OfKey, frozen=True):
         return f"<Piece of {self.key} {self.number}>"
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Endorsed(OfKey, frozen=True):
     """A holder's signature over the joint public key and its holders.
 
@@ -95,36 +92,36 @@ class Endorsed(OfKey, frozen=True):
     second: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class AskTurns(OfKey, frozen=True):
     """Give your part of the keys for these automorphisms X -> X^k."""
 
-    elements: Integers
+    elements: fl.Integers
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class TurnParts(OfKey, frozen=True):
     part: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Complete(OfKey, frozen=True):
     """This holder has all pieces."""
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Lacking(OfKey, frozen=True):
     """Which pieces do you lack?"""
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Lacks(OfKey, frozen=True):
     """The holders whose pieces have not come, one a line."""
 
     names: str
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class JointKey(OfKey, frozen=True):
     """The joint public key and its holders, with all their signatures (64 bytes each). Older keys are erased.
 
@@ -137,12 +134,12 @@ class JointKey(OfKey, frozen=True):
     signatures: bytes
 
 
-@message(src=ANY, dst=ANY)
+@fl.message(src=fl.ANY, dst=fl.ANY)
 class Known(OfKey, frozen=True):
     """This party has the key, and has erased its shares of older ones."""
 
 
-def endorsement(common: Common, key: str, terms: Terms) -> tuple[Field, ...]:
+def endorsement(common: fl.Common, key: str, terms: Terms) -> tuple[Field, ...]:
     """What each holder signs: the session, the key and its holders."""
     public = hashlib.sha256(terms.public).digest()
     return "joint key", common.roster.session, key, terms.number, text(terms.holders), terms.summands, public
@@ -240,7 +237,7 @@ class Makings(msgspec.Struct):
         return f"<Makings of {', '.join(sorted(self.rounds)) or 'no key'}>"
 
 
-def _cost(making: KeyMaking, msg: Any) -> Cost:
+def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
     """The nominal work of a request. Raises PeerError for a key or holders that cannot be."""
     party, made = making.party, making.secret.rounds.get(msg.key)
     joint = party.joint.of(msg.key)
@@ -249,16 +246,16 @@ def _cost(making: KeyMaking, msg: Any) -> Cost:
         joint.checked(holders, party.common.roster)
         one = group(party.common, joint, msg.number, holders, len(holders))
         if isinstance(msg, Pass):
-            return Cost(crypto_s=one.seconds("handed", holders=len(holders)))
-        return Cost(crypto_s=one.seconds("public") + (one.seconds("first") if joint.products else 0.0))
+            return fl.Cost(crypto_s=one.seconds("handed", holders=len(holders)))
+        return fl.Cost(crypto_s=one.seconds("public") + (one.seconds("first") if joint.products else 0.0))
     if made is None:
-        return Cost()
+        return fl.Cost()
     one, count = group(party.common, joint, made.number, made.holders, made.summands), len(made.holders)
     if isinstance(msg, AskTurns):
-        return Cost(crypto_s=one.seconds("galois", rows=len(msg.elements)))
+        return fl.Cost(crypto_s=one.seconds("galois", rows=len(msg.elements)))
     dealing = one.seconds("handed", holders=count) if joint.threshold else 0.0
     second = one.seconds("second") if joint.products else 0.0
-    return Cost(crypto_s=one.seconds("joined", holders=count) + dealing + second)
+    return fl.Cost(crypto_s=one.seconds("joined", holders=count) + dealing + second)
 
 
 class KeyMaking(AboutJoint):
@@ -271,7 +268,7 @@ class KeyMaking(AboutJoint):
     Secret = Makings
     secret: Makings
 
-    def is_asked(self, kind: type[Message], config: Any, mode: str) -> bool:
+    def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
         if joint is None or joint.dealer or (kind is AskTurns and not joint.products):
             return False
@@ -282,21 +279,21 @@ class KeyMaking(AboutJoint):
             if joint.dealer and msg.grant in ("", joint.name):
                 self.secret.rounds.pop(joint.name, None)
 
-    @on(Begin, _cost, answers=Committed)
+    @fl.on(Begin, _cost, answers=Committed)
     def begin(self, msg: Begin, src: str) -> Committed:
         """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
         party = self.party
-        from_hub(party, msg, src)
+        fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
         joint.checked(holders, party.common.roster)
         if party.name not in holders:
-            raise PeerError(f"{party.name} is not among the {len(holders)} holders of key {msg.key!r}")
+            raise fl.PeerError(f"{party.name} is not among the {len(holders)} holders of key {msg.key!r}")
         known, before = party.joint.secret.terms.get(msg.key), self.secret.rounds.get(msg.key)
         last = max(known.number if known else 0, before.number if before else 0)
         if msg.number <= last:
-            raise PeerError(f"making {msg.number} of key {msg.key!r} after {last}")
+            raise fl.PeerError(f"making {msg.number} of key {msg.key!r} after {last}")
         if joint.dealer and not sources:
-            raise PeerError(f"key {msg.key!r} is dealt by the key centre")
+            raise fl.PeerError(f"key {msg.key!r} is dealt by the key centre")
         if sources:
             self._may_pass(joint, sources)
         seeds = {
@@ -322,26 +319,26 @@ class KeyMaking(AboutJoint):
             summands=len(holders),
             secret=secret.to_bytes(),
             ephemeral=ephemeral,
-            shown=bundle([secret.public(), first, nonce]),
+            shown=fl.bundle([secret.public(), first, nonce]),
         )
         self.secret.rounds[msg.key] = made
         return Committed(*msg.of, committed(made.shown))
 
-    @on(Reveal, answers=Revealed)
+    @fl.on(Reveal, answers=Revealed)
     def reveal(self, msg: Reveal, src: str) -> Revealed:
         made: Committing = self._at(msg, src, Committing)
         mine = made.holders.index(self.party.name)
         if len(msg.digests) != DIGEST_BYTES * len(made.holders):
-            raise PeerError(f"{len(msg.digests)} bytes of commitments of {len(made.holders)} holders")
+            raise fl.PeerError(f"{len(msg.digests)} bytes of commitments of {len(made.holders)} holders")
         if msg.digests[DIGEST_BYTES * mine :][:DIGEST_BYTES] != committed(made.shown):
-            raise PeerError(f"the commitment of {self.party.name} was changed")
+            raise fl.PeerError(f"the commitment of {self.party.name} was changed")
         self.secret.rounds[msg.key] = made.next(
             Revealing, secret=made.secret, ephemeral=made.ephemeral, digests=msg.digests
         )
         return Revealed(*msg.of, made.shown)
 
-    @on(Exchange, _cost, answers=(Endorsed, Complete))
-    def exchange(self, msg: Exchange, src: str) -> tuple[To, ...]:
+    @fl.on(Exchange, _cost, answers=(Endorsed, Complete))
+    def exchange(self, msg: Exchange, src: str) -> tuple[fl.To, ...]:
         """Join all parts, sign the joint key, and send the other holders their pieces."""
         party = self.party
         made: Revealing | Inheriting = self._at(msg, src, Revealing, Inheriting)
@@ -362,12 +359,12 @@ class KeyMaking(AboutJoint):
         self.secret.rounds[msg.key] = now
         terms = Terms(msg.number, now.holders, now.public, now.summands)
         signature = signing_key(party.own).sign(*endorsement(party.common, msg.key, terms))
-        sent = [To(party.common.roster.hub, Endorsed(*msg.of, signature, second))]
+        sent = [fl.To(party.common.roster.hub, Endorsed(*msg.of, signature, second))]
         for name, seed in now.own.items():
-            sent.append(To(name, Piece(*msg.of, seed, pieces.get(name, b""))))
+            sent.append(fl.To(name, Piece(*msg.of, seed, pieces.get(name, b""))))
         return (*sent, *self._complete(msg))
 
-    @on(AskTurns, _cost, answers=TurnParts)
+    @fl.on(AskTurns, _cost, answers=TurnParts)
     def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
         """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
         noise.
@@ -375,34 +372,34 @@ class KeyMaking(AboutJoint):
         made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
-            raise PeerError(f"making {msg.number} of key {msg.key!r} has no rotations to be made")
+            raise fl.PeerError(f"making {msg.number} of key {msg.key!r} has no rotations to be made")
         one = self._group(msg.key, made)
         if tuple(map(int, msg.elements)) != one.space.elements:
-            raise PeerError(f"{len(msg.elements)} automorphisms that {joint.parameters} has no keys for")
+            raise fl.PeerError(f"{len(msg.elements)} automorphisms that {joint.parameters} has no keys for")
         made.turned = True
         secret = threshold_generation.Secret.load(one, made.secret)
         return TurnParts(*msg.of, secret.galois(one.space.elements))
 
-    @on(Pass, _cost, answers=(Consent, Complete), when=never)
-    def hand_over(self, msg: Pass, src: str) -> tuple[To, ...]:
+    @fl.on(Pass, _cost, answers=(Consent, Complete), when=fl.never)
+    def hand_over(self, msg: Pass, src: str) -> tuple[fl.To, ...]:
         """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
         party = self.party
-        from_hub(party, msg, src)
+        fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
         held = party.joint.held(msg.key)
         joint.checked(holders, party.common.roster)
         self._may_pass(joint, sources)
         if msg.number <= held.number or party.name not in sources or held.passed >= msg.number:
-            raise PeerError(f"{party.name} hands over no share of key {msg.key!r} for making {msg.number}")
+            raise fl.PeerError(f"{party.name} hands over no share of key {msg.key!r} for making {msg.number}")
         held.passed, opened = msg.number, party.joint.secret.answered(msg.key).ciphertexts
         new = group(party.common, joint, msg.number, holders, party.joint.terms(msg.key).summands)
         pieces = threshold.Share.load(party.joint.group(msg.key), held.share).handed(
             party.name, sources, new, party.secrets(f"joint key {msg.key} pieces", msg.number).bytes
         )
-        sent = [To(src, Consent(*msg.of))]
+        sent = [fl.To(src, Consent(*msg.of))]
         for name in holders:
             if name != party.name:
-                sent.append(To(name, Piece(*msg.of, b"", pieces[name], opened)))
+                sent.append(fl.To(name, Piece(*msg.of, b"", pieces[name], opened)))
         made = self.secret.rounds.get(msg.key)
         if party.name in holders and made is not None and made.number == msg.number:
             made.pieces[party.name] = pieces[party.name]
@@ -410,48 +407,48 @@ class KeyMaking(AboutJoint):
             sent += self._complete(msg)
         return tuple(sent)
 
-    @on(Piece, answers=Complete)
-    def take_piece(self, msg: Piece, src: str) -> tuple[To, ...]:
+    @fl.on(Piece, answers=Complete)
+    def take_piece(self, msg: Piece, src: str) -> tuple[fl.To, ...]:
         """Keep another holder's piece, each once."""
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number or isinstance(made, Whole):
-            raise PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
+            raise fl.PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
         if not (msg.seed or msg.piece) or len(msg.seed) not in (0, keys.SEED_BYTES):
-            raise PeerError(f"a piece with a seed of {len(msg.seed)} bytes")
+            raise fl.PeerError(f"a piece with a seed of {len(msg.seed)} bytes")
         if msg.seed and (src not in made.holders or src in made.seeds):
-            raise PeerError(f"a seed from {src}, which is no other holder or has sent one")
+            raise fl.PeerError(f"a seed from {src}, which is no other holder or has sent one")
         if msg.piece and (src not in made.sources or src in made.pieces):
-            raise PeerError(f"a piece from {src}, which hands nothing over or has done so")
+            raise fl.PeerError(f"a piece from {src}, which hands nothing over or has done so")
         if msg.seed:
             made.seeds[src] = msg.seed
         if msg.piece:
             made.pieces[src], made.opened = msg.piece, max(made.opened, msg.opened)
         return self._complete(msg)
 
-    @on(Lacking, answers=Lacks, when=never)
+    @fl.on(Lacking, answers=Lacks, when=fl.never)
     def lacking(self, msg: Lacking, src: str) -> Lacks:
         made: MakingRound = self._at(msg, src, Making)
         missing = () if isinstance(made, Whole) else made.lacks(self.party.name)
         return Lacks(*msg.of, text(missing))
 
-    @on(JointKey, answers=Known)
+    @fl.on(JointKey, answers=Known)
     def know(self, msg: JointKey, src: str) -> Known:
         """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)
-        from_hub(party, msg, src)
+        fl.from_hub(party, msg, src)
         secret, holders = party.joint.secret, lines(msg.holders)
         known, made = secret.terms.get(msg.key), self.secret.rounds.get(msg.key)
         if joint.dealer and known is None:
-            raise PeerError(f"key {msg.key!r} is dealt by the key centre")
+            raise fl.PeerError(f"key {msg.key!r} is dealt by the key centre")
         if known is not None and msg.number <= known.number:
-            raise PeerError(f"key {msg.key!r} of making {msg.number} after {known.number}")
+            raise fl.PeerError(f"key {msg.key!r} of making {msg.number} after {known.number}")
         terms = Terms(msg.number, holders, msg.public, msg.summands)
         check_endorsed(party, joint, terms, msg.signatures)
         mine = made if made is not None and made.number == msg.number else None
         secret.held.pop(msg.key, None)
         if party.name in holders:
             if not isinstance(mine, Whole) or mine.public != msg.public:
-                raise PeerError(f"{party.name} should hold key {msg.key!r}, and has no share of it")
+                raise fl.PeerError(f"{party.name} should hold key {msg.key!r}, and has no share of it")
             secret.held[msg.key] = Held(msg.number, holders, mine.share, mine.seeds)
         if made is not None and made.number <= msg.number:
             del self.secret.rounds[msg.key]
@@ -463,13 +460,13 @@ class KeyMaking(AboutJoint):
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
         """The making that the hub's message is about. Raises PeerError unless it is in one of these rounds."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
-            raise PeerError(f"making {msg.number} of key {msg.key!r:.40}, which {self.party.name} has not begun")
+            raise fl.PeerError(f"making {msg.number} of key {msg.key!r:.40}, which {self.party.name} has not begun")
         if not isinstance(made, rounds):
             where = type(made).__name__
-            raise PeerError(f"a {type(msg).__name__} of key {msg.key!r}, making {msg.number}, which is at {where}")
+            raise fl.PeerError(f"a {type(msg).__name__} of key {msg.key!r}, making {msg.number}, which is at {where}")
         return made
 
     def _group(self, key: str, made: Making) -> threshold.Group:
@@ -480,9 +477,9 @@ class KeyMaking(AboutJoint):
         terms = self.party.joint.terms(joint.name)
         needed = joint.needed(len(terms.holders))
         if not set(sources) <= set(terms.holders) or not len(set(sources)) == len(sources) == needed:
-            raise PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
+            raise fl.PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
 
-    def _complete(self, msg: OfKey) -> tuple[To, ...]:
+    def _complete(self, msg: OfKey) -> tuple[fl.To, ...]:
         """Tell the hub once the share is whole. An unreadable piece has to come again."""
         party, made = self.party, self.secret.rounds[msg.key]
         if not isinstance(made, Exchanged) or made.lacks(party.name):
@@ -491,7 +488,7 @@ class KeyMaking(AboutJoint):
         if made.sources:
             try:
                 share = threshold.gathered(one, party.name, made.pieces)
-            except DecodeError as error:
+            except fl.DecodeError as error:
                 del made.pieces[named(made.sources, error)]
                 return ()
         else:
@@ -501,21 +498,21 @@ class KeyMaking(AboutJoint):
         whole.seeds = {name: common_seed(party.name, name, made.own[name], seed) for name, seed in made.seeds.items()}
         whole.pieces, whole.own = {}, {}
         self.secret.rounds[msg.key] = whole
-        return (To(party.common.roster.hub, Complete(*msg.of)),)
+        return (fl.To(party.common.roster.hub, Complete(*msg.of)),)
 
 
 def committed(shown: bytes) -> bytes:
-    part, first, nonce = unbundle(shown, 3)
-    return threshold_generation.commitment(bundle([part, first]), nonce)
+    part, first, nonce = fl.unbundle(shown, 3)
+    return threshold_generation.commitment(fl.bundle([part, first]), nonce)
 
 
 def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping[str, tuple[bytes, bytes]]:
     """By holder, its public part and that for products. Raises PeerError unless it was committed."""
-    found = unbundle(parts, 3 * len(holders))
+    found = fl.unbundle(parts, 3 * len(holders))
     shown = {}
     for i, name in enumerate(holders):
         part, first, nonce = found[3 * i : 3 * i + 3]
-        threshold_generation.revealed(digests[DIGEST_BYTES * i :][:DIGEST_BYTES], bundle([part, first]), nonce)
+        threshold_generation.revealed(digests[DIGEST_BYTES * i :][:DIGEST_BYTES], fl.bundle([part, first]), nonce)
         shown[name] = part, first
     return shown
 
@@ -525,7 +522,7 @@ def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> Non
     holders = terms.holders
     joint.checked(holders, party.common.roster)
     if len(signed) != SIGNATURE_BYTES * len(holders):
-        raise PeerError(f"{len(signed)} bytes are not the signatures of {len(holders)} holders")
+        raise fl.PeerError(f"{len(signed)} bytes are not the signatures of {len(holders)} holders")
     fields = endorsement(party.common, joint.name, terms)
     for i, name in enumerate(holders):
         verify_key(party.common, name).verify(signed[SIGNATURE_BYTES * i :][:SIGNATURE_BYTES], *fields)
@@ -536,4 +533,4 @@ def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> Non
         or key.emulated != party.common.emulated
         or key.arrays.space.identity != wanted
     ):
-        raise PeerError(f"{key!r} is no joint key {joint.name!r} of this federation")
+        raise fl.PeerError(f"{key!r} is no joint key {joint.name!r} of this federation")
