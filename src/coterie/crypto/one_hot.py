@@ -64,7 +64,7 @@ def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple
     cipher, held = Cipher(AES(key), CTR(start)).encryptor(), np.empty(min(count, BLOCK), "<u4")
     for at in range(0, count, BLOCK):
         words = held[: count - at]
-        cipher.update_into(_ZEROS[: words.nbytes], words.view(np.uint8))
+        cipher.update_into(_ZEROS[: words.nbytes], words.view(np.uint8).data)
         yield slice(at, at + len(words)), words
 
 

@@ -37,7 +37,8 @@ class Secrets:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """``count`` independent numbers, uniform on (0, 1), without its ends."""
-        numbers = (np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)) + 0.5
+        whole = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
+        numbers: NDArray[np.float64] = np.add(whole, 0.5, dtype=np.float64)
         numbers /= 2.0**53
         return numbers
 
