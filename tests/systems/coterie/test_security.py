@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import SealingKey
 from coterie.protocol.effects import Fitted
-from coterie.protocol.errors import PeerError
+from coterie.protocol.errors import PeerError, RunError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
@@ -307,6 +308,37 @@ def test_a_round_is_sealed_over_one_set_of_uploads_in_any_attempt() -> None:
     rows.masked(fresh, Adding(7, 2, dict(reversed(first.of.items()))))  # the same uploads
     with pytest.raises(PeerError, match="has sealed sums of other uploads"):
         rows.masked(fresh, Adding(7, 2, {"client/0": 7}))
+    experiment.close()
+
+
+def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round() -> None:
+    """A hub that drops an attempt can withhold the last row, so that a client trains from another model. Both servers'
+    noise would be equal, and the difference of both sums exact."""
+    experiment = made({"noise": 0.005, "fewest": 1})
+    rows, adding = party(experiment, "helper").rows, Adding(7, 1, {"client/0": 7})
+    fresh = rows.zeros()
+    first, second = (rows.masked(one, adding)[0] for one in (fresh, fresh + np.uint32(5)))
+    assert (second - first == 5).all(), "why"
+    experiment.transport.retries = True
+    hub, client, honest = party(experiment, "hub"), "client/0", experiment.effects.run
+    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(hub.round(1), 1)
+    assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 8  # the same numbers are the same upload
+    before = party(experiment, client).state.made
+
+    def other(wanted: Any) -> Any:
+        found = honest(wanted)
+        return [
+            replace(one, weights=one.weights + 0.01) if name == client and isinstance(one, Fitted) else one
+            for (name, _), one in zip(wanted, found, strict=True)
+        ]
+
+    with patch.object(experiment.effects, "run", other):
+        notes = experiment.transport.drive(hub.round(1), 1, 2)
+    assert notes["added"] == 0
+    assert any("another upload for round 1" in why for why in experiment.transport.meter.refused)
+    assert any("sealed sums of other uploads" in why for why in (notes["skipped"], *experiment.transport.meter.refused))
+    assert party(experiment, client).state.made == before
     experiment.close()
 
 
