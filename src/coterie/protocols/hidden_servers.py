@@ -14,7 +14,7 @@ from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import OVERHEAD_BYTES, SealingKey, digest
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import bundle, unbundle
+from coterie.protocol.messages import bundle, parts_of, unbundle
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.party import Component, To, from_hub, on
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
@@ -108,15 +108,11 @@ class Rows(msgspec.Struct):
 
 
 class HelperShare(Rows):
-    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``.
-
-    founders: the clients that made the groups.
-    """
+    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``."""
 
     taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
     adding: Adding = msgspec.field(default_factory=Adding)
     fresh: Words | None = None
-    founders: frozenset[str] = frozenset()
 
 
 class ServerRows(Component):
@@ -214,7 +210,7 @@ class ServerRows(Component):
         why: str = self.party.config.shows_few(self.secret.members, len(adding.of), self.groups)
         return why
 
-    def words(self, data: bytes, *shape: int) -> Words:
+    def words(self, data: bytes | memoryview, *shape: int) -> Words:
         """Raises PeerError for another number of words."""
         if len(data) != 4 * int(np.prod(shape)):
             raise PeerError(f"{len(data)} bytes where {shape} words were expected")
@@ -365,8 +361,6 @@ class HelperRows(ServerRows):
         names = msg.names.split("\n")
         for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
             self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
-        if not msg.round:
-            self.secret.founders |= frozenset(names)
         return Enlisted(msg.round)
 
     @on(Shares, answers=Counted)
@@ -386,13 +380,13 @@ class HelperRows(ServerRows):
         wide, tags = one_hot.CHECK_BYTES, one_hot.TAG_BYTES
         if not len(names) == len(rounds) == len(msg.checks) / wide == len(msg.tags) / tags:
             raise PeerError(f"{len(names)} names, {len(rounds)} rounds, and other numbers of checks and tags")
-        words, sealed = unbundle(msg.words, len(names)), unbundle(msg.seeds, len(names))
+        words, sealed = parts_of(msg.words, len(names)), unbundle(msg.seeds, len(names))
         good: dict[int, _Good] = {}
         for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
             check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
-            upload = HiddenUpdate(r, words[at], check, b"", sealed[at])
+            upload = HiddenUpdate(r, b"", check, b"", sealed[at])
             again = any(name == one.name for one in good.values())
-            if not again and (found := self._good(msg.round, name, upload, told)) is not None:
+            if not again and (found := self._good(msg.round, name, upload, words[at], told)) is not None:
                 good[at] = found
         if self.party.config.check == "norm":
             good = self._short(msg, good)
@@ -406,8 +400,8 @@ class HelperRows(ServerRows):
         secret.fresh = fresh
         return Counted(msg.round, bytes(at in good for at in range(len(names))))
 
-    def _good(self, r: int, name: str, upload: HiddenUpdate, told: bytes) -> _Good | None:
-        """An upload that may be counted, by its tag; else None."""
+    def _good(self, r: int, name: str, upload: HiddenUpdate, data: memoryview, told: bytes) -> _Good | None:
+        """An upload that may be counted, by its tag; else None. data: its word, or with one group the word's name."""
         secret, of = self.secret, upload.round
         if name in secret.adding.of:  # a second upload in a round would count twice for noise
             return None
@@ -416,8 +410,8 @@ class HelperRows(ServerRows):
             return None
         if name in secret.taken.get(of, ()) or not self.may_add(of, r):
             return None
-        words = None if self.groups == 1 else self.words(upload.word, self.length)
-        named = upload.word if words is None else one_hot.word_name(upload.word)
+        words = None if self.groups == 1 else self.words(data, self.length)
+        named = bytes(data) if words is None else one_hot.word_name(words)
         try:
             seeds = opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
             if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
@@ -115,11 +116,25 @@ def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int
     """
     if not added:
         return "no upload is counted"
+    if not _may_show(enlisted, added, groups, smallest, fewest):
+        return ""
+    enough = fewest_uploads(enlisted, added, groups, smallest, fewest)
+    larger = range(smallest, enlisted // max(groups, 2) + 1)
+    fit = bisect_left(larger, True, key=lambda size: not _may_show(enlisted, added, groups, size, fewest))
+    ways = [f"{enough} uploads are enough"] if enough <= enlisted else []
+    if groups > 1 and fit < len(larger):
+        ways.append(f"these are with min_cluster={larger[fit]}, which finds no smaller groups")
+    ways.append("any number is with fewest=1, by which a member may see the only other one's update, under some noise")
+    return f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest}. {'; '.join(ways)}"
+
+
+def fewest_uploads(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> int:
+    """The fewest uploads, ``added`` at least, that may be added up; more than are enlisted if none may."""
+    more = range(added, enlisted + 1)
+    return added + bisect_left(more, True, key=lambda n: not _may_show(enlisted, n, groups, smallest, fewest))
+
+
+def _may_show(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> bool:
     size = min(smallest, enlisted) if groups > 1 else enlisted
     ways = sum(comb(size, k) * comb(enlisted - size, added - k) for k in range(1, min(fewest, size + 1)) if k <= added)
-    if groups * ways <= RISK * comb(enlisted, added):
-        return ""
-    return (
-        f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest} (lower fewest, or raise "
-        "min_cluster)"
-    )
+    return groups * ways > RISK * comb(enlisted, added)

@@ -2,14 +2,16 @@
 
 **Renewal.** When ``TOGETHER`` or more of those with a place have come or left, groups are made anew of all that have a
 place: with randomness that was dealt for one founding, fresh shares of rows, keys, masks and queries. Rows are asked
-for (``AskForRowAnew``) until all are in, so a founding leaves out nobody but those that left; places are offered
-(``JoinAnew``) until they are taken. The set-up sums stay as they are: those of other clients would show who differs.
+for until all are in, so a founding leaves out nobody but those that left; places are offered (``JoinAnew``) until they
+are taken. The set-up sums stay as they are: those of other clients would show who differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -26,11 +28,9 @@ from coterie.protocols.hidden_sums import Enlist, Enlisted
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
-    AskForRowAnew,
     Join,
     JoinAnew,
     OpenRows,
-    OpenRowsAnew,
     Queries,
     RowsRead,
     Settle,
@@ -68,12 +68,17 @@ class Grouping(msgspec.Struct):
         return self.joined | self.places.keys()
 
 
+Batch = tuple[str, ...]
+"""Clients whose rows are grouped together, by position."""
+
+
 class HubSecret(msgspec.Struct):
-    """SECRET: of the hub. rows: for the next founding, so far.  founders: of the last one.  refused: those whose rows
-    the helper did not group, since it had grouped those of nearly the same clients.
+    """SECRET: of the hub. batches: for the next founding.  rows: of the clients in these, so far.  founders: of the
+    last one.  refused: those whose rows the helper did not group, as it had grouped those of nearly the same clients.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
+    batches: tuple[Batch, ...] = ()
     rows: dict[str, SharedRow] = msgspec.field(default_factory=dict)
     founders: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
@@ -110,10 +115,9 @@ class HubGroups(ServerGroups):
         for total in founded.sums:
             late = [name for name in names if name not in founded.has]
             has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
-        epoch = self.secret.shared.epoch
-        described = yield from self._described(r, [name for name in names if name in has], epoch, deadline_s)
         hub.state.founded = replace(founded, has=has)
-        yield from self._grouped(r, helper, described, not founded.groups, deadline_s)
+        batches = self._batches(r, [name for name in names if name in has])
+        yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
 
     def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> Steps[bool]:
         """In round r: make groups anew, if that is due and all rows are in. Returns whether they are.
@@ -123,103 +127,122 @@ class HubGroups(ServerGroups):
         secret, members = self.secret, self.party.state.founded.members - left
         due = len(members ^ secret.founders) >= TOGETHER and len(members) >= self.fewest() and members != secret.refused
         if not self.unfounded() or not due:
-            secret.rows = {}
+            secret.batches, secret.rows = (), {}
             return False
-        secret.rows = {name: row for name, row in secret.rows.items() if name in members}
-        lacking = [name for name in self.party.clients if name in members - secret.rows.keys()]
-        secret.rows |= yield from self._described(r, lacking, secret.shared.epoch + 1, deadline_s)
+        if members != frozenset().union(*secret.batches):  # rows say beside whose others they are
+            secret.batches, secret.rows = self._batches(r, members), {}
+        yield from self._described(r, secret.batches, secret.rows, secret.shared.epoch + 1, deadline_s)
         if secret.rows.keys() != members:
             return False
-        rows, secret.rows = secret.rows, {}
-        yield from self._grouped(r, helper, rows, True, deadline_s)
+        yield from self._grouped(r, helper, secret.batches, secret.rows, True, deadline_s)
+        secret.batches, secret.rows = (), {}
         secret.refused = frozenset() if secret.founders == members else members
         return not secret.refused
 
+    def _batches(self, r: int, names: Collection[str]) -> tuple[Batch, ...]:
+        """These clients in a fresh secret order."""
+        order = sorted(names, key=self.party.clients.index)
+        order = [order[at] for at in self.party.secrets("shuffle", r).permutation(len(order))]
+        count = -(-len(order) // FOUNDERS)
+        ends = [len(order) * at // max(count, 1) for at in range(count + 1)]
+        return tuple(tuple(order[a:b]) for a, b in pairwise(ends))
+
     def _described(
-        self, r: int, names: Sequence[str], epoch: int, deadline_s: float | None
-    ) -> Steps[dict[str, SharedRow]]:
-        """Rows of these clients in shares, for the groups of this epoch."""
-        described = dict[str, SharedRow]()
+        self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], epoch: int, deadline_s: float | None
+    ) -> Steps[None]:
+        """Add to ``rows`` those of the others in these batches, in shares, for the groups of this epoch."""
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
         def fold(name: str, answer: SharedRow) -> None:
             if (answer.round, len(answer.seed), len(answer.sealed)) != (r, SEED_BYTES, sealed):
                 raise PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
-            described[name] = answer
+            rows[name] = answer
 
-        request = AskForRowAnew(r, epoch) if epoch else AskForRow(r)
-        yield from for_each(dict.fromkeys(names, request), SharedRow, fold, deadline_s=deadline_s)
-        return described
+        requests = dict[str, AskForRow]()
+        for batch in batches:
+            request = AskForRow(r, epoch, "\n".join(sorted(batch)))  # in an order that says nothing of positions
+            requests |= dict.fromkeys((name for name in batch if name not in rows), request)
+        yield from for_each(requests, SharedRow, fold, deadline_s=deadline_s)
 
     def _grouped(
-        self, r: int, helper: str, described: Mapping[str, SharedRow], anew: bool, deadline_s: float | None
-    ) -> Steps[None]:
-        """Give places to these clients, as far as possible. anew: in groups that they make."""
-        hub = self.party
-        order = sorted(described, key=hub.clients.index)
-        order = [order[at] for at in hub.secrets("shuffle", r).permutation(len(order))]
-        for at in range(0, len(order), FOUNDERS):
-            some = order[at : at + FOUNDERS]
-            if len(some) >= self.fewest() or hub.config.clusters == 1:
-                if not (yield from self._join(r, helper, some, described, anew, deadline_s)):
-                    return  # newcomers wait until groups are made anew
-                if anew:
-                    self.secret.founders, anew = frozenset(order), False
-
-    def _join(
         self,
         r: int,
         helper: str,
-        order: Sequence[str],
-        rows: Mapping[str, SharedRow],
+        batches: Sequence[Batch],
+        rows: dict[str, SharedRow],
         anew: bool,
         deadline_s: float | None,
-    ) -> Steps[bool]:
-        """Give places to these clients, at positions in this order. Returns whether randomness was left for it."""
-        hub, length = self.party, described_length(self.party)
-        unused = self.unused() if self.party.state.founded.groups and not anew else self.unfounded()
-        if not unused:
-            return False
-        yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(order)})
-        begun = yield from self._begun(r, helper, order, unused, anew)
-        if begun is None:
-            return False
-        placing, order = begun
-        if length:
-            self.begin(placing)
-            shares = np.stack([row_share(rows[name].seed, length) for name in order])
-            running = Running(self.program(placing, shares, self.nonce(r)))
-            while running.placed is None:
-                step = Step(r, running.number, running.data)
-                yield from ask(helper, step, Stepped, partial(_take, r, running))
+    ) -> Steps[None]:
+        """Give places to these clients, as far as possible. rows: some of theirs.  anew: in groups that the first batch
+        makes."""
+        hub, placed = self.party, list[str]()
+        for batch in batches:
+            some = yield from self._join(r, helper, batch, rows, anew and not placed, deadline_s)
+            placed += some
+            if not some:
+                break  # newcomers wait until there are more, or until groups are made anew
+        if not placed:
+            return
         if anew:
+            self.secret.founders = frozenset(placed)
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
-        groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, order))
+        groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, placed))
         if anew:
             hub.rows.found(groups, r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
         hub.state.founded = replace(hub.state.founded, groups=groups)
         yield from self._seat(r, helper, places, deadline_s)
-        return True
+
+    def _join(
+        self,
+        r: int,
+        helper: str,
+        batch: Batch,
+        rows: dict[str, SharedRow],
+        anew: bool,
+        deadline_s: float | None,
+    ) -> Steps[Batch]:
+        """Group those in this batch whose rows can be read. Returns them, or nobody without randomness or with few.
+
+        rows: some of theirs.  anew: they make the groups.
+        """
+        while len(batch) >= (1 if self.party.config.clusters == 1 else self.fewest()):
+            epoch = self.secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
+            yield from self._described(r, [batch], rows, epoch, deadline_s)
+            read = tuple(name for name in batch if name in rows)
+            if read == batch:
+                placing, read = yield from self._begun(r, helper, batch, rows, anew)
+            if read == batch:
+                yield from self._steps(r, helper, placing, [rows[name].seed for name in batch])
+                return batch
+            for name in batch:  # they are asked again, for a list without the others
+                rows.pop(name, None)
+            batch = read
+        return ()
 
     def _begun(
-        self, r: int, helper: str, order: Sequence[str], unused: Sequence[int], anew: bool
-    ) -> Steps[tuple[int, list[str]] | None]:
-        """The first of these placings that the helper begins with what was relayed, and who is at which position.
+        self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
+    ) -> Steps[tuple[int, Batch]]:
+        """The first unused placing that the helper begins, if it can read all of these rows, and whose it can read.
 
-        Of an attempt that was dropped the helper remembers what it has begun, and the hub does not. None if it makes no
-        groups anew of these clients. Raises NoAnswerError if it does nothing else.
+        Nobody's if it begins none. Of an attempt that was dropped it remembers what was begun, and the hub does not.
         """
-        names, refused = "\n".join(sorted(order)), NoAnswerError("nothing was dealt")
-        for placing in unused:
-            request = OpenRowsAnew(r, placing, names) if placing < -1 else OpenRows(r, placing)
-            try:
-                return placing, (yield from ask(helper, request, RowsRead, partial(_opened, r, order)))
-            except NoAnswerError as error:
-                refused = error
-        if unused[0] < -1:
-            return None
-        raise refused
+        yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
+        for placing in self.unfounded() if anew else self.unused():
+            request = OpenRows(r, placing, "\n".join(sorted(batch)))
+            with suppress(NoAnswerError):
+                return placing, (yield from ask(helper, request, RowsRead, partial(_opened, r, batch)))
+        return -1, ()
+
+    def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> Steps[None]:
+        """The grouping of the rows with these seeds, in the order of positions."""
+        if length := described_length(self.party):
+            self.begin(placing)
+            shares = np.stack([row_share(seed, length) for seed in seeds])
+            running = Running(self.program(placing, shares, self.nonce(r)))
+            while running.placed is None:
+                step = Step(r, running.number, running.data)
+                yield from ask(helper, step, Stepped, partial(_take, r, running))
 
     def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """Offer these clients the places that they have not taken yet."""
@@ -261,12 +284,12 @@ class HubGroups(ServerGroups):
         return answer.groups, dict(zip(order, unbundle(answer.places, len(order)), strict=True))
 
 
-def _opened(r: int, order: Sequence[str], answer: RowsRead) -> list[str]:
+def _opened(r: int, order: Sequence[str], answer: RowsRead) -> tuple[str, ...]:
     """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
     where = answer.positions.tolist()
-    if answer.round != r or where != sorted(set(where)) or not where or not set(where) <= set(range(len(order))):
+    if answer.round != r or where != sorted(set(where)) or not set(where) <= set(range(len(order))):
         raise PeerError(f"positions {where} of round {answer.round} in round {r}")
-    return [order[at] for at in where]
+    return tuple(order[at] for at in where)
 
 
 def _take(r: int, running: Running, answer: Stepped) -> None:

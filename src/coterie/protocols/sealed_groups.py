@@ -12,11 +12,16 @@ hub learns which name is at which position, how many groups there are, and the s
 cannot relate to positions. A client learns its group and the group's weight.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
+
+**Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
+has its own. The helper groups as many rows as there are names, all for this list, or none. It groups no list that
+differs from an earlier one by fewer than ``TOGETHER`` names: the steps of both would show the hub what these few add.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,7 +29,7 @@ import numpy as np
 
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
-from coterie.crypto.signing import Field, OpeningKey, SealingKey
+from coterie.crypto.signing import OpeningKey, SealingKey
 from coterie.crypto.two_party import Words64
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message
@@ -46,20 +51,20 @@ from coterie.protocols.shared_groups import (
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
 _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
-DESCRIBED = struct.Struct("<32sB")  # the key for the answer, the client's weight in 16ths
+MARK_BYTES = 16
+DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, the client's weight in 16ths, its mark
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
 
 
 @message(src=ANY, dst=ANY)
 class AskForRow(OfRound, frozen=True):
-    """Send your row in shares."""
+    """Send your row in shares, to be grouped with those of these clients, one name a line.
 
-
-@message(src=ANY, dst=ANY)
-class AskForRowAnew(OfRound, frozen=True):
-    """Send your row in shares, for groups that have been made anew so many times, from 1."""
+    epoch: how often groups have been made anew then.
+    """
 
     epoch: int
+    names: str
 
 
 @message(src=ANY, dst=ANY)
@@ -72,16 +77,9 @@ class SharedRow(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class OpenRows(OfRound, frozen=True):
-    """All rows were sent: open them. placing: of newcomers, or -1 for the founding."""
+    """All rows of these clients, one name a line, were sent: open and group them.
 
-    placing: int
-
-
-@message(src=ANY, dst=ANY)
-class OpenRowsAnew(OfRound, frozen=True):
-    """All rows of these clients, one name a line, were sent: open them, to make groups anew.
-
-    placing: -1 - n for the randomness of founding n.
+    placing: of newcomers, or -1 - n for the randomness of founding n.
     """
 
     placing: int
@@ -90,7 +88,7 @@ class OpenRowsAnew(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class RowsRead(OfRound, frozen=True):
-    """positions: (m,), those with a row, ascending."""
+    """positions: (m,), those with a row for this list, ascending. Rows are grouped if all are."""
 
     positions: Integers
 
@@ -113,12 +111,12 @@ class Stepped(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Settle(OfRound, frozen=True):
-    """Seal the places."""
+    """Seal the places of all that this round has grouped."""
 
 
 @message(src=ANY, dst=ANY)
 class Settled(OfRound, frozen=True):
-    """groups: how many there are.  places: of each opened position, sealed to its client."""
+    """groups: how many there are.  places: of each position, in the order of grouping, sealed to its client."""
 
     groups: int
     places: Bundle
@@ -155,19 +153,19 @@ class Queries(OfRound, frozen=True):
 class GroupsFound(msgspec.Struct):
     """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
 
-    held: sealed rows by position, of ``round``.  opened: of it, by position.  under_way: how they are grouped.
-    keys: of all that have a place. A row that comes again, beside others, would show what the others add.
-    grouped: the clients whose rows made groups anew last, in any attempt.
+    held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and weights.
+    under_way: how they are grouped.  placed: key, weight and group of those that the round has grouped.
+    grouped: the lists of clients whose rows were grouped, in any attempt of a round.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
     weights: tuple[int, ...] = ()
     round: int = -1
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
-    opened: dict[int, bytes] = msgspec.field(default_factory=dict)
+    opened: tuple[tuple[bytes, int], ...] = ()
     under_way: UnderWay | None = None
-    keys: frozenset[bytes] = frozenset()
-    grouped: frozenset[str] = frozenset()
+    placed: tuple[tuple[bytes, int, int], ...] = ()
+    grouped: tuple[frozenset[str], ...] = ()
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -189,7 +187,7 @@ class HelperGroups(ServerGroups):
         if not 0 <= msg.position < len(self.party.clients):
             raise PeerError(f"position {msg.position} of {len(self.party.clients)}")
         if msg.round != self.secret.round:
-            self.secret.round, self.secret.held = msg.round, {}
+            self.secret.round, self.secret.held, self.secret.placed = msg.round, {}, ()
         self.secret.held[msg.position] = msg.cipher
 
     def lasts(self, secret: GroupsFound) -> None:
@@ -198,49 +196,50 @@ class HelperGroups(ServerGroups):
 
     @on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
-        """Open what was relayed, and begin to group it. A client counts once, wherever the hub puts it."""
-        from_hub(self.party, msg, src)
-        one = self.party.config.clusters == 1
-        if msg.placing < -1 or (one and msg.placing >= 0) or (msg.placing == -1 and self.secret.weights and not one):
-            raise PeerError(f"placing {msg.placing} with {len(self.secret.weights)} groups")
-        return self._opened(msg, self.secret.shared.epoch)
+        """Open what was relayed, and begin to group it if all clients of the list have sealed a row for it.
 
-    @on(OpenRowsAnew, answers=RowsRead, when=renews)
-    def open_anew(self, msg: OpenRowsAnew, src: str) -> RowsRead:
-        """The same, to make groups anew: not of nearly the same clients as before, in any attempt.
-
-        Rows of exactly the same may be grouped again, since they show nothing of what the others add.
+        Rows of exactly the same clients may be grouped again, since they show nothing of what others add.
         """
         from_hub(self.party, msg, src)
-        secret, names = self.secret, frozenset(msg.names.split("\n"))
-        if not secret.weights or msg.placing >= -1 or not names <= frozenset(self.party.clients):
-            raise PeerError(f"placing {msg.placing} of {len(names)} clients, with {len(secret.weights)} groups")
-        answer = self._opened(msg, secret.shared.epoch + 1)
-        unread = len(names) - len(secret.opened)
-        changes = [len(names ^ self.party.rows.secret.founders), len(names ^ secret.grouped) or len(self.party.clients)]
-        if unread < 0 or min(changes) - unread < TOGETHER:
-            raise PeerError(f"{min(changes)} clients have come or left since rows were grouped; {TOGETHER} are needed")
-        secret.grouped = names
-        return answer
+        secret, one = self.secret, self.party.config.clusters == 1
+        first = one or secret.shared.rows is None
+        if (msg.placing == -1) != first:
+            raise PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
+        held, secret.held = secret.held if msg.round == secret.round else {}, {}
+        read = self._read(held, secret.shared.epoch + (msg.placing < -1), msg.names)
+        names = frozenset(msg.names.split("\n"))
+        if len(read) == len(names):
+            secret.opened = tuple((row.key, row.weight) for row in read.values())
+            if one:
+                self._place([0] * len(read))
+            else:
+                self._begin(msg, names, np.stack([row.row for row in read.values()]))
+        return RowsRead(msg.round, np.array(list(read), np.int64))
 
-    def _opened(self, msg: OpenRows | OpenRowsAnew, epoch: int) -> RowsRead:
-        secret, held = self.secret, self.secret.held if msg.round == self.secret.round else {}
-        secret.held, secret.opened, keys, shares = {}, {}, set[bytes](), list[Words64]()
+    def _read(self, held: Mapping[int, bytes], epoch: int, names: str) -> dict[int, Description]:
+        """By position, the rows that were sealed for these groups and this list, each client's once."""
+        read, marks = dict[int, Description](), set[bytes]()
         for at, data in sorted(held.items()):
-            one = self._description(data, epoch)
-            if one is not None and one.key not in keys | secret.keys:
-                secret.opened[at] = DESCRIBED.pack(one.key, one.weight)
-                keys.add(one.key)
-                shares.append(one.row)
-        if not secret.opened:
-            raise PeerError("nobody has sent a row")
-        self.party.running, secret.under_way = None, None
-        if self.party.config.clusters != 1:
-            if len(keys) < self.fewest():
-                raise PeerError(f"{len(keys)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
-            self.begin(msg.placing)
-            secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), np.stack(shares))
-        return RowsRead(msg.round, np.array(list(secret.opened), np.int64))
+            one = self._description(data, epoch, names)
+            if one is not None and one.mark not in marks:
+                read[at] = one
+                marks.add(one.mark)
+        return read
+
+    def _begin(self, msg: OpenRows, names: frozenset[str], shares: Words64) -> None:
+        """Begin to group the rows of these clients, (n, length). Raises PeerError where that would show too much."""
+        secret = self.secret
+        if len(names) < self.fewest():
+            raise PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
+        for before in secret.grouped:
+            if 0 < len(names ^ before) < TOGETHER:
+                raise PeerError(
+                    f"{len(names ^ before)} clients have come or left since rows were grouped; {TOGETHER} are needed"
+                )
+        self.begin(msg.placing)
+        secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
+        self.party.running = None
+        secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares)
 
     @on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
@@ -254,8 +253,14 @@ class HelperGroups(ServerGroups):
             raise PeerError(f"step {msg.number} of a grouping after step {running.number}")
         answer, self.party.running = running.data, None  # a step that fails ends the program, which is then made again
         running.step(msg.data)
-        self.party.running = running
-        now.heard.append(msg.data)
+        if running.placed is None:
+            self.party.running = running
+            now.heard.append(msg.data)
+        else:
+            labels = np.empty(len(self.secret.opened), np.int64)
+            labels[running.placed[1]] = running.placed[0]
+            self._place(labels.tolist())
+            self.secret.under_way = None
         return Stepped(msg.round, msg.number, answer)
 
     def _running(self) -> Running:
@@ -271,80 +276,66 @@ class HelperGroups(ServerGroups):
             self.party.running = running
         return running
 
+    def _place(self, labels: Sequence[int]) -> None:
+        """Remember the groups of the rows that were opened."""
+        secret = self.secret
+        placed = [(key, weight, k) for (key, weight), k in zip(secret.opened, labels, strict=True)]
+        secret.placed, secret.opened = (*secret.placed, *placed), ()
+
     @on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
         """Seal to each position its place. Groups' weights are fixed when groups are made."""
         from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
-        described = [DESCRIBED.unpack(data) for data in secret.opened.values()]
-        now = secret.under_way
-        if now is not None and msg.round != now.round:
-            raise PeerError(f"places of round {msg.round} in a grouping of round {now.round}")
-        anew = now is not None and now.placing < 0
-        labels = self._labels(len(described))
-        if anew or not secret.weights:
-            weights = np.bincount(labels, weights=[weight for _, weight in described])
-            secret.weights = tuple(int(weight) for weight in weights)
-        groups = len(secret.weights)
-        if anew or not rows.groups:
-            rows.secret.founders = secret.grouped
-            rows.found(groups, msg.round, secret.shared.founding)
-        rows.secret.members += len(labels)
-        secret.opened, secret.keys = {}, secret.keys | {key for key, _ in described}
-        places = [_PLACE.pack(k, groups, secret.weights[k], rows.secret.masks[k]) for k in labels]
-        keys = [SealingKey(key) for key, _ in described]
-        return Settled(
-            msg.round, groups, bundle([key.seal(one, *_BETWEEN) for key, one in zip(keys, places, strict=True)])
-        )
+        if msg.round != secret.round or not secret.placed or secret.under_way is not None:
+            raise PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
+        if not rows.groups or rows.secret.founding != secret.shared.founding:
+            sums = np.bincount([k for *_, k in secret.placed], weights=[weight for _, weight, _ in secret.placed])
+            secret.weights = tuple(int(weight) for weight in sums)
+            rows.found(len(sums), msg.round, secret.shared.founding)
+        rows.secret.members += len(secret.placed)
+        groups, weights, masks = len(secret.weights), secret.weights, rows.secret.masks
+        sealed = [
+            SealingKey(key).seal(_PLACE.pack(k, groups, weights[k], masks[k]), *_BETWEEN) for key, _, k in secret.placed
+        ]
+        secret.placed = ()
+        return Settled(msg.round, groups, bundle(sealed))
 
-    def _labels(self, count: int) -> list[int]:
-        """The group of each opened position. Raises PeerError before they are grouped."""
-        if self.party.config.clusters == 1:
-            return [0] * count
-        placed = self._running().placed
-        if placed is None or len(placed[0]) != count or not count:
-            raise PeerError("the positions are not grouped")
-        self.party.running, self.secret.under_way = None, None
-        labels = np.empty(count, np.int64)
-        labels[placed[1]] = placed[0]
-        return [int(k) for k in labels]
-
-    def _description(self, sealed: bytes, epoch: int) -> Description | None:
+    def _description(self, sealed: bytes, epoch: int, names: str) -> Description | None:
         """What a client has sealed, or None for anything else."""
         try:
             key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
-            return opened_description(key, entry, epoch, sealed, described_length(self.party))
+            return opened_description(key, (entry, epoch, names), sealed, described_length(self.party))
         except (PeerError, CryptoError):
             return None
 
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper. key: for its answer.  weight: in 16ths.  row: the helper's share, words."""
+    """A client, at the helper. key: for its answer.  weight: in 16ths.  row: the helper's share, words.
+
+    mark: 16 bytes that are equal in all rows of this client for one list, so that it counts once.
+    """
 
     key: bytes
     weight: int
+    mark: bytes
     row: Words64
 
 
-def opened_description(key: OpeningKey, entry: bytes, epoch: int, sealed: bytes, length: int) -> Description:
-    """What a client has sealed to the helper, for the groups of this epoch.
+def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:
+    """What a client has sealed to the helper. key: the helper's.  bound: the grant ``ENTRY``, the epoch, and the list.
 
-    key, entry: the helper's.  length: of a row. Raises PeerError.
+    length: of a row. Raises PeerError for other bytes, and for a row that is for other groups or another list.
     """
-    data = key.open(sealed, *_BETWEEN[::-1], *_bound(entry, epoch))
+    data = key.open(sealed, *_BETWEEN[::-1], *bound)
     if len(data) != DESCRIBED.size + 8 * length:
         raise PeerError(f"a description of {len(data)} bytes")
-    answer, weight = DESCRIBED.unpack_from(data)
-    return Description(answer, min(max(weight, 1), PARTS), np.frombuffer(data, "<u8", offset=DESCRIBED.size))
+    answer, weight, mark = DESCRIBED.unpack_from(data)
+    return Description(answer, min(max(weight, 1), PARTS), mark, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
-
-
-def _bound(entry: bytes, epoch: int) -> tuple[Field, ...]:
-    """What a sealed description is bound to, besides its ends."""
-    return (entry, epoch) if epoch else (entry,)
 
 
 class Describing(msgspec.Struct):
@@ -373,32 +364,28 @@ class ClientGroups(Component):
 
     @on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> Work[SharedRow]:
-        """Its row in fresh shares, with a fresh key for the answer. Raises PeerError once it has a place."""
-        from_hub(self.party, msg, src)
-        if self.party.row.secret.group >= 0:
-            raise PeerError("it has its place: rows that come again, beside others, show what the others add")
-        return (yield from self._shared(msg.round, 0))
+        """Its row in fresh shares, with a fresh key for the answer.
 
-    @on(AskForRowAnew, answers=SharedRow, when=renews)
-    def describe_anew(self, msg: AskForRowAnew, src: str) -> Work[SharedRow]:
-        """The same, for groups of a later epoch than those that it has a place in. Raises PeerError otherwise."""
-        from_hub(self.party, msg, src)
-        if not self.secret.epoch < msg.epoch < self.party.config.foundings:
-            raise PeerError(f"asked for a row of epoch {msg.epoch}, with a place of epoch {self.secret.epoch}")
-        return (yield from self._shared(msg.round, msg.epoch))
-
-    def _shared(self, r: int, epoch: int) -> Work[SharedRow]:
+        Raises PeerError for a list without it, and for groups that are no newer than those in which it has a place.
+        """
         party, secret, length = self.party, self.secret, described_length(self.party)
-        seed = party.secrets("share of a row", r).bytes(SEED_BYTES)
+        from_hub(party, msg, src)
+        if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
+            raise PeerError("it has its place: rows that come again, beside others, show what the others add")
+        if not 0 <= msg.epoch < party.config.foundings or party.name not in msg.names.split("\n"):
+            raise PeerError(f"asked for a row of epoch {msg.epoch}, or beside others alone")
+        seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
         words = np.zeros(0, np.uint64)
         if length:
             row = yield from party.sums.row()
             words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
-        key = OpeningKey.generate(party.secrets("key of a place", r).bytes)
-        secret.key, secret.wanted = key.to_bytes(), epoch
+        key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
+        secret.key, secret.wanted = key.to_bytes(), msg.epoch
+        mark = party.kept("mark of a row", msg.names.encode(), msg.epoch).bytes(MARK_BYTES)
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
-        data = DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight) + words.tobytes()
-        return SharedRow(r, seed, sealing.seal(data, *_BETWEEN[::-1], *_bound(party.keys.own_bytes(ENTRY), epoch)))
+        data = DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight, mark) + words.tobytes()
+        bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
+        return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))
 
     @on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:

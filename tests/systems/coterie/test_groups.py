@@ -13,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.clustering.correlation import grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
 from coterie.protocol.errors import UserError
+from coterie.protocols import sealed_founding, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, Step, Stepped
 from coterie.protocols.shared_groups import RESTARTS
 from coterie.runs import RunConfig
@@ -112,9 +113,28 @@ def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
     name = experiment.common.clients[0]
     client = experiment.federation.alter(name)
     client.row.secret.group = -1
-    one, other = (drive(client.groups.describe(AskForRow(r), "hub"), experiment, name) for r in (1, 2))
+    one, other = (drive(client.groups.describe(AskForRow(r, 0, name), "hub"), experiment, name) for r in (1, 2))
     assert one.seed != other.seed
     assert one.sealed != other.sealed
+
+
+@pytest.mark.parametrize("clusters", ["auto", 1])
+def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with more than 256 clients: the first batch makes the groups. A mean over it alone would be too long."""
+    for module in (shared_groups, sealed_founding):
+        monkeypatch.setattr(module, "FOUNDERS", 10)
+    experiment = made("permute:2+dirichlet:0.5", clusters=clusters)
+    clients = [experiment.federation.alter(name) for name in experiment.common.clients]
+    groups = [client.row.secret.group for client in clients]
+    assert adjusted_rand_score(list(experiment.split.groups) if clusters == "auto" else [0] * 24, groups) > 0.9
+    weights: Counter[int] = Counter()
+    for client in clients:
+        weights[client.row.secret.group] += client.sums.secret.weight
+    assert [client.row.secret.total for client in clients] == [weights[k] for k in groups]
+    assert {experiment.federation.alter(name).rows.secret.members for name in ("hub", "helper")} == {24}
+    if clusters == "auto":
+        assert [len(one) for one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
+    experiment.close()
 
 
 def test_too_few_clients_for_the_groups_that_are_wanted_are_said() -> None:

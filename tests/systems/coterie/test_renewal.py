@@ -3,7 +3,7 @@ a repeated attempt, a late upload and a second request for a row do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -14,14 +14,16 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.crypto.signing import OpeningKey
 from coterie.devices.links import FleetLinks
 from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
+from coterie.protocol.party import fork, transaction
 from coterie.protocols import sealed_founding, shared_groups
+from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import HubRows
 from coterie.protocols.hidden_sums import ClientRow, FetchFirst, GroupRow
 from coterie.protocols.sealed_groups import (
     ENTRY,
     AskForRow,
-    AskForRowAnew,
     JoinAnew,
+    OpenRows,
     SharedRow,
     opened_description,
 )
@@ -259,19 +261,98 @@ def test_uploads_of_one_round_are_not_added_up_in_two_groupings(anew: bool) -> N
 # ---- parties that deviate
 
 
+def described(experiment: Experiment, name: str, request: AskForRow) -> SharedRow:
+    """A client's answer to this request, which leaves nothing behind."""
+    client = party(experiment, name)
+    saved, work = client.secret, None
+    client.secret = fork(saved)
+    try:
+        work = client.groups.describe(request, "hub")
+        effect = next(work)
+        while True:
+            effect = work.send(experiment.effects.run([(name, effect)])[0])
+    except StopIteration as end:
+        row: SharedRow = end.value
+        return row
+    finally:
+        client.secret = saved
+
+
+def opens(experiment: Experiment, rows: Sequence[SharedRow], request: OpenRows) -> int:
+    """How many of these rows the helper reads. Raises PeerError if it groups none of these clients."""
+    helper = party(experiment, "helper")
+    for at, row in enumerate(rows):
+        helper.groups.hold(Relayed(request.round, at, row.sealed), "hub")
+    with transaction(helper):
+        return len(helper.groups.open(request, "hub").positions)
+
+
+def grouping(experiment: Experiment) -> bool:
+    return party(experiment, "helper").groups.secret.under_way is not None
+
+
+def test_no_founding_differs_from_an_earlier_one_by_one_client_whatever_the_hub_says() -> None:
+    """Groups were made of 24. The hub has them made anew without one client. It tells the helper the truth; or that 8
+    have left; or it tells all a list in which 8 strangers stand for the client, and fills it with rows of a friend."""
+    experiment = made()
+    for r in range(1, RENEWED + 1):
+        experiment.round(r)
+    names = sorted(experiment.common.clients)
+    without, shorter = names[1:], "\n".join(names[8:])
+    told = "\n".join(without)
+    rows = [described(experiment, name, AskForRow(9, 2, told)) for name in without]
+    with pytest.raises(PeerError, match="1 clients have come or left since rows were grouped; 8 are needed"):
+        opens(experiment, rows, OpenRows(9, -3, told))
+    assert opens(experiment, rows, OpenRows(9, -3, shorter)) == 0  # rows are for the list that clients were told
+    padded = "\n".join([*without, *(f"stranger/{k}" for k in range(8))])
+    rows = [described(experiment, name, AskForRow(9, 2, padded)) for name in without]
+    again = [described(experiment, without[-1], AskForRow(9 + k, 2, padded)) for k in range(1, 9)]
+    assert len({row.sealed for row in again}) == 8
+    assert opens(experiment, [*rows[8:], *again], OpenRows(9, -3, padded)) == 15  # a client counts once
+    assert not grouping(experiment)
+    left = "\n".join(names[8:])
+    rows = [described(experiment, name, AskForRow(9, 2, left)) for name in names[8:]]
+    assert opens(experiment, rows[1:], OpenRows(9, -3, left)) == 15
+    assert not grouping(experiment)
+    assert opens(experiment, rows, OpenRows(9, -3, left)) == 16
+    assert grouping(experiment)  # all 16, and eight less than before
+    experiment.close()
+
+
+def test_the_helper_forgets_no_list_not_even_of_an_older_founding_or_of_newcomers() -> None:
+    experiment = made()
+    helper, names = party(experiment, "helper"), sorted(experiment.common.clients)
+    for r in range(1, RENEWED + 1):
+        experiment.round(r)
+    lists = helper.groups.secret.grouped
+    assert [len(one) for one in lists] == [14, 10, 24]
+    for lacking in lists[:2]:
+        some = sorted(lacking)[1:]
+        told = "\n".join(some)
+        rows = [described(experiment, name, AskForRow(9, 2, told)) for name in some]
+        with pytest.raises(PeerError, match="1 clients have come or left"):
+            opens(experiment, rows, OpenRows(9, -3, told))
+    same = "\n".join(sorted(lists[0]))
+    rows = [described(experiment, name, AskForRow(9, 2, same)) for name in sorted(lists[0])]
+    assert opens(experiment, rows, OpenRows(9, -3, same)) == 14  # nobody more or less: nothing to learn
+    assert grouping(experiment)
+    assert len(names) == 24
+    experiment.close()
+
+
 def test_a_client_shares_its_row_once_for_a_founding_and_for_no_more_than_were_dealt() -> None:
     experiment = made()
     for r in range(1, RENEWED + 1):
         experiment.round(r)
-    client = party(experiment, experiment.common.clients[0])
-    for epoch, why in ((1, "with a place of epoch 1"), (0, "with a place"), (3, "epoch 3")):
+    client, names = party(experiment, experiment.common.clients[0]), "client/0\nclient/1"
+    for epoch, why in ((1, "it has its place"), (0, "it has its place"), (3, "a row of epoch 3")):
         with pytest.raises(PeerError, match=why):
-            next(client.groups.describe_anew(AskForRowAnew(9, epoch), "hub"))
-    with pytest.raises(PeerError, match="it has its place"):
-        next(client.groups.describe(AskForRow(9), "hub"))
+            next(client.groups.describe(AskForRow(9, epoch, names), "hub"))
+    with pytest.raises(PeerError, match="beside others alone"):
+        next(client.groups.describe(AskForRow(9, 2, "client/1\nclient/2"), "hub"))
     with pytest.raises(PeerError, match="only the hub"):
-        next(client.groups.describe_anew(AskForRowAnew(9, 2), "helper"))
-    next(client.groups.describe_anew(AskForRowAnew(9, 2), "hub"))
+        next(client.groups.describe(AskForRow(9, 2, names), "helper"))
+    next(client.groups.describe(AskForRow(9, 2, names), "hub"))
     experiment.close()
 
 
@@ -281,18 +362,12 @@ def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others()
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
     entry, length = helper.keys.own_bytes(ENTRY), described_length(helper)
     key = OpeningKey.load(helper.own.identity.opening)
-    client = party(experiment, experiment.common.clients[0])
-    work = client.groups.describe_anew(AskForRowAnew(2, 1), "hub")
-    effect = next(work)
-    try:
-        while True:
-            effect = work.send(experiment.effects.run([(client.name, effect)])[0])
-    except StopIteration as end:
-        row: SharedRow = end.value
-    assert opened_description(key, entry, 1, row.sealed, length).weight == client.sums.secret.weight
-    for other in (0, 2):
+    client, names = party(experiment, experiment.common.clients[0]), "client/0\nclient/1"
+    row = described(experiment, client.name, AskForRow(2, 1, names))
+    assert opened_description(key, (entry, 1, names), row.sealed, length).weight == client.sums.secret.weight
+    for other in ((entry, 0, names), (entry, 2, names), (entry, 1, "client/0")):
         with pytest.raises((PeerError, CryptoError)):
-            opened_description(key, entry, other, row.sealed, length)
+            opened_description(key, other, row.sealed, length)
     for server in (helper, hub):
         for placing, why in ((-1, "must not be used twice"), (-4, "founding 3; 3 were dealt")):
             with pytest.raises(PeerError, match=why):

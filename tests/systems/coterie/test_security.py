@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,11 +16,20 @@ from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import SealingKey
 from coterie.protocol.effects import Fitted
-from coterie.protocol.errors import PeerError
+from coterie.protocol.errors import PeerError, RunError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
-from coterie.protocols.sealed_groups import AskForRow, GroupsFound, OpenRows, SharedRow, Step, Stepped
+from coterie.protocols.sealed_groups import (
+    DESCRIBED,
+    ENTRY,
+    AskForRow,
+    GroupsFound,
+    OpenRows,
+    SharedRow,
+    Step,
+    Stepped,
+)
 from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.protocols.shared_groups import Shared, described_length
 from coterie.runs import RunConfig
@@ -301,6 +311,37 @@ def test_a_round_is_sealed_over_one_set_of_uploads_in_any_attempt() -> None:
     experiment.close()
 
 
+def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round() -> None:
+    """A hub that drops an attempt can withhold the last row, so that a client trains from another model. Both servers'
+    noise would be equal, and the difference of both sums exact."""
+    experiment = made({"noise": 0.005, "fewest": 1})
+    rows, adding = party(experiment, "helper").rows, Adding(7, 1, {"client/0": 7})
+    fresh = rows.zeros()
+    first, second = (rows.masked(one, adding)[0] for one in (fresh, fresh + np.uint32(5)))
+    assert (second - first == 5).all(), "why"
+    experiment.transport.retries = True
+    hub, client, honest = party(experiment, "hub"), "client/0", experiment.effects.run
+    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(hub.round(1), 1)
+    assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 8  # the same numbers are the same upload
+    before = party(experiment, client).state.made
+
+    def other(wanted: Any) -> Any:
+        found = honest(wanted)
+        return [
+            replace(one, weights=one.weights + 0.01) if name == client and isinstance(one, Fitted) else one
+            for (name, _), one in zip(wanted, found, strict=True)
+        ]
+
+    with patch.object(experiment.effects, "run", other):
+        notes = experiment.transport.drive(hub.round(1), 1, 2)
+    assert notes["added"] == 0
+    assert any("another upload for round 1" in why for why in experiment.transport.meter.refused)
+    assert any("sealed sums of other uploads" in why for why in (notes["skipped"], *experiment.transport.meter.refused))
+    assert party(experiment, client).state.made == before
+    experiment.close()
+
+
 def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> None:
     experiment = made()
     hub, helper = party(experiment, "hub"), party(experiment, "helper")
@@ -331,20 +372,29 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     experiment.close()
 
 
-def rows_of(experiment: Experiment) -> list[bytes]:
+def rows_of(experiment: Experiment, count: int = 8) -> list[bytes]:
     """What clients seal to the helper when they are asked for a row again, as if they had no place."""
     sealed = []
-    for name in experiment.common.clients:
+    for name in experiment.common.clients[:count]:
         client = party(experiment, name)
         client.row.secret.group = -1
-        work = client.groups.describe(AskForRow(1), "hub")
-        effect = next(work)
-        try:
-            while True:
-                effect = work.send(experiment.effects.run([(name, effect)])[0])
-        except StopIteration as end:
-            sealed.append(end.value.sealed)
+        work = client.groups.describe(AskForRow(1, 0, told(experiment, count)), "hub")
+        sealed.append(driven(experiment, name, work).sealed)
     return sealed
+
+
+def driven(experiment: Experiment, name: str, work: Any) -> Any:
+    """The result of a client's work, whose effects run at once."""
+    effect = next(work)
+    try:
+        while True:
+            effect = work.send(experiment.effects.run([(name, effect)])[0])
+    except StopIteration as end:
+        return end.value
+
+
+def told(experiment: Experiment, count: int = 8) -> str:
+    return "\n".join(experiment.common.clients[:count])
 
 
 def relay(helper: Any, rows: list[bytes]) -> None:
@@ -356,9 +406,10 @@ def test_a_row_has_one_place_wherever_the_hub_puts_it() -> None:
     experiment = made()
     helper, fresh = party(experiment, "helper"), rows_of(experiment)
     relay(helper, [fresh[0], fresh[0], *fresh[2:]])
-    assert helper.groups.open(OpenRows(0, 0), "hub").positions.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert helper.groups.open(OpenRows(0, 0, told(experiment)), "hub").positions.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert helper.groups.secret.under_way is None  # a list of eight needs eight clients' rows
     with pytest.raises(PeerError, match="only the hub"):
-        helper.groups.open(OpenRows(0, 1), "client/0")
+        helper.groups.open(OpenRows(0, 1, told(experiment)), "client/0")
     experiment.close()
 
 
@@ -366,21 +417,47 @@ def test_a_hub_has_no_few_clients_grouped_and_none_again() -> None:
     """It knows whose rows it relays. Of two it would learn whether they are alike; of old ones and a new one, which
     group the new one joins."""
     experiment = made()
-    helper, fresh = party(experiment, "helper"), rows_of(experiment)
-    relay(helper, fresh[:5])
-    with pytest.raises(PeerError, match="5 rows; of fewer than 6"):
-        helper.groups.open(OpenRows(0, 0), "hub")
+    helper = party(experiment, "helper")
+    for count, why in ((5, "5 rows; of fewer than 6"), (7, "1 clients have come or left since rows were grouped")):
+        relay(helper, rows_of(experiment, count))
+        with pytest.raises(PeerError, match=why):
+            helper.groups.open(OpenRows(0, 0, told(experiment, count)), "hub")
+        helper.groups.secret.held = {}
     views = experiment.transport.transcript.views
-    old = [message.sealed for _, message in views["hub"].messages(SharedRow)]
-    relay(helper, old)
-    with pytest.raises(PeerError, match="nobody has sent a row"):
-        helper.groups.open(OpenRows(0, 0), "hub")
+    relay(helper, [message.sealed for _, message in views["hub"].messages(SharedRow)])
+    assert helper.groups.open(OpenRows(0, 0, told(experiment, 7)), "hub").positions.tolist() == []
     placed = made()
     client = party(placed, placed.common.clients[0])
     with pytest.raises(PeerError, match="it has its place"):
-        next(client.groups.describe(AskForRow(1), "hub"))
+        next(client.groups.describe(AskForRow(1, 0, told(placed)), "hub"))
     experiment.close()
     placed.close()
+
+
+def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
+    """They have no place yet, so they send rows as often as they are asked. The difference of both batches' steps would
+    be the group of one."""
+    settings = {"founders": 8, "newcomers": 9, "join_every": 1}
+    experiment = made(settings, clients=24)
+    helper, names = party(experiment, "helper"), experiment.common.clients[8:17]
+    for total in party(experiment, "hub").state.founded.sums:  # newcomers have no sums yet
+        for name in names:
+            client = party(experiment, name)
+            client.sums.secret.totals[total.number] = party(experiment, "client/0").sums.secret.totals[total.number]
+
+    def opened(some: Any, placing: int) -> Any:
+        told, rows = "\n".join(some), []
+        for name in some:
+            rows.append(driven(experiment, name, party(experiment, name).groups.describe(AskForRow(1, 0, told), "hub")))
+        for at, row in enumerate(rows):
+            helper.groups.hold(Relayed(1, at, row.sealed), "hub")
+        return helper.groups.open(OpenRows(1, placing, told), "hub")
+
+    assert len(opened(names, 0).positions) == 9
+    with pytest.raises(PeerError, match="1 clients have come or left"):
+        opened(names[1:], 1)
+    assert len(opened(names, 1).positions) == 9
+    experiment.close()
 
 
 def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
@@ -388,9 +465,15 @@ def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
     experiment = made()
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
     key = SealingKey(hub.common.roster.by_name["helper"].sealing_key)
-    relay(helper, [key.seal(bytes(33 + 8 * described_length(hub)), "client", "helper", bytes(32))])
-    with pytest.raises(PeerError, match="nobody has sent a row"):
-        helper.groups.open(OpenRows(0, 0), "hub")
+    said = "client/0"
+    data = bytes(DESCRIBED.size + 8 * described_length(hub))
+    for entry, read in ((bytes(32), 0), (helper.keys.own_bytes(ENTRY), 1)):  # the second has it from a client
+        relay(helper, [key.seal(data, "client", "helper", entry, 0, said)])
+        if read:
+            with pytest.raises(PeerError, match="1 rows; of fewer than 6"):
+                helper.groups.open(OpenRows(0, 0, said), "hub")
+        else:
+            assert helper.groups.open(OpenRows(0, 0, said), "hub").positions.tolist() == []
     experiment.close()
 
 
@@ -401,17 +484,17 @@ def test_no_dealt_randomness_is_used_twice() -> None:
     for placing, why in ((-1, "placing -1 with 2 groups"), (99, "nothing is dealt for placing 99")):
         relay(helper, fresh)
         with pytest.raises(PeerError, match=why):
-            helper.groups.open(OpenRows(0, placing), "hub")
+            helper.groups.open(OpenRows(0, placing, told(experiment)), "hub")
     relay(helper, fresh)
-    helper.groups.open(OpenRows(0, 3), "hub")
+    helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
     relay(helper, fresh)
     with pytest.raises(PeerError, match="must not be used twice"):
-        helper.groups.open(OpenRows(0, 3), "hub")
+        helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
     before = helper.secret.groups.shared.begun
     helper.secret.groups.shared.begun = frozenset()
-    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=frozenset({"client/1"})))
+    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=(frozenset({"client/1"}),)))
     assert helper.secret.groups.shared.begun == before  # also where a round is attempted again
-    assert helper.secret.groups.grouped == {"client/1"}
+    assert helper.secret.groups.grouped == (frozenset({"client/1"}),)
     experiment.close()
 
 
@@ -421,7 +504,7 @@ def test_steps_of_a_grouping_come_in_order_and_from_the_hub() -> None:
     with pytest.raises(PeerError, match="no grouping is under way"):
         helper.groups.step(Step(0, 0, b""), "hub")
     relay(helper, fresh)
-    helper.groups.open(OpenRows(0, 0), "hub")
+    helper.groups.open(OpenRows(0, 0, told(experiment)), "hub")
     with pytest.raises(PeerError, match="only the hub"):
         helper.groups.step(Step(0, 0, b""), "client/0")
     with pytest.raises(PeerError, match="step 1 of a grouping after step 0"):

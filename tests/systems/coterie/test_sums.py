@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,8 +185,15 @@ def test_a_round_with_too_few_is_skipped_and_models_stay(seen: Seen) -> None:
 
 
 def test_settings_that_show_too_little_of_a_crowd_are_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match="a group's sum might be of fewer than 2"):
-        made({"participation": 0.3})
+    with pytest.raises(UserError, match="a group's sum might be of fewer than 2") as said:
+        made({"participation": 0.7}, clients=24)
+    told = dict(re.findall(r"(min_cluster|fewest|Set participation)=([\d.]+\d|\d+)", str(said.value)))
+    share, size = float(told["Set participation"]), int(told["min_cluster"])
+    for enough in ({"participation": share}, {"min_cluster": size}, {"fewest": int(told["fewest"])}):
+        made({"participation": 0.7, **enough}, clients=24).close()
+    for less in ({"participation": share - 0.05}, {"min_cluster": size - 1}):
+        with pytest.raises(UserError, match="fewer than 2"):
+            made({"participation": 0.7, **less}, clients=24)
     with pytest.raises(UserError, match="at least 3 clients"):
         made(clients=2)
 
@@ -220,3 +228,12 @@ def test_one_group_of_all_is_an_average_for_any_task() -> None:
     result = run(RunConfig("coterie", clients=5, rounds=3, data="digits", settings=settings, crypto="emulated"))
     plain = run(RunConfig("fedavg", clients=5, rounds=3, data="digits", settings={"lr": 0.1}))
     assert result.summary["local_accuracy"] == pytest.approx(plain.summary["local_accuracy"], abs=0.03)
+
+
+def test_a_client_whose_answer_is_late_takes_its_row_again_and_refuses_nothing() -> None:
+    experiment = made({"fewest": 1}, delta=0.5, delay="uniform:1-2")
+    experiment.set_up()
+    lines = [experiment.round(r) for r in range(1, 5)]
+    assert any(line["late"] for line in lines)
+    assert not any(line["refused"] for line in lines)
+    experiment.close()

@@ -51,11 +51,12 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
         return {}
     key, entry = OpeningKey.load(run.views[helper].opening), granted(run.views[helper])[f"secret {ENTRY}"]
     by_position: dict[int, dict[int, tuple[str, Words64, Words64]]] = {}
+    lists = {r: one.names for (r, one) in ((seen.round, one) for seen, one in run.views[helper].messages(OpenRows))}
     for seen, message in run.views[helper].messages(Relayed):
         name, seed = sent[message.cipher]
         for epoch in range(run.settings.foundings):
             with suppress(PeerError):  # of another founding, or the helper cannot open it either
-                row = opened_description(key, entry, epoch, message.cipher, length).row
+                row = opened_description(key, (entry, epoch, lists[seen.round]), message.cipher, length).row
                 by_position.setdefault(seen.round, {})[message.position] = name, row_share(seed, length), row
     return {
         r: RowShares(names, np.stack(ours), np.stack(theirs))

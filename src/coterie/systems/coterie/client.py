@@ -9,7 +9,9 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
+from coterie.crypto.signing import digest
 from coterie.dp.ledger import Release
+from coterie.protocol.party import from_hub
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords
@@ -33,6 +35,7 @@ class Client(fl.Party, role=CLIENT):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
+        made: of its last upload the round, that of its groups, and the name of its numbers.
         start: (d,) the model to which its group's sum is added.
         alarmed: the group's sum left the range in which it cannot have wrapped, so the model stays as it was. Or
             training gave no numbers, so zeros were uploaded. Or the whole model was too far from the first to be sent.
@@ -44,6 +47,7 @@ class Client(fl.Party, role=CLIENT):
         round: int = 0
         uploads: tuple[int, ...] = ()
         wholes: tuple[int, ...] = ()
+        made: tuple[int, int, bytes] = (0, 0, b"")
         start: fl.Vector = fl.initial
         alarmed: bool = False
         control: fl.Vector | None = None
@@ -60,7 +64,7 @@ class Client(fl.Party, role=CLIENT):
     def lasts(self, state: Any, secret: Any) -> None:
         """Uploads count in any attempt of a round."""
         super().lasts(state, secret)
-        self.state.uploads, self.state.wholes = state.uploads, state.wholes
+        self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[Release]:
         """What has left this client in the rounds. No clip bounds a whole model."""
@@ -107,7 +111,10 @@ class Client(fl.Party, role=CLIENT):
         if self.config.control_variates:
             length = float(np.linalg.norm(change[~self.spec.buffers]))
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
-        self.state.round = msg.round
+        made = msg.round, self.row.secret.since, digest("coterie/numbers of an upload/1", x.data)
+        if made[:2] == self.state.made[:2] and made != self.state.made:  # servers' noise is of clients and rounds
+            raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
+        self.state.round, self.state.made = msg.round, made
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         update = self.row.upload(x, msg.round, HELPER)
         if self.config.check == "norm":
@@ -118,6 +125,9 @@ class Client(fl.Party, role=CLIENT):
     def take(self, msg: GroupRow, src: str) -> RowOpened:
         """Open its group's sum, which says the model."""
         row = self.row.secret
+        if (msg.sealed_in, msg.rounds) == (row.round, row.rounds):  # its answer was late, so the hub sends it again
+            from_hub(self, msg, src)
+            return RowOpened(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range

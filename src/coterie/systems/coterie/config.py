@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from msgspec import Meta
 
 import coterie.method as fl
 from coterie.crypto import shared_rows
-from coterie.protocols.hidden_settings import HiddenSums
+from coterie.protocols.hidden_settings import HiddenSums, fewest_uploads
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.noise import warn_of_silence
 from coterie.training.solvers import sampling
@@ -79,4 +80,7 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
             "client answers late, and is asked again when it has answered"
         )
     if why := config.shows_few(clients, config.expected(clients), groups):
-        raise fl.UserError(f"participation={config.participation:g}: {why}")
+        enough = fewest_uploads(clients, config.expected(clients), groups, config.min_cluster, config.fewest)
+        fits = config.budget_s is None and enough <= clients
+        hint = f". Set participation={ceil(100 * enough / clients) / 100:g} or more" if fits else ""
+        raise fl.UserError(f"participation={config.participation:g}: {why}{hint}")
