@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,14 @@ def test_a_comparison_says_what_false_alarms_are(tmp_path: Path) -> None:
     both = render([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").read_text()
     assert "False alarms: the share of other contributions that it took for poisoned." in both
     assert "Attackers flagged: the share" not in both
+
+
+def test_a_backdoor_is_told_by_the_name_of_its_class(tmp_path: Path) -> None:
+    attack = {"attack": "backdoor:3", "attackers": 0.2, "attacker_names": ["client/1"], "backdoor_success": 0.25}
+    assert "are class 0 with the trigger" in page(tmp_path / "run", **attack)
+    dealt = json.loads((tmp_path / "run" / "partition.json").read_text())
+    names = [f"<{k}>" for k in range(len(dealt["label_counts"][0]))]
+    edit(tmp_path / "run" / "partition.json", class_names=names)
+    found = render([tmp_path / "run"]).read_text()
+    assert "are class &lt;0&gt; with the trigger" in found
+    assert "<0>" not in found
