@@ -76,7 +76,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
     config: Annotated[Path, typer.Option(help="What to run: a TOML file with options of coterie run.")],
     members: Annotated[Path, typer.Option(help="Who takes part: names, roles and hosts (TOML).")],
-    server: Annotated[str, typer.Option(metavar="URL", help="The NATS server, as nats://host:port.")],
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The NATS server, as nats://host:port. Port 443 is reached through HTTPS_PROXY."
+        ),
+    ],
     shape: Annotated[
         str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
