@@ -104,10 +104,8 @@ def init(
         typer.Option(help="Fewest clients that must have joined and be connected before the first round. [all]"),
     ] = None,
     retries: Annotated[int, typer.Option(help="How often a round that fails is tried again.")] = 2,
-    packet_gib: Annotated[float, typer.Option(metavar="GIB", help="The largest packet, at most 3 GiB.")] = 1.0,
-    store_gib: Annotated[
-        float, typer.Option(metavar="GIB", help="How much may wait at the server, for all parties together.")
-    ] = 8.0,
+    packet_gib: Annotated[float, typer.Option(metavar="GIB", max=3.0, help="The largest packet, at most 3 GiB.")] = 1.0,
+    store_gib: Annotated[float, typer.Option(metavar="GIB", help="How much may wait at the server, in all.")] = 8.0,
     days: Annotated[float, typer.Option(help="How long keys and certificates are valid.")] = 365.0,
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
@@ -134,7 +132,7 @@ def init(
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
     """
-    from coterie.deploy.plan import MOST_GIB, Settings
+    from coterie.deploy.plan import Settings
     from coterie.operate import deployable, founding
     from coterie.operate.members import read_members
 
@@ -149,8 +147,6 @@ def init(
         packet_gib=_positive("--packet-gib", packet_gib),
         store_gib=_positive("--store-gib", store_gib),
     )
-    if packet_gib > MOST_GIB:
-        raise UserError(f"--packet-gib is {packet_gib:g}; it is at most {MOST_GIB:g}")
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
