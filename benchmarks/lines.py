@@ -1,6 +1,6 @@
 """A slow line, and what large packets take over it: a TCP proxy on loopback with a rate and a latency.
 
-``python -m benchmarks.lines docs/engines/lines.json`` (some two minutes). The parties on the line send to, or hear
+``python -m benchmarks.lines docs/engines/lines.json`` (some four minutes). The parties on the line send to, or hear
 from, one that is beside the server. All that they send is random, so nothing on the way can shorten it.
 """
 
@@ -14,15 +14,18 @@ import platform
 import random
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.engines import HUB, deployment
 from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.nats import NatsEngine
+from coterie.runs import RunConfig, registry, run
 
 CHUNK = 1 << 14
 TICK_S = 0.002
@@ -196,6 +199,36 @@ def received(mbit_s: float, size: int, most_s: float = 120.0) -> dict[str, Any]:
     return took._asdict()
 
 
+SYSTEMS = ("fedavg", "ifca", "fedepc", "coterie", "fedcaprivacy", "pafed", "mingledpie", "ofl")
+FIVE, ROUNDS = 5, 3
+MODEL_BYTES, NEED_MBIT_S = 10_000_000, 20.0
+
+
+def need(system: str) -> dict[str, Any]:
+    """What five clients need in a round after the first: models that each sends and receives, those on the broker's
+    line if the hub is beside it, and the seconds of a model of 10 MB. Emulated ciphers have the lengths of real ones.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config = RunConfig(system, data="synthetic:784x10", model="mlp", clients=FIVE, rounds=ROUNDS, crypto="emulated")
+        made = run(replace(config, out=f"{folder}/run"))
+    summary, rounds, model = made.summary, made.rounds[1:], 4 * made.summary["parameters"]
+    definition = registry.get(system)
+    hub, clients = next(iter(definition.parties(definition.config()))), definition.acting(str(summary["client_role"]))
+
+    def models(way: str, counts: Callable[[str], bool]) -> float:
+        found = sum(n for line in rounds for role, n in line[way].items() if counts(role))
+        return float(found / len(rounds) / model)
+
+    line = models("bytes_up", lambda role: role != hub) + models("bytes_down", lambda role: role != hub)
+    return {
+        "system": definition.title,
+        "sends": models("bytes_up", clients.__contains__) / FIVE,
+        "receives": models("bytes_down", clients.__contains__) / FIVE,
+        "on the line": line,
+        "seconds": line * MODEL_BYTES * 8 / (NEED_MBIT_S * 1e6),
+    }
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, and write what was found to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,6 +246,9 @@ def main(words: Sequence[str] | None = None) -> None:
         "one receives 10 MB at 5 Mbit/s": received(5, 10_000_000),
         "one sends 50 MB at 1 Gbit/s": case(1000, CLIENTS[:1], (), 50_000_000),
         "one receives 50 MB at 1 Gbit/s": received(1000, 50_000_000),
+        "one sends 1 MB at 0.3 Mbit/s": case(0.3, CLIENTS[:1], (), 1_000_000),
+        "one receives 1 MB at 0.3 Mbit/s": received(0.3, 1_000_000),
+        "needs": [need(system) for system in SYSTEMS],
     }
     given.out.write_text(json.dumps(found, indent=1) + "\n")
 

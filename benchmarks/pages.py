@@ -304,6 +304,21 @@ def loopback(record: Record) -> str:
     return grid(head, found)
 
 
+def lines(record: Record) -> str:
+    cases = {name: case for name, case in record.items() if isinstance(case, dict)}
+    found = [[name, f"{case['seconds']:.1f} s", f"{case['line_s']:.1f} s"] for name, case in cases.items()]
+    return grid(["", "took", "the line needs"], found)
+
+
+def needs(record: Record) -> str:
+    """Sizes in models."""
+    found = []
+    for need in record["needs"]:
+        sizes = [f"{need[key]:.1f}" for key in ("sends", "receives", "on the line")]
+        found.append([need["system"], *sizes, f"{need['seconds']:.0f} s"])
+    return grid(["", "a client sends", "receives", "on the broker's line", "10 MB, 20 Mbit/s"], found)
+
+
 def clients(record: Record) -> str:
     head = ["clients", "peak memory, MB", "processor seconds of a round", "of the whole run", "seconds of a round"]
     found = []
@@ -488,6 +503,8 @@ TABLES: dict[str, Table] = {
     "seconds-and-rounds": seconds_and_rounds,
     "nats": lambda record, *kept: part(nats(record), "0", *kept),
     "loopback": loopback,
+    "lines": lines,
+    "needs": needs,
     "clients": clients,
     "threshold-rounds": threshold_rounds,
     "jobs": jobs,

@@ -192,7 +192,7 @@ def test_a_window_follows_the_line(parts_s: float, round_trip_s: float) -> None:
     window = Window()
     found = on_a_line(window, parts_s, round_trip_s, 100.0)
     assert found > 0.9 * min(parts_s, MOST / (round_trip_s + 1 / parts_s)) - 0.05
-    assert LEAST <= window.size <= min(MOST, max(LEAST, parts_s * (2 * CALM_S + round_trip_s) + 1))
+    assert LEAST <= window.size <= min(MOST, max(LEAST, parts_s * (3 * CALM_S + round_trip_s) + 2))
 
 
 def test_a_window_that_was_large_shrinks_when_the_line_gets_slow() -> None:

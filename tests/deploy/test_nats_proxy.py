@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,10 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 from nats_rig import Rig, drain
 
 from benchmarks.engines import servers_in
-from coterie.deploy.engine import EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.engine import Access, EngineError, NotAdmittedError, Tls, UndeliverableError
 from coterie.deploy.nats import NatsEngine
+from coterie.operate import nats_server
+from coterie.operate.nats_server import Listen, free_port
 
 HOST = "broker.example.org"
 URL = f"nats://{HOST}:443"
@@ -178,3 +182,46 @@ def test_a_proxy_that_reads_tls_cannot_work(rig: Rig, monkeypatch: pytest.Monkey
     finally:
         proxy.close()
         other.server.stop()
+
+
+# -- why there is no wss:// --
+
+
+def upgraded(port: int, tls: Tls) -> bytes:
+    """What a server says at its WebSocket port to a client that asks for a connection and a PONG."""
+    plain = socket.create_connection(("127.0.0.1", port))
+    with tls.context().wrap_socket(plain, server_hostname="127.0.0.1") as line:
+        line.settimeout(10)
+        line.sendall(
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        said, words = line.recv(1 << 16), b'CONNECT {"verbose":false}\r\nPING\r\n'
+        line.sendall(bytes([0x82, 0x80 | len(words), 0, 0, 0, 0]) + words)  # one frame, with a mask of zeros
+        while b"PONG" not in said and (data := line.recv(1 << 16)):
+            said += data
+        return said
+
+
+def test_a_websocket_port_knows_no_list_of_admitted_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When this fails, the server has learnt it, and wss:// can be offered."""
+    port, configured = free_port(), nats_server.configuration
+
+    def with_websocket(access: Access, listen: Listen) -> str:
+        files = {"cert_file": listen.certificate, "key_file": listen.key, "ca_file": listen.authority}
+        tls = {name: str(path) for name, path in files.items()} | {"verify_and_map": True}
+        block = {"listen": f"127.0.0.1:{port}", "tls": {**tls, "pinned_certs": list(access.pinned())}}
+        return f"{configured(access, listen)}websocket: {json.dumps(block)}\n"
+
+    monkeypatch.setattr(nats_server, "configuration", with_websocket)
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        another_key = made.authority.tls("client/1")
+        with pytest.raises(NotAdmittedError):
+            made.engine("client/1", tls=another_key)
+        assert b"PONG" in upgraded(port, another_key), "the key is not admitted, and the server takes it"
+        made.server.reload(made.admitting(["hub"]))
+        log, ends_s = tmp_path / "server0" / "nats.log", time.monotonic() + 10
+        while "config reload not supported for Websocket" not in log.read_text():
+            assert time.monotonic() < ends_s
+            time.sleep(0.05)
+        assert b"PONG" in upgraded(port, made.tls["client/1"]), "it is revoked, and the server takes it"

@@ -76,7 +76,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
     config: Annotated[Path, typer.Option(help="What to run: a TOML file with options of coterie run.")],
     members: Annotated[Path, typer.Option(help="Who takes part: names, roles and hosts (TOML).")],
-    server: Annotated[str, typer.Option(metavar="URL", help="The NATS server, as nats://host:port.")],
+    server: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The NATS server, as nats://host:port. Port 443 is reached through HTTPS_PROXY."
+        ),
+    ],
     shape: Annotated[
         str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
@@ -103,10 +108,8 @@ def init(
         typer.Option(help="Fewest clients that must have joined and be connected before the first round. [all]"),
     ] = None,
     retries: Annotated[int, typer.Option(help="How often a round that fails is tried again.")] = 2,
-    packet_gib: Annotated[float, typer.Option(max=3, metavar="GIB", help="The largest packet, at most 3 GiB.")] = 1.0,
-    store_gib: Annotated[
-        float, typer.Option(metavar="GIB", help="How much may wait at the server, for all parties together.")
-    ] = 8.0,
+    packet_gib: Annotated[float, typer.Option(metavar="GIB", max=3.0, help="The largest packet, at most 3 GiB.")] = 1.0,
+    store_gib: Annotated[float, typer.Option(metavar="GIB", help="How much may wait at the server, in all.")] = 8.0,
     days: Annotated[float, typer.Option(help="How long certificates are valid, until deploy renew.")] = 365.0,
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.

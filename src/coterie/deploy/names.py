@@ -51,7 +51,10 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
             host, port, parts = None, 0, urlsplit("")
         known = parts.scheme in ("nats", "tls") and HOST.fullmatch(host or "")
         if not known or parts.path.strip("/") or parts.query:
-            raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
+            raise UserError(
+                f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222, or "
+                "nats://hub:443 to be reached through proxies"
+            )
         if parts.username or parts.password:
             raise UserError("a server's address has no user and no password: parties show their certificates")
         found.append((str(host), port))

@@ -49,8 +49,6 @@ from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, LEAST, NO_STREAM, NOT_ST
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
-SMALL = 1 << 13
-"""Parts of at most so many bytes do not wait for room on the line."""
 PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
@@ -82,13 +80,11 @@ class _Packet:
 
 @dataclass
 class _Begun:
-    """A packet of which parts are stored. server: that has them.  missing: identities of its other parts, by index.
-    fresh_s: until when those that are stored are surely held, as Unix seconds.
+    """A packet of which parts are stored. of: the server that has them, key, size.  missing: identities of its other
+    parts, by index.  fresh_s: until when those that are stored are surely held, as Unix seconds.
     """
 
-    server: str
-    key: str
-    size: int
+    of: tuple[str, str, int]
     missing: dict[int, str]
     upload: str = field(default_factory=lambda: secrets.token_hex(8))
     fresh_s: float = field(default_factory=lambda: time.time() + STALE_S / 2)
@@ -175,7 +171,7 @@ class NatsEngine(Engine):
 
     def close(self) -> None:
         with contextlib.suppress(EngineError):
-            self._link.run(self._acknowledged())
+            self._link.run(self._ends())
         self._link.close()
         self._assembly.close()
         for upload in self._ready:
@@ -216,17 +212,13 @@ class NatsEngine(Engine):
             raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
         if len(body) > self._largest:
             raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
-        packet, server = self._begun.get(dst), self._link.server()  # one that was started again may have another disk
-        if (
-            packet is None
-            or (packet.server, packet.key, packet.size) != (server, key, len(body))
-            or packet.fresh_s < time.time()
-        ):
+        of = self._link.server(), key, len(body)  # a server that was started again may have another disk
+        packet = self._begun.get(dst)
+        if packet is None or packet.of != of or packet.fresh_s < time.time():
             identities = [secrets.token_hex(16) for _ in range(parts_of(len(body)) - 1)]
             # hashed: to a wrong expectation the server tells any party the last identity that it has stored
             identities.append(hashlib.sha256(f"{subject(dst, self.name)} {key}".encode()).hexdigest()[:32])
-            packet = _Begun(server, key, len(body), dict(enumerate(identities)))
-            self._begun[dst] = packet
+            packet = self._begun[dst] = _Begun(of, dict(enumerate(identities)))
         *parts, last = list(packet.missing)
         await self._send(dst, packet, body, parts)
         await self._send(dst, packet, body, [last])
@@ -234,11 +226,11 @@ class NatsEngine(Engine):
 
     async def _send(self, dst: str, packet: _Begun, body: bytes, indexes: Iterable[int]) -> None:
         """Store these parts, each when it is this packet's turn."""
-        count = parts_of(packet.size)
+        count = parts_of(len(body))
 
         async def store(index: int) -> None:
             data = body[index * PART : (index + 1) * PART] if count > 1 else body
-            text, began_s = PacketPart(packet.upload, index, count, packet.size).text(), time.time()
+            text, began_s = PacketPart(packet.upload, index, count, len(body)).text(), time.time()
             headers = {"Nats-Msg-Id": packet.missing[index], HEADER: text}
             number = self._parts = self._parts + 1
             self._due[number] = asyncio.get_running_loop().time()
@@ -252,11 +244,8 @@ class NatsEngine(Engine):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for index in indexes:
-                    if waits := packet.size - index * PART > SMALL:
-                        await self._window.enter()
-                    task = tasks.create_task(store(index))
-                    if waits:
-                        task.add_done_callback(lambda _: self._window.leave())
+                    await self._window.enter()
+                    tasks.create_task(store(index)).add_done_callback(lambda _: self._window.leave())
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -434,9 +423,15 @@ class NatsEngine(Engine):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _acknowledged(self) -> None:
-        if self._link.is_up() and self._tasks:
-            await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
+    async def _ends(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if self._link.is_up():
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
+            # a request that reached the server only as the connection ends would still be given messages
+            with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
+                await self._link.client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S / 2)
 
     async def _acknowledge(self, messages: Collection[Stored]) -> None:
         handles = [handle for message in messages if (handle := self._held.pop(message, None)) is not None]

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
+from math import inf
 from typing import Any, TypeVar
 from urllib.parse import ParseResult, unquote, urlparse
 from urllib.request import getproxies, proxy_bypass
@@ -56,7 +57,7 @@ PENDING = 16 << 20
 LEAST, MOST = 2, 64
 """Messages of a window: the one is sent while the other is answered; a long fast line has up to 8 MiB on it."""
 CALM_S = 1.0
-"""A window grows while answers come within this, and shrinks when they take twice as long."""
+"""A window grows while answers take at most so much longer than the quickest one, and shrinks at twice as much."""
 
 
 class Tunnel(TcpTransport):
@@ -329,7 +330,7 @@ class Window:
 
     def __init__(self) -> None:
         self.size, self.used = LEAST, 0
-        self._halved_s = 0.0
+        self._halved_s, self._least_s = 0.0, inf
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
@@ -356,9 +357,11 @@ class Window:
 
     def answered(self, sent_s: float, now_s: float) -> None:
         """What was sent then is answered now, by the loop's clock."""
-        if now_s - sent_s < CALM_S:
+        self._least_s = min(self._least_s, now_s - sent_s)
+        waited_s = now_s - sent_s - self._least_s
+        if waited_s < CALM_S:
             self.size = min(MOST, self.size + 1)
-        elif now_s - sent_s > 2 * CALM_S and sent_s > self._halved_s:  # what was sent before has waited for the same
+        elif waited_s > 2 * CALM_S and sent_s > self._halved_s:  # what was sent before has waited for the same
             self.size, self._halved_s = max(LEAST, self.size // 2), now_s
 
 
