@@ -20,7 +20,7 @@ from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.names import each
 from coterie.protocol.setup_info import Own
-from coterie.protocol.system import Federation, System
+from coterie.protocol.system import ClientModel, Federation, System
 from coterie.protocols.local_training import told
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
@@ -30,13 +30,20 @@ from coterie.runs.registry import audit_of
 _OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "devices")  # that a result repeats
 
 
-def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
+def summary(
+    experiment: Experiment,
+    set_up: Line,
+    rounds: Sequence[Line],
+    finish: Line | None = None,
+    models: Mapping[str, ClientModel] | None = None,
+) -> dict[str, Any]:
     """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
-    Scores are means over the honest clients after the last round, or after the finish if it changed models.
+    Scores are means over the honest clients after the last round, or after the finish if it changed models.  models:
+    those that are kept, by default the last ones.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
-    honest = experiment.attackers.left_out(experiment.models(len(rounds)))
+    honest = experiment.attackers.left_out(models or experiment.models(len(rounds)))
     trained = experiment.observer.train_accuracies(honest)
     emulated = experiment.crypto == "emulated"
     wanted = "fine_tuned_", "prior_", "mixed_", "grouping"
