@@ -12,11 +12,14 @@ import pytest
 from command import Command
 
 import coterie.data
+from coterie.deploy.built_party import build_party
 from coterie.deploy.home import read_home
-from coterie.runs import load
+from coterie.deploy.store import FileStore, Kept, pack
+from coterie.runs import load, load_exported
 
 HEART = Path(coterie.data.__file__).with_name("heart")
-PROPOSE = ["prepare", "propose", str(HEART), "--label", "disease", "--categories", "cp,restecg,slope,thal"]
+FILES = [*map(str, sorted(HEART.iterdir()))]
+PROPOSE = ["prepare", "propose", *FILES, "--label", "disease", "--categories", "cp,restecg,slope,thal"]
 
 
 def patients(name: str, rows: int = 40, bad: str = "") -> None:
@@ -33,7 +36,8 @@ def schema(cli: Command) -> str:
     """A schema of two hospitals in the current folder."""
     for name in ("north", "east"):
         patients(name)
-    ended = cli("prepare", "propose", "hospitals", "--label", "outcome", "--positive", "ill", "--out", "schema.toml")
+    files = ["hospitals/north.csv", "hospitals/east.csv"]
+    ended = cli("prepare", "propose", *files, "--label", "outcome", "--positive", "ill", "--out", "schema.toml")
     assert ended.code == 0, ended.err
     return "schema.toml"
 
@@ -42,7 +46,7 @@ def test_a_proposal_fits_the_files_that_it_is_from(cli: Command) -> None:
     ended = cli(*PROPOSE, "--out", "heart.toml")
     assert ended.code == 0, ended.err
     assert "column 'chol': every cell is empty" in ended.out
-    ended = cli("prepare", "check", "heart.toml", str(HEART))
+    ended = cli("prepare", "check", "heart.toml", *FILES)
     assert ended.code == 0, ended.out
     assert ended.out.splitlines()[-1] == "4 files: ready"
     assert cli(*PROPOSE, "--out", "heart.toml").code == 2  # it is there already
@@ -50,7 +54,7 @@ def test_a_proposal_fits_the_files_that_it_is_from(cli: Command) -> None:
 
 def test_all_findings_of_all_files_are_shown_and_end_with_1(cli: Command, schema: str) -> None:
     patients("south", bad="s,old,x,ill\n")
-    ended = cli("prepare", "check", schema, "hospitals", "absent.csv")
+    ended = cli("prepare", "check", schema, "hospitals/north.csv", "hospitals/south.csv", "absent.csv")
     assert ended.code == 1
     *found, last = ended.out.splitlines()
     assert [line.split(":")[0] for line in found] == [
@@ -58,7 +62,7 @@ def test_all_findings_of_all_files_are_shown_and_end_with_1(cli: Command, schema
         "fault   hospitals/south.csv, column 'sex', line 42",
         "fault   absent.csv cannot be read as a csv file",
     ]
-    assert last == "4 files: 3 faults"
+    assert last == "3 files: 3 faults"
 
 
 @pytest.mark.usefixtures("figures")
@@ -148,3 +152,18 @@ def test_a_deployment_has_the_schema_in_its_plan(cli: Command, schema: str) -> N
     assert home.about.facts.schema is not None
     with np.load(home.data) as own:
         assert own["x"].shape == (32, 3)
+    assert cli("deploy", "approve", "study", "north.request", "--yes", "--offline").code == 0
+    assert cli("deploy", "join", "study/north.cert", "--home", "home").code == 0
+
+    party = build_party(home).party  # as its process stores it
+    now = party.state, party.secret
+    FileStore(home.state).save(pack(Kept(), now, now))
+    Path("new.csv").write_text("patient,age,sex\nanna,80,f\nbert,,m\n")
+    rows = list(csv.DictReader(cli("predict", "home", "new.csv").out.splitlines()))
+    assert [*rows[0]] == ["patient", "label", "probability", "P(well)", "P(ill)"]
+    assert cli("export", "home", "--out", "n.safetensors").code == 0
+    assert list(csv.DictReader(cli("predict", "n.safetensors", "new.csv").out.splitlines())) == rows
+    age = home.about.facts.schema.columns[1]
+    inputs = [[(80 - age.mean) / age.scale, 1, 0], [(age.fill - age.mean) / age.scale, 0, 1]]  # type: ignore[operator]
+    expected = load_exported("n.safetensors").predict(inputs, proba=True)[:, 1]
+    assert [float(row["P(ill)"]) for row in rows] == pytest.approx(expected.tolist(), rel=1e-5)

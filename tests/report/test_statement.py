@@ -47,7 +47,7 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     (tmp_path / "result.json").write_text(json.dumps({**result, "audit": None, "data": "a|b\n<b>"}))
     page = statement(tmp_path)
     assert r"# Statement: FedAvg on a\|b \<b\>" in page
-    assert "This run was not attacked: record a run with --record, and use `coterie audit`." in page
+    assert "This run was not attacked: record a simulation with `--record`, and use `coterie audit`." in page
     assert "was not compared: use `coterie compare`" in page
     assert "| client/1, client/2, client/3 | server | 2.5 | no proof |" in page
     assert "| client/0 | server | no proof | no proof |" in page

@@ -26,7 +26,7 @@ The operator proposes a schema, edits it, and sends it to all owners. Each check
 """
 
 Schema = Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema (TOML).")]
-Tables = Annotated[list[Path], typer.Argument(metavar="FILE...", help="csv or parquet files, or folders of them.")]
+Tables = Annotated[list[Path], typer.Argument(metavar="FILE...", help="csv or parquet files.")]
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -47,9 +47,8 @@ def propose(
         str | None, typer.Option(help="The class of which probabilities speak, such as ill. [the last of two]")
     ] = None,
     categories: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAMES", help="Columns of numbers that are categories. Can be repeated. [none]"),
-    ] = None,
+        str, typer.Option(help="Columns of numbers that are categories, such as cp,thal. [none]")
+    ] = "",
 ) -> None:
     """Write a schema as these files suggest it: kinds, categories, formats of dates, and what scales and fills.
 
@@ -60,18 +59,17 @@ def propose(
 
       coterie prepare propose sample.csv --label outcome --positive ill --out schema.toml
 
-      coterie prepare propose hospitals --label disease --categories cp,thal --out schema.toml
+      coterie prepare propose a.csv b.csv --label disease --categories cp,thal --out schema.toml
     """
     from coterie.data import preparing
     from coterie.record.files import atomic_write
     from coterie.runs.models import check_new
 
-    tables = _tables(files)
-    schema, notes = preparing.propose(tables, label, positive, listed(categories or ()))
+    schema, notes = preparing.propose(files, label, positive, listed([categories]))
     atomic_write(check_new(out), preparing.to_toml(schema).encode())
     for one in notes:
         say(f"{'note':8}{one}")
-    _told(tables, schema)
+    _told(files, schema)
     say(f"Schema: {out}, with {plural(len(schema.columns), 'column')}. Read it, then: coterie prepare check {out} FILE")
 
 
@@ -83,13 +81,12 @@ def check(schema: Schema, files: Tables) -> None:
 
       coterie prepare check schema.toml own.csv
 
-      coterie prepare check schema.toml hospitals
+      coterie prepare check schema.toml a.csv b.csv
     """
     from coterie.data.preparing import read_schema
 
-    tables = _tables(files)
-    faults = _told(tables, read_schema(schema))
-    say(f"{plural(len(tables), 'file')}: {plural(faults, 'fault') if faults else 'ready'}")
+    faults = _told(files, read_schema(schema))
+    say(f"{plural(len(files), 'file')}: {plural(faults, 'fault') if faults else 'ready'}")
     if faults:
         raise typer.Exit(FAILED)
 
@@ -116,13 +113,6 @@ def apply(
     found = read_data(table, SampleForm.of(read_schema(schema)))
     write_data(out, found)
     say(f"{plural(len(found.y), 'sample')} to train on and {len(found.y_test):,} for tests: {out}")
-
-
-def _tables(paths: list[Path]) -> list[Path]:
-    inside = (sorted(path.glob("[!.]*")) if path.is_dir() else [path] for path in paths)
-    if not (found := [file for some in inside for file in some]):
-        raise UserError(f"{paths[0]} holds no file: name csv or parquet files")
-    return found
 
 
 def _told(tables: list[Path], schema: object) -> int:

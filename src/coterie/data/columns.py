@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
-from math import inf, isfinite
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -30,10 +29,7 @@ Cells = NDArray[Any]
 """Rows (n, columns) of objects: floats, words of categories, and None in gaps."""
 MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 """What a missing value looks like, in small letters."""
-DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
-"""Formats of dates that are recognised."""
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
-_EPOCH = datetime(1970, 1, 1)
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 
@@ -75,7 +71,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         if self.values is not None and not len({*self.values} - {""}) == len(self.values) <= MOST_CATEGORIES:
             raise ValueError(f"column {self.name!r} needs different values, none empty, at most {MOST_CATEGORIES}")
         if self.format is not None and not _is_format(self.format):
-            raise ValueError(f"column {self.name!r}: {self.format!r} is no format of a date, such as {DATES[0]}")
+            raise ValueError(f"column {self.name!r}: {self.format!r} is no format of a date, such as %Y-%m-%d")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -121,56 +117,6 @@ def word_of(cell: Any) -> str:
     """The value of a category in a cell; ``1`` and ``1.0`` are one, ``007`` and ``7`` are two."""
     word = str(cell).strip()
     return word[:-2] if word.endswith(".0") and word[:-2].lstrip("-").isdigit() else word
-
-
-def days(cell: Any, format: str) -> float:
-    """A date as days since 1970. Raises ValueError for a cell of another form."""
-    if isinstance(cell, np.datetime64):
-        return float(cell.astype("datetime64[s]").astype(np.int64)) / 86400
-    return (datetime.strptime(str(cell).strip(), format) - _EPOCH).total_seconds() / 86400
-
-
-def value_of(column: Column, cell: Any) -> float | str | None:
-    """What a cell holds: a number, a category's word, or None for a gap.
-
-    Raises ValueError that says what is wrong with it and what helps, ``{}`` standing for the cell.
-    """
-    word = str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell).strip()
-    if word.lower() in MISSING:
-        if column.fill is None and column.values is None:
-            raise ValueError("the cell is empty, and nothing is stated that fills it: fill it, or leave the row out")
-        return None
-    if column.values is not None:
-        if word_of(cell) not in column.values:
-            raise ValueError(f"{{}} is none of {', '.join(column.values)}; leave the cell empty, or correct it")
-        return word_of(cell)
-    try:
-        value = float(word) if column.format is None else days(cell, column.format)
-    except ValueError:
-        if column.format is None:
-            raise ValueError("{} is no number: correct it, or leave the cell empty") from None
-        other = next((one for one in DATES if is_date(word, one)), None)
-        said = "no date" if other is None else f"a date in another form, {other}, not"
-        raise ValueError(f"{{}} is {said} of the form {column.format}: write all dates so") from None
-    if not isfinite(value):
-        raise ValueError("{} is no finite number: leave the cell empty")
-    low, high = plausible(column)
-    if not low <= value <= high:
-        ends = " to ".join("any" if end is None else f"{end:g}" for end in (column.low, column.high))
-        raise ValueError(f"{{}} is not plausible, outside {ends}: correct it, or leave the cell empty")
-    return value
-
-
-def plausible(column: Column) -> tuple[float, float]:
-    return -inf if column.low is None else column.low, inf if column.high is None else column.high
-
-
-def is_date(word: str, format: str) -> bool:
-    try:
-        days(word, format)
-    except ValueError:
-        return False
-    return True
 
 
 def ordered(values: set[str]) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,14 @@ import tomli_w
 from numpy.typing import NDArray
 
 from coterie.data.columns import (
-    DATES,
     MISSING,
     MOST_CATEGORIES,
     Cells,
     Column,
     Schema,
-    days,
     encoded,
     inputs_of,
-    is_date,
     ordered,
-    plausible,
-    value_of,
     word_of,
 )
 from coterie.data.samples import (
@@ -47,6 +44,9 @@ from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
+DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
+"""Formats of dates that are recognised."""
+_EPOCH = datetime(1970, 1, 1)
 _HEAD = """\
 # What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
 # low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.
@@ -80,6 +80,56 @@ def read_schema(path: Path) -> Schema:
 def to_toml(schema: Schema) -> str:
     columns = [{"name": one.name, "kind": one.kind} | msgspec.to_builtins(one) for one in schema.columns]
     return _HEAD + tomli_w.dumps(msgspec.to_builtins(schema) | {"column": columns})
+
+
+def days(cell: Any, format: str) -> float:
+    """A date as days since 1970. Raises ValueError for a cell of another form."""
+    if isinstance(cell, np.datetime64):
+        return float(cell.astype("datetime64[s]").astype(np.int64)) / 86400
+    return (datetime.strptime(str(cell).strip(), format) - _EPOCH).total_seconds() / 86400
+
+
+def value_of(column: Column, cell: Any) -> float | str | None:
+    """What a cell holds: a number, a category's word, or None for a gap.
+
+    Raises ValueError that says what is wrong with it and what helps, ``{}`` standing for the cell.
+    """
+    word = str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell).strip()
+    if word.lower() in MISSING:
+        if column.fill is None and column.values is None:
+            raise ValueError("the cell is empty, and nothing is stated that fills it: fill it, or leave the row out")
+        return None
+    if column.values is not None:
+        if word_of(cell) not in column.values:
+            raise ValueError(f"{{}} is none of {', '.join(column.values)}; leave the cell empty, or correct it")
+        return word_of(cell)
+    try:
+        value = float(word) if column.format is None else days(cell, column.format)
+    except ValueError:
+        if column.format is None:
+            raise ValueError("{} is no number: correct it, or leave the cell empty") from None
+        other = next((one for one in DATES if is_date(word, one)), None)
+        said = "no date" if other is None else f"a date in another form, {other}, not"
+        raise ValueError(f"{{}} is {said} of the form {column.format}: write all dates so") from None
+    if not isfinite(value):
+        raise ValueError("{} is no finite number: leave the cell empty")
+    low, high = plausible(column)
+    if not low <= value <= high:
+        ends = " to ".join("any" if end is None else f"{end:g}" for end in (column.low, column.high))
+        raise ValueError(f"{{}} is not plausible, outside {ends}: correct it, or leave the cell empty")
+    return value
+
+
+def plausible(column: Column) -> tuple[float, float]:
+    return -inf if column.low is None else column.low, inf if column.high is None else column.high
+
+
+def is_date(word: str, format: str) -> bool:
+    try:
+        days(word, format)
+    except ValueError:
+        return False
+    return True
 
 
 def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples | None, list[Remark]]:

@@ -47,6 +47,7 @@ _WHY: Mapping[str, str] = {
     "attackers": "an attack is an experiment, and these are real parties",
     "crypto": "emulated ciphers keep nothing secret",
     "fine_tune": _OBSERVER,
+    "early_stop": _OBSERVER,
     "fine_tune_every": _OBSERVER,
     "record": _OBSERVER,
     "record_mib": _OBSERVER,
@@ -57,7 +58,7 @@ _WHY: Mapping[str, str] = {
     "out": "the run folder is run/ of the deployment",
 }
 _IN_REHEARSAL = frozenset(
-    {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "log"}
+    {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "early_stop", "log"}
 )
 """Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
 

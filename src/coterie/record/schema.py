@@ -301,6 +301,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     attack, attacker_names: the attack and its clients; scores are of the others.
     set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
+    best_round: whose models are kept and scored, if not the last one's.
     evaluated: the number of evaluated clients, if not all.  test_sample, train_sample: None for all samples.
     """
 
@@ -341,6 +342,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     finish: CostsRecord | None = None
     rounds_done: Count | None = None
     stopped: str | None = None
+    best_round: Count | None = None
     public_samples: Count = 0
     attack: str | None = None
     attacker_names: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from coterie.record.schema import RoundRecord
 from coterie.report import clusters, comparison, ledger, plots, tables, words
 from coterie.report.summary import attackers
 
-_TEMPLATES = jinja2.Environment(
+TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=True,  # names, settings and words in a run folder are other people's
     undefined=jinja2.StrictUndefined,
@@ -31,8 +31,8 @@ def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
     return lambda *args: re.sub(r"(?<=[\d±]) ", "\u202f", shown(*args))
 
 
-_TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
-_TEMPLATES.filters |= {"capital": words.capital, "listed": words.listed}
+TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
+TEMPLATES.filters |= {"capital": words.capital, "listed": words.listed}
 
 
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -54,7 +54,7 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def run_page(run: Run) -> str:
-    return _TEMPLATES.get_template("template.html").render(
+    return TEMPLATES.get_template("template.html").render(
         title=f"{run.result.name} on {run.result.data}", run=_run_view(run, "run"), comparison=None, version=__version__
     )
 
@@ -90,7 +90,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "scores": plots.compared_scores(groups),
         "costs": plots.compared_costs(groups) if comparison.counted(groups) else None,
     }
-    return _TEMPLATES.get_template("template.html").render(
+    return TEMPLATES.get_template("template.html").render(
         title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
     )
 

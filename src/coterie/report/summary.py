@@ -96,6 +96,8 @@ def _costs(summary: Summary) -> Iterable[Row]:
     yield "sent", size(summary["bytes_up"])
     here, simulated = duration(summary["seconds"]), duration(summary["virtual_seconds"])
     yield "time", f"{here} here, {simulated} on the simulated devices"
+    if summary.get("best_round") not in (None, summary.get("rounds_done")):
+        yield "models and scores", f"of round {summary['best_round']}, with the least loss on held-out samples"
     if summary.get("stopped") is not None:
         yield "stopped", f"after round {summary['rounds_done']}: {summary['stopped']}"
     finish = summary.get("finish")

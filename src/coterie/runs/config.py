@@ -68,6 +68,11 @@ class Resolved(RunConfig):
         return self.definition.config(**self.settings)
 
     @property
+    def holds_out(self) -> bool:
+        """Whether a fifth of each client's training samples is kept out of its training."""
+        return self.fine_tune == "held_out" or self.early_stop is not None
+
+    @property
     def how(self) -> How:
         return {"precision": self.precision, "device": self.accelerator}
 
@@ -181,6 +186,8 @@ def resolve(config: RunConfig) -> Resolved:
             raise UserError(f"{said[0]}={given[said[0]]} has no effect beside schema, which says it: leave it out")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
+    if given["early_stop"] is not None and given["fine_tune"] != "no":
+        raise UserError("early_stop and fine_tune hold out the same samples to choose rounds and epochs: leave one out")
     given["metrics"] = given["metrics"] or defaults.metrics
     if given["folds"] is None and given["test_share"] is None:
         given["folds"] = defaults.folds

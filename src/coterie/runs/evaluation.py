@@ -208,6 +208,11 @@ class Evaluator:
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
         return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
 
+    def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
+        """The mean over the clients of their models' loss on samples that they have held out of their training."""
+        owns = [held for name in models if (held := self.data[name].held_out) is not None]
+        return float(np.mean([values["loss"] for _, values in self._on_own(list(models.values()), owns.__getitem__)]))
+
     def adjusted(
         self, models: Mapping[str, ClientModel], seed: int, tuned: Mapping[str, Vector] | None = None
     ) -> dict[str, Scores]:

@@ -326,6 +326,8 @@ class Experiment:
             if (trigger := self.attackers.trigger) is not None:
                 line["backdoor_success"] = self.observer.backdoor_success(honest, trigger)
             line |= self.grouping()
+            if self.config.early_stop is not None:
+                line["held_out_loss"] = self.observer.held_out_loss(honest)
         if tunes and self.fine_tunes:
             of_all, tuned = self.fine_tuned(r)
             of_tuned = of_all.line("fine_tuned_")

@@ -253,7 +253,7 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
         data = _made(config, split, tasks, hub)
     else:
         split, tasks = deal(config.partition, dataset, config.clients, config.seed, load=data_set, **share)
-        split = hold_out(split) if config.fine_tune == "held_out" else split
+        split = hold_out(split) if config.holds_out else split
         data = _dealt(config, split, tasks, hub)
     model = build_model(config.model, dataset.input_shape, dataset.classes, config.task, config.loss)
     drift = None if config.drift is None else parse_drift(config.drift, config.rounds)
@@ -278,7 +278,7 @@ def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Ho
     def make(client: int) -> ClientData:
         x, y = split.train_samples(client)
         held = None
-        if config.fine_tune == "held_out":
+        if config.holds_out:
             kept, given = held_out_of(split.seed, client, np.arange(len(y)))
             held, x, y = _as_samples(x[given], y[given]), x[kept], y[kept]
         own, task = _as_samples(x, y), split.task(client)
@@ -287,7 +287,7 @@ def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Ho
     @lru_cache(maxsize=HELD_CLIENTS)
     def size(client: int) -> int:
         many = split.size(client)
-        return many if config.fine_tune != "held_out" else len(held_out_of(split.seed, client, np.arange(many))[0])
+        return many if not config.holds_out else len(held_out_of(split.seed, client, np.arange(many))[0])
 
     public = {} if not len(split.public) else {hub: public_data(Task(tasks[0].dataset), split.public)}
     return Holdings(Names(split.clients), make, size, public)

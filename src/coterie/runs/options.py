@@ -222,6 +222,16 @@ class RunConfig:
             flags="--fine-tune/--no-fine-tune",
         ),
     ] = "no"
+    early_stop: Annotated[
+        int | None,
+        Meta(ge=1),
+        Option(
+            "Stop after so many evaluations without a lower loss on a fifth of each client's training data, which is "
+            "held out, and keep the best round's models. In simulations alone. [never]",
+            HOW,
+            metavar="EVALUATIONS",
+        ),
+    ] = None
     eval_every: Annotated[int, Meta(ge=1), Option("Rounds between evaluations. [1]", KEEP)] = 1
     evaluate: Annotated[
         Literal["sample", "all"],

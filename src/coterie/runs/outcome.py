@@ -27,13 +27,20 @@ from coterie.runs.registry import audit_of
 _OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "devices")  # that a result repeats
 
 
-def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
+def summary(
+    experiment: Experiment,
+    set_up: Line,
+    rounds: Sequence[Line],
+    finish: Line | None = None,
+    models: Mapping[str, fl.ClientModel] | None = None,
+) -> dict[str, Any]:
     """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
-    Scores are means over the honest clients after the last round, or after the finish if it changed models.
+    Scores are means over the honest clients after the last round, or after the finish if it changed models.  models:
+    those that are kept, by default the last ones.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
-    honest = experiment.attackers.left_out(experiment.models(len(rounds)))
+    honest = experiment.attackers.left_out(models or experiment.models(len(rounds)))
     trained = experiment.observer.train_accuracies(honest)
     emulated = experiment.crypto == "emulated"
     wanted = "fine_tuned_", "prior_", "mixed_", "grouping"

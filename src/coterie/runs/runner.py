@@ -25,6 +25,7 @@ from coterie.record.summary import Line, write_result
 from coterie.runs import benefit, checkpoint
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, numbers_of_patients, surplus_clusters
 from coterie.runs.attackers import NoAttackError
+from coterie.runs.best import Best
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
@@ -174,6 +175,7 @@ class _Running:
         self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)
         self.logs = [self.metrics] if self.views is None else [self.metrics, self.views.log]
         self.saver = checkpoint.Saver(out, experiment)
+        self.best = None if experiment.config.early_stop is None else Best(out, experiment)
         self.set_up: Line = {}
         self.stopped = False
         self.done = self.checkpointed = 0
@@ -193,7 +195,10 @@ class _Running:
             self.views.restore(kept.views_bytes, self.experiment.system.kinds(self.experiment.settings))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.metrics.truncate(kept.metrics_bytes)
-        for line in folder.read_lines(self.out / folder.METRICS):
+        lines = folder.read_lines(self.out / folder.METRICS)
+        if self.best is not None:
+            self.best.recall(lines)
+        for line in lines:
             self.experiment.effects.took(line["round"], line["notes"])
             self.stopped = "stopped" in line["notes"]
         self.done = self.checkpointed = kept.round
@@ -232,6 +237,8 @@ class _Running:
 
     def _round(self, r: int, tell: OnRound) -> None:
         line = folder.jsonable(self.experiment.round(r))
+        if self.best is not None:
+            self.best.take(line)
         self.metrics.append(folder.encode_line(line))
         if self.views is not None:
             self.views.append()
@@ -242,7 +249,7 @@ class _Running:
         ends = r == self.rounds or self.stopped
         if due or ends:
             started = time.perf_counter()
-            if not ends:  # else they follow at once
+            if not ends and self.best is None:  # else they follow at once, or the best round's are there
                 write_models(self.out, self.experiment, self.experiment.models(r), r)
             views_bytes = 0 if self.views is None else self.views.log.length()
             self.saver.save(r, self.metrics.length(), views_bytes, self.set_up)
@@ -260,9 +267,13 @@ class _Running:
         finish: Line | None = folder.jsonable(e.finish(self.done))
         if finish is not None and self.views is not None:
             self.views.append()
-        models = e.models(self.done)
-        write_models(self.out, e, models, self.done)
+        models, r = e.models(self.done), self.done
+        if self.best is not None and self.best.models:
+            models, r = self.best.models, self.best.round
+        write_models(self.out, e, models, r)
         honest = e.attackers.left_out(models)
+        if r != self.done:
+            e.scored = e.observer.scores(honest)
         scored = e.scored or e.score_again(self.done)  # the last round scores, but a resumed run may have none left
         folder.write_json(self.out / folder.CLIENTS, {"clients": list(honest), **scored.values})
         benefit.write(self.out, e, honest)
@@ -270,7 +281,9 @@ class _Running:
         *_, client = e.system.factories(e.settings, e.config.mode).values()
         holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(fl.party_type(client)) else ()
         write_openings(self.out, e.common.roster, holders)
-        result = {**summary(e, self.set_up, rounds, finish), "calibration": self._calibration()}
+        result = {**summary(e, self.set_up, rounds, finish, models), "calibration": self._calibration()}
+        if self.best is not None:
+            result |= {**scored.line(), "best_round": r}
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return FinishedRun(self.out, result, rounds)
