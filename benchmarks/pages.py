@@ -150,46 +150,65 @@ def hospitals(record: Record) -> str:
 
 LEVEL = 0.5
 """Points: so far below the first a method is level with it."""
+Place = tuple[str, str]
+"""Data and partition."""
 
 
-def _means(record: Record, measure: str) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
-    """By data and partition, by form and method; a training that diverged is left out."""
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+def _by_seed(record: Record, form: str, measure: str) -> dict[Place, dict[str, list[float]]]:
+    """By method, in percent; nothing of a training that diverged."""
+    found: dict[Place, dict[str, list[float]]] = {}
     for row in record["rows"]:
-        if measure in row:
-            found.setdefault((row["data"], row["partition"]), {})[row["form"], row["method"]] = fmean(row[measure])
+        if row["form"] == form:
+            found.setdefault((row["data"], row["partition"]), {})[row["method"]] = row.get(measure, [])
     return found
 
 
-def cells(record: Record, form: str) -> str:
-    """Local accuracy and that of the worst decile, of one form of all methods."""
+def _others(values: Mapping[str, list[float]], method: str) -> dict[str, list[float]]:
+    """Those that did not diverge and are no variants of this method."""
+    own = method.partition("+")[0]
+    return {one: by_seed for one, by_seed in values.items() if by_seed and one.partition("+")[0] != own}
+
+
+def _level(values: Mapping[str, list[float]], method: str) -> bool:
+    """Whether a method is first or level among those that are no variants of it."""
+    best = max(map(fmean, _others(values, method).values()))
+    return bool(values.get(method)) and fmean(values[method]) >= best - LEVEL
+
+
+def cells(record: Record, form: str, measure: str = "by seed") -> str:
+    """One form of all methods, bold where first or level, and Coterie's lead over the best other, paired by seed.
+
+    measure: the column of the means by seed, or ``worst decile, by seed``.
+    """
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
-    local, worst = (_means(record, measure) for measure in ("by seed", "worst decile, by seed"))
     aris = {(row["data"], row["partition"]): row["ARI"] for row in record["rows"] if row["method"] == "coterie"}
     found = []
-    for place, values in local.items():
-        pairs = [(values.get((form, one)), worst[place].get((form, one))) for one in methods]
-        numbers = ["diverged" if mean is None else f"{mean:.1f} / {low:.1f}" for mean, low in pairs]
-        found.append([*place, *numbers, cell(aris[place])])
-    return grid(["data", "partition", *methods, "ARI of coterie"], found)
+    for place, values in _by_seed(record, form, measure).items():
+        shown = {one: _spread(by_seed) if by_seed else "diverged" for one, by_seed in values.items()}
+        shown = {one: f"**{text}**" if _level(values, one) else text for one, text in shown.items()}
+        others = _others(values, "coterie")
+        best = max(others, key=lambda one: fmean(others[one]))
+        lead = _spread([a - b for a, b in zip(values["coterie"], others[best], strict=True)], "+")
+        found.append([*place, *(shown.get(one, "–") for one in methods), f"{lead} ({best})", cell(aris[place])])
+    return grid(["data", "partition", *methods, "lead of coterie", "ARI of coterie"], found)
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    mean, half = mean_and_interval(values)
+    return interval({"mean": mean, "interval": half or 0.0}, sign=sign)
 
 
 def levels(record: Record) -> str:
-    """In how many cells each method's form is first or level with the first."""
+    """In how many cells each method's form is first or level: by the mean / the worst decile."""
     forms, methods = (list(dict.fromkeys(row[word] for row in record["rows"])) for word in ("form", "method"))
-    found = []
-    for form in forms:
-        for method in methods:
-            line = []
-            for measure in ("by seed", "worst decile, by seed"):
-                every = _means(record, measure).values()
-                for others in ([form], forms):
-                    best = [max(v for (one, _), v in place.items() if one in others) for place in every]
-                    own = [place.get((form, method), 0.0) for place in every]
-                    line.append(str(sum(a >= b - LEVEL for a, b in zip(own, best, strict=True))))
-            found.append([form, method, *line])
-    head = ["local %: of this form", "of all forms", "worst decile: of this form", "of all forms"]
-    return grid(["form", "method", *head], found)
+    measures, found = ("by seed", "worst decile, by seed"), []
+    for method in methods:
+        counts = [
+            [sum(_level(values, method) for values in _by_seed(record, form, measure).values()) for measure in measures]
+            for form in forms
+        ]
+        found.append([method, *(" / ".join(map(str, pair)) for pair in counts)])
+    return grid(["method", *forms], found)
 
 
 # -- paired differences of learning curves -----------------------------------------------------------------------------
