@@ -25,12 +25,12 @@ from typing import Any
 
 from nats.js.api import StreamInfo
 
+from coterie.deploy import certificates
 from coterie.deploy.engine import STREAM, Access, Delivery, NotAdmittedError, Tls
 from coterie.deploy.names import ENGINE, OPERATOR
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_stream import provision
-from coterie.operate import certificates
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, free_port
 
 HUB, CLIENT = "hub", "client/1"

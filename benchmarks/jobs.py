@@ -7,6 +7,7 @@ environment of its own, in a folder outside the checkout (``COTERIE_BENCH``, by 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from benchmarks.training_speed import machine
 from coterie.data import load
 
 CLIENTS, EPOCHS, BATCH, RATE = 100, 2, 50, 0.05
+SAMPLED_S = 0.2
+"""How often memory is looked at."""
 CONTENDERS = Path(__file__).with_name("contenders")
 PACKAGES: Mapping[str, Sequence[str]] = {
     "flower": ("flwr[simulation]==1.41.0", "torch==2.13.0"),
@@ -116,7 +119,7 @@ def environment(framework: str) -> Path:
 def timed(command: Sequence[str], surroundings: Mapping[str, str]) -> dict[str, float]:
     """The last accuracy, seconds from start to exit, CPU seconds, and the peak of the largest process in MB.
 
-    Of a process and those that it waited for: Ray's workers count for neither.
+    Of a process and those that it waited for: Ray's workers count for neither (``memory``).
     """
     with tempfile.TemporaryFile() as said:
         start = time.perf_counter()
@@ -151,6 +154,47 @@ def run(repeats: int = 3) -> dict[str, Any]:
         ratios = {name: medians[name] / medians["coterie"] for name in PACKAGES}
         rows.append({"job": job.name, "rounds": job.rounds, "medians": medians, "over_coterie": ratios, "times": times})
     return {"machine": machine(), "packages": PACKAGES, "repeats": repeats, "jobs": rows}
+
+
+def memory() -> dict[str, Any]:
+    """The peak of every job in MB, all of its processes together."""
+    commands = {"coterie": ours, **{name: script(name) for name in PACKAGES}}
+    rows = []
+    for job in JOBS:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            surroundings = job.environment(saved(place / "mnist.npz"))
+            peaks = {name: peak_mb(command(job, place), surroundings) for name, command in commands.items()}
+        rows.append({"job": job.name, "peak_mb": peaks})
+    return {"every_s": SAMPLED_S, "jobs": rows}
+
+
+def peak_mb(command: Sequence[str], surroundings: Mapping[str, str]) -> float:
+    """The most memory of a process and its descendants at one time, in MB; shared pages count once (PSS, Linux)."""
+    process = subprocess.Popen(command, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0.0
+    while process.poll() is None:
+        most = max(most, sum(map(_pss_mb, _family(process.pid))))
+        time.sleep(SAMPLED_S)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return most
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended
+            for child in path.read_text().split():
+                yield from _family(int(child))
+
+
+def _pss_mb(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:  # it has ended
+        return 0.0
+    return sum(int(number) for number in re.findall(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)) / 1024
 
 
 def picture(record: Mapping[str, Any], path: Path) -> None:

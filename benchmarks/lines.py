@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import platform
+import random
 import socket
 import sys
 import threading
@@ -24,19 +25,24 @@ from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.nats import NatsEngine
 
 CHUNK = 1 << 14
-HELD = 256
+TICK_S = 0.002
+"""No sleep is shorter, or sleeping would be the line."""
+HELD = 1024
 """So many chunks of one connection and direction are on the line at the same time. What follows waits at its sender."""
 
 
 class Line:
     """Relays TCP to a port of this machine. All connections share the line, each direction by itself.
 
-    mbit_s: of one direction.  latency_s: from one end to the other.  up, down: bytes that were relayed to and from the
-    server. As a context manager it is open until the end.
+    mbit_s: of one direction.  latency_s: from one end to the other.  stalls: this share of the chunks comes a round
+    trip late, and what follows with it, as after a packet that was lost.  up, down: bytes that were relayed to and from
+    the server. As a context manager it is open until the end.
     """
 
-    def __init__(self, port: int, mbit_s: float, latency_s: float) -> None:
+    def __init__(self, port: int, mbit_s: float, latency_s: float, stalls: float = 0.0) -> None:
         self.up = self.down = 0
+        self.stalls, self._dice = stalls, random.Random(1)
+        self._open: set[asyncio.StreamWriter] = set()
         self._target, self.bytes_s, self.latency_s = port, mbit_s * 1e6 / 8, latency_s
         self._free_s = {"up": 0.0, "down": 0.0}  # by direction, when the line is free again
         listening = socket.create_server(("127.0.0.1", 0))
@@ -63,7 +69,13 @@ class Line:
         self._thread.join()
         self._loop.close()
 
+    def cut(self) -> None:
+        """End all connections."""
+        for writer in list(self._open):
+            self._loop.call_soon_threadsafe(writer.transport.abort)
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._target, limit=CHUNK)
             ways = (self._way("up", reader, back), self._way("down", there, writer))
@@ -72,6 +84,7 @@ class Line:
         except OSError:
             pass
         finally:
+            self._open.discard(writer)
             writer.close()
 
     async def _way(self, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,8 +96,10 @@ class Line:
                 now = time.monotonic()
                 leaves_s = max(now, self._free_s[direction]) + len(data) / self.bytes_s
                 self._free_s[direction] = leaves_s
-                await asyncio.sleep(leaves_s - now)
-                await under_way.put((leaves_s + self.latency_s, data))
+                if leaves_s - now > TICK_S:
+                    await asyncio.sleep(leaves_s - now)
+                late_s = 2 * self.latency_s if self._dice.random() < self.stalls else 0.0
+                await under_way.put((leaves_s + self.latency_s + late_s, data))
             await under_way.join()
         finally:
             arriving.cancel()
@@ -94,7 +109,8 @@ class Line:
     ) -> None:
         while True:
             at_s, data = await under_way.get()
-            await asyncio.sleep(at_s - time.monotonic())
+            if (left_s := at_s - time.monotonic()) > TICK_S:
+                await asyncio.sleep(left_s)
             writer.write(data)
             await writer.drain()
             setattr(self, direction, getattr(self, direction) + len(data))

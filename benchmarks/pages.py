@@ -326,18 +326,17 @@ ROUNDS = {
 def jobs(record: Record) -> str:
     """Seconds of whole jobs, of their medians, and their ratio to ours in brackets."""
     found = record["jobs"]
+    peaks = {row["job"]: row["peak_mb"].values() for row in record["memory"]["jobs"]}
     names = list(found["packages"])
     rows = [
         [row["job"], f"{row['medians']['coterie']:.1f}"]
         + [f"{row['medians'][name]:.1f} ({row['over_coterie'][name]:.1f} x)" for name in names]
-        + [
-            " / ".join(f"{fmean(one[key] for one in row['times'][name]) / unit:.1f}" for name in row["times"])
-            for key, unit in (("peak_mb", 1000), ("accuracy", 0.01))
-        ]
+        + [" / ".join(f"{peak / 1000:.1f}" for peak in peaks[row["job"]])]
+        + [" / ".join(f"{100 * fmean(one['accuracy'] for one in found):.1f}" for found in row["times"].values())]
         for row in found["jobs"]
     ]
     return grid(
-        ["job", "Coterie, s", *(f"{name}, s" for name in names), "peak of the largest process, GB", "accuracy, %"], rows
+        ["job", "Coterie, s", *(f"{name}, s" for name in names), "peak of all processes, GB", "accuracy, %"], rows
     )
 
 

@@ -25,6 +25,7 @@ MEASURES: dict[str, Callable[[], object]] = {
     "ciphers": cipher_rounds.run,
     "training": training_speed.run,
     "jobs": jobs.run,
+    "memory": jobs.memory,
 }
 
 

@@ -17,6 +17,7 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
+from coterie.report import score_table
 from coterie.report.comparison import help_sentences, measures, sentences
 from coterie.report.notebook import frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
@@ -110,6 +111,18 @@ class Comparison(comparison.FinishedComparison):
                 for result in results
             ]
         )
+
+    def to_markdown(self) -> str:
+        """The table of scores: means over the seeds and half of their 95 % intervals."""
+        return score_table.markdown(self.content)
+
+    def to_latex(self) -> str:
+        """The same as a ``tabular`` for the package booktabs."""
+        return score_table.latex(self.content)
+
+    def to_csv(self) -> str:
+        """A line a method, measure and seed."""
+        return score_table.as_csv(self.content)
 
     def plot(self) -> Figure:
         """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""

@@ -34,6 +34,14 @@ def test_a_job_is_timed_and_its_last_accuracy_read() -> None:
         jobs.timed([sys.executable, "-c", "raise SystemExit('no such thing')"], {})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_the_peak_is_that_of_a_process_and_its_children_together() -> None:
+    child = "import time; x = bytearray(60 << 20); time.sleep(2)"
+    both = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    alone = jobs.peak_mb([sys.executable, "-c", "import time; time.sleep(0.5)"], {})
+    assert alone < 60 < jobs.peak_mb([sys.executable, "-c", both], {}) - alone < 120
+
+
 def test_a_record_has_a_table_and_a_picture(tmp_path: Path) -> None:
     one = {"accuracy": 0.5, "seconds": 2.0, "cpu_seconds": 1.0, "peak_mb": 500.0}
     times = {name: [one, one] for name in ("coterie", *jobs.PACKAGES)}
@@ -44,6 +52,7 @@ def test_a_record_has_a_table_and_a_picture(tmp_path: Path) -> None:
         "times": times,
     }
     record = {"packages": jobs.PACKAGES, "repeats": 2, "jobs": [row]}
-    assert "| a job | 2.0 | 2.0 (1.0 x) |" in pages.TABLES["jobs"]({"jobs": record})
+    peaks = {"jobs": [{"job": "a job", "peak_mb": dict.fromkeys(times, 500.0)}]}
+    assert "| a job | 2.0 | 2.0 (1.0 x) |" in pages.TABLES["jobs"]({"jobs": record, "memory": peaks})
     jobs.picture(record, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").stat().st_size > 1000

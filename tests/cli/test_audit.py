@@ -240,15 +240,21 @@ def test_holders_statements_of_openings_are_verified(recorded: Callable[[str], P
     ended = call("audit", str(statements))
     assert (ended.code, ended.err) == (0, "")
     assert "2 sums, which holders have added up themselves, of 4 vectors or more" in ended.out
+    assert "client/3 (2, the last in round 2)" in ended.out
     assert "Nothing in these statements is wrong." in ended.out
     found = json.loads(call("audit", str(statements), "--json").out)
     assert json.loads(call("audit", str(run), "--json").out)["openings"] == found
     stricter = call("audit", str(statements), "--fewest", "5")
     assert stricter.code == 1
     assert "a sum of 4 vectors, of fewer than 5" in stricter.out
+    assert "of a sum's weights, more than 10 %" in call("audit", str(statements), "--share", ".1").out
+    assert call("audit", str(run), "--share", ".1").code == 2
     forged = tmp_path / "forged.json"
     forged.write_text(statements.read_text().replace('"round":2', '"round":1'))
     assert call("audit", str(forged)).code == 1
+    forged.write_text(statements.read_text().replace('"client/0"', '"\\u001b[2J"'))
+    hidden = call("audit", str(forged))
+    assert (hidden.code, "\x1b" in hidden.out + hidden.err) == (2, False)
     forged.write_text("{}")
     assert call("audit", str(forged)).code == 2
     assert call("audit", str(run), "--fewest", "5").code == 2

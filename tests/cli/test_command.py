@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +13,11 @@ from pathlib import Path
 
 import pytest
 from command import Command, heard
+from rich.table import Table
+from rich.text import Text
 from typer.testing import CliRunner
 
+from coterie.cli import guard
 from coterie.cli.app import app
 from coterie.protocol.errors import nearest, suggest
 from coterie.training.models import _FACTORIES
@@ -222,3 +227,31 @@ def test_a_system_in_a_file_of_ones_own_is_written_with_its_attribute(cli: Comma
     Path("mine.py").write_text("")
     assert "for the one in mine.py write mine:SYSTEM" in cli("run", "mine").err
     assert "compare needs methods, such as" in cli("compare").err
+
+
+# -- words of others ---------------------------------------------------------------------------------------------------
+
+
+def test_no_name_of_another_party_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    strange, safe = "h\x1b[2J\x9b1m\u202e\r", "h\\x1b[2J\\x9b1m\\u202e"
+    table = Table("name", "±")
+    table.add_row(strange, "1")
+    guard.console().print(table)
+    guard.console().print(Text(f"two\n{strange}"))
+    guard.say(f"two\n{strange}")
+    guard.complain(strange)
+    found = capsys.readouterr()
+    assert (found.out + found.err).replace("\n", "").isprintable()
+    assert "│ h\\x1b[ │" in found.out
+    assert found.out.count(safe) == 2
+    assert found.out.count(f"two\n{safe}") == 2
+    assert safe in found.err
+    colours = guard.SafeConsole(force_terminal=True, file=io.StringIO())
+    colours.print(Text(strange, "bold red"))
+    assert colours.file.getvalue().startswith("\x1b[1;31mh\\x1b[2J")  # type: ignore[attr-defined]
+
+
+def test_every_command_prints_through_the_guard() -> None:
+    for path in Path(guard.__file__).parent.glob("*.py"):
+        if path.name != "guard.py":
+            assert not re.search(r"typer\.echo|(?<!\.)\bprint\(|\bConsole\(", path.read_text()), path.name

@@ -27,7 +27,7 @@ from coterie.deploy.engines import connect
 from coterie.deploy.home import Home, plan_of, read_home
 from coterie.operate.folder import Folder, current_plan
 
-COMMANDS = ("init", "invite", "join", "approve", "revoke", "server", "doctor", "files")
+COMMANDS = ("init", "invite", "join", "approve", "revoke", "renew", "server", "backup", "restore", "doctor", "files")
 RUN = 'system = "fedavg"\ndata = "digits"\nrounds = 2\n'
 MEMBERS = """
 [[member]]

@@ -177,6 +177,7 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path
     assert "has no column 'bmi'" in ended["few.csv"].err
     assert "There are: age" in ended["few.csv"].err
     assert "does not know the column 'sugar'" in ended["more.csv"].err
+    assert json.loads((run / "partition.json").read_text())["class_names"] == ["ill", "well"]
     assert "2 clients (east, north)" in " ".join(cli("predict", str(run), str(tmp_path / "same.csv")).err.split())
 
 

@@ -6,6 +6,9 @@ import hashlib
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -131,7 +134,32 @@ def test_streams_are_those_of_aes_in_counter_mode() -> None:
     plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51")
     cipher = bytes.fromhex("874d6191b620e3261bef6864990db6ce9806f66b7970fdff8617187bb9fffdff")
     assert bytes(a ^ b for a, b in zip(stream, plain, strict=True)) == cipher
-    assert one_hot.words_of(key, 2, start).tobytes() == stream[:8]
+    assert next(one_hot.streamed(key, 2, start))[1].tobytes() == stream[:8]
+
+
+@pytest.mark.parametrize("count", [1, one_hot.BLOCK - 1, one_hot.BLOCK, one_hot.BLOCK + 1, 3 * one_hot.BLOCK + 5])
+def test_parts_of_a_stream_are_the_stream(count: int) -> None:
+    key, whole = bytes(range(16)), Cipher(AES(bytes(range(16))), CTR(bytes(16))).encryptor().update(bytes(4 * count))
+    parts = [(place, words.tobytes()) for place, words in one_hot.streamed(key, count)]
+    assert b"".join(data for _, data in parts) == whole == one_hot.keystream(key, 4 * count)
+    assert [place.start for place, _ in parts] == list(range(0, count, one_hot.BLOCK))
+    assert parts[-1][0].stop == count
+    words, x = vector(1, count), vector(1, count)
+    one_hot.move(words, np.add, key)
+    assert (words == x + np.frombuffer(whole, "<u4")).all()
+    one_hot.move(words, np.subtract, key)
+    assert (words == x).all()
+
+
+def test_rows_of_many_parts_are_the_sums_in_the_clear() -> None:
+    d, x = 2 * one_hot.BLOCK + 3, vector(5, 2 * one_hot.BLOCK + 3)
+    shares, rows = one_hot.shared(x, 1, 3, CONTEXT, Derived(b"long")), np.zeros((2, 3, d), np.uint32)
+    one_hot.fold(rows[0], one_hot.seeds_of(shares.master, 3), shares.word, 5)
+    one_hot.fold(rows[1], shares.seeds, shares.word, -5)
+    assert (rows.sum(axis=0, dtype=np.uint32) == np.stack([0 * x, 5 * x, 0 * x])).all()
+    assert (
+        one_hot.share(one_hot.seeds_of(shares.master, 3), shares.word) - one_hot.share(shares.seeds, shares.word) == x
+    ).all()
 
 
 def test_nonsense_is_refused() -> None:

@@ -19,9 +19,11 @@ import pytest
 from command import QUICK, Command
 from numpy.lib.format import write_array_header_1_0
 
+from coterie.data.columns import Column
 from coterie.data.formats import read_npz
 from coterie.data.own import packed
-from coterie.data.samples import _read_parquet, new_samples
+from coterie.data.preparing import new_samples
+from coterie.data.samples import _read_parquet
 from coterie.data.sources import load
 from coterie.deploy.own_data import read_data
 from coterie.deploy.plan import SampleForm
@@ -251,7 +253,7 @@ def test_a_table_is_refused_by_its_footer(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "t.parquet"
     path.write_bytes(bytes(1000))
     with pytest.raises(UserError, match=r"t\.parquet has 1,000 bytes and says .* write it again as a csv file"):
-        new_samples(path, ["c0"])
+        new_samples(path, [Column("c0")])
 
 
 def test_a_table_of_repeated_values_is_refused_or_takes_little_memory(tmp_path: Path) -> None:
@@ -260,12 +262,12 @@ def test_a_table_of_repeated_values_is_refused_or_takes_little_memory(tmp_path: 
     many = arrow.table({"a": arrow.DictionaryArray.from_arrays(np.zeros(CLAIMED // 8, np.int8), np.zeros(1))})
     parquet.write_table(many, tmp_path / "many.parquet", store_schema=False)
     with pytest.raises(UserError, match=r"many\.parquet has .* says that it holds"), little_memory():
-        new_samples(tmp_path / "many.parquet", ["a"])
+        new_samples(tmp_path / "many.parquet", [Column("a")])
     a, codes = np.arange(4_000), np.tile([0, 1], 2_000)
     labels = arrow.DictionaryArray.from_arrays(codes, ["p" * 100_000, "n"])  # 200 MB, were they written out
     parquet.write_table(arrow.table({"a": a, "label": labels}), tmp_path / "long.parquet", store_schema=False)
     with little_memory():
-        x, found = new_samples(tmp_path / "long.parquet", ["a"])
+        x, found, _ = new_samples(tmp_path / "long.parquet", [Column("a")])
     assert found is not None
     assert (x[:, 0].tolist(), found.tolist()) == (a.tolist(), labels.to_pylist())
     assert arrow.default_memory_pool().max_memory() < CLAIMED

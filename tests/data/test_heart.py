@@ -11,7 +11,7 @@ import pytest
 import coterie.data
 from coterie.data.columns import Column, encoded, fitted, inputs_of
 from coterie.data.dataset import fixed_split, folded
-from coterie.data.samples import new_samples
+from coterie.data.preparing import new_samples
 from coterie.data.sources import load
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, resolve
@@ -106,7 +106,7 @@ def test_seeds_test_every_patient_once_and_then_again_in_other_parts() -> None:
 
 def test_new_patients_come_as_the_hospitals_write_them(tmp_path: Path) -> None:
     data = load("heart")
-    x, y = new_samples(FOLDER / "va.csv", data.features, data.label_columns, columns=data.columns)
+    x, y, _ = new_samples(FOLDER / "va.csv", data.columns, data.label_columns)
     assert data.owners is not None
     fold = fixed_split(y)[1]
     np.testing.assert_allclose(x[fold], data.x_test[data.owners.test == 3], rtol=1e-6)
@@ -114,7 +114,7 @@ def test_new_patients_come_as_the_hospitals_write_them(tmp_path: Path) -> None:
     file = tmp_path / "new.csv"
     file.write_text(f"{header}\n50,0,9,,,,,,,,,,\n")
     with pytest.raises(UserError, match=r"column 'cp', line 2: '9' is none of 1, 2, 3, 4; leave the cell empty"):
-        new_samples(file, data.features, data.label_columns, columns=data.columns)
+        new_samples(file, data.columns, data.label_columns)
 
 
 def test_a_column_of_gaps_alone_is_refused_and_inputs_have_names() -> None:
@@ -124,6 +124,8 @@ def test_a_column_of_gaps_alone_is_refused_and_inputs_have_names() -> None:
     with pytest.raises(UserError, match=r"north, column 'a': no training sample of any client has a value"):
         fitted(columns, x, np.array([True, True, False, False]), "north")
     x[0, 0] = 4.0
+    with pytest.raises(UserError, match=r"north: two columns or inputs are called 'b=x'.*rename one"):
+        fitted((Column("b=x"), columns[1]), x, train, "north")
     found = fitted(columns, x, train, "north")
     assert inputs_of(found) == ("a", "b=2", "b=10", "b=x")
     assert encoded(found, x).tolist() == [[4, 0, 1, 0], [6, 0, 0, 0], [7, 0, 0, 1], [8, 1, 0, 0]]

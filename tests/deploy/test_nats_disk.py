@@ -31,7 +31,7 @@ from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_parts import MESSAGE, PART, Assembly, PacketPart, Stored, parts_of
-from coterie.deploy.nats_stream import STORE, WAITING, waits
+from coterie.deploy.nats_stream import STORE, room, waits
 from coterie.runs.config import RunConfig
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
@@ -91,9 +91,9 @@ def test_a_party_that_finds_no_room_takes_what_others_send_in_the_meantime_after
     with full_after(PART // 2), pytest.raises(EngineError, match="cannot store"):
         one.pull(5.0)
     assert one._pulls is not None
-    asked = one._resets, one._pulls._requests
+    asked = one._resets, one._pulls.requests
     assert one.pull(1.0) is None
-    assert (one._resets, one._pulls._requests) == asked
+    assert (one._resets, one._pulls.requests) == asked
     monkeypatch.setattr(one, "_room_s", 0.0)
     assert bodies(one, 1) == [body]
 
@@ -124,7 +124,7 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     store, sent = hub._store, list[object]()
 
     async def dies(*arguments: Any) -> None:
-        if len(sent) == engine_over_nats.WINDOW:
+        if len(sent) == 8:
             raise EngineError("killed")
         sent.append(arguments)
         await store(*arguments)
@@ -135,7 +135,7 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     other.push("client/4", b"in between", "2")
     assert bodies(one, 1) == [b"in between"]
     (upload,) = one._assembly.uploads.values()
-    assert len(upload.messages) == engine_over_nats.WINDOW
+    assert len(upload.messages) == 8
     assert one.pull(0.8) is None
     assert not upload.file.closed, "it may go on"
     monkeypatch.setattr(engine_over_nats, "STALE_S", 0.3)
@@ -155,9 +155,9 @@ def test_a_sender_that_was_stopped_for_long_begins_anew(rig: Rig, monkeypatch: p
     slept = 0.0
     monkeypatch.setattr(engine_over_nats.time, "time", lambda: clock() + slept)
 
-    async def sleeps(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+    async def sleeps(dst: str, data: bytes, headers: dict[str, str], *more: Any) -> None:
         nonlocal slept
-        await store(dst, data, headers, fresh_s)
+        await store(dst, data, headers, *more)
         slept = 0.51 * engine_over_nats.STALE_S if headers[engine_over_nats.HEADER].split()[1] == "3" else slept
 
     monkeypatch.setattr(hub, "_store", sleeps)
@@ -269,10 +269,10 @@ def interrupted(engine: NatsEngine, to: str, size: int) -> None:
     """The sender stops before the last part of a packet."""
     store = engine._store
 
-    async def stops(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+    async def stops(dst: str, data: bytes, headers: dict[str, str], *more: Any) -> None:
         if len(data) < PART or headers[engine_over_nats.HEADER].split()[1] == str(size // PART - 1):
             raise EngineError("the cable is cut")
-        await store(dst, data, headers, fresh_s)
+        await store(dst, data, headers, *more)
 
     engine._store = stops  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="cable"):
@@ -284,8 +284,8 @@ def interrupted(engine: NatsEngine, to: str, size: int) -> None:
 
 
 def test_a_pair_has_room_for_two_of_the_largest_packets_and_for_a_third_of_all_at_most() -> None:
-    assert 2 * parts_of(1 << 30) + 100 < WAITING
-    assert 3 * WAITING * MESSAGE < STORE
+    assert 2 * parts_of(1 << 30) + 100 < room(1 << 30)
+    assert 3 * room(1 << 30) * MESSAGE < STORE
 
 
 def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_party_that_is_not_admitted_is_told_so(tmp_path: Path, monkeypatch: py
     study.found()
     home = study.enrol()
     monkeypatch.setattr("coterie.deploy.process.connect", refuses)
-    with pytest.raises(RunError, match=r"does not admit hospital-a\. Ask the operator why"):
+    with pytest.raises(UserError, match=r"does not admit hospital-a\. Ask the operator why"):
         as_party(home.path)
     problem = EngineError("no connection to nats://hub:4222: it does not answer")
     with pytest.raises(RunError, match=r"it does not answer\. Started again, it goes on where it was"):

@@ -303,7 +303,7 @@ def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> 
     frame = draw.choice([letter.frame, b"", draw.randbytes(50), letter.frame[:-1]])
     chosen = draw.sample(sorted(changes), draw.randrange(len(changes)))
     envelope = msgspec.structs.replace(letter.envelope, **{key: changes[key] for key in chosen})
-    digest = one.node.member.reader.digest(frame)
+    digest = one.node.member.reader.sent(frame)
     return Letter(msgspec.structs.replace(envelope, digest=digest), frame, era)
 
 

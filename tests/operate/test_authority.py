@@ -12,10 +12,12 @@ from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members
 
 from coterie.crypto.roster import entry
 from coterie.crypto.signing import SigningKey
+from coterie.deploy import certificates
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
-from coterie.operate import authority, certificates, founding, joining, tokens
+from coterie.operate import authority, founding, joining, tokens
 from coterie.operate.folder import Folder, current_plan, read_joined
+from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 
@@ -201,11 +203,30 @@ def test_a_folder_that_holds_no_deployment(tmp_path: Path) -> None:
         authority.invite(tmp_path, "hospital-a")
 
 
+CIPHERING = [
+    *(PlannedMember(role, role, f"{role}.org") for role in ("business_server", "csp", "key_centre")),
+    PlannedMember("a", "participant"),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"settings": {"quorum": 4}}, "quorum of 4 is more than the 3 clients"),
         ({"public": "own.npz"}, "uses no public samples"),
+        (
+            {"settings": {"packet_gib": 8e-6}},
+            r"has 2,410 parameters: a packet with it has 8\.98e-06 GiB or more, and 8e-06 GiB are allowed\. "
+            r"Give a larger --packet-gib \(at most 3\)",
+        ),
+        (
+            {"config": RunConfig("fedcaprivacy"), "named": CIPHERING, "settings": {"packet_gib": 1.5e-5}},
+            r"a packet with it has 1\.8e-05 GiB or more",
+        ),
+        (
+            {"settings": {"store_gib": 2e-5}},
+            r"what waits at the server for 3 clients has 2\.69e-05 GiB or more.* Give a larger --store-gib",
+        ),
         (
             {"config": RunConfig("ofl", settings={"leader_s": 301.0})},
             "leader_s=301 is more than half of the patience, 600",
@@ -223,7 +244,6 @@ def test_what_cannot_be_founded(tmp_path: Path, options: dict[str, Any], says: s
 
 def test_a_hub_with_public_samples(tmp_path: Path) -> None:
     from coterie.deploy.own_data import read_data
-    from coterie.operate.members import PlannedMember
     from coterie.runs import registry
 
     study = Study(tmp_path)

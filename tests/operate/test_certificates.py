@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.operate import certificates
+from coterie.deploy import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 
 NOW_S = 1_800_000_000.0

@@ -19,9 +19,9 @@ from tampering import flipped
 
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
+from coterie.deploy.certificates import DAY_S
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import plan_hash, shown, sign
-from coterie.operate.certificates import DAY_S
 from coterie.operate.doctor import Diagnosis, Patterns, doctor, forms, of_pem
 from coterie.operate.folder import current_plan
 from coterie.operate.joining import accept
@@ -241,9 +241,16 @@ def test_clocks_and_certificates(study: Study) -> None:
     assert any("behind the operator's: set it" in one for one in problems(study, NOW_S - 3600))
     late = problems(study, NOW_S + 366 * 86400)
     assert any("valid no more" in one for one in late)
-    assert any("certificate is not valid now" in one for one in late)
+    renew, join = (
+        "let the operator run coterie deploy renew DIR",
+        f"coterie deploy join NAME.cert --home {study.at}/a",
+    )
+    assert any("certificate has ended: " in one and renew in one and join in one for one in late)
+    assert any("certificate is not valid yet: look at this clock" in one for one in problems(study, NOW_S - 7200))
+    assert {one.level for one in looked(study, now_s=NOW_S + 334 * 86400)} == {"ok"}
     soon = [one.text for one in looked(study, now_s=NOW_S + 360 * 86400) if one.level == "warning"]
-    assert "the certificate ends in 5 days" in soon
+    assert f"the certificate ends in 5 days: run coterie deploy renew {study.path}" in soon
+    assert len(soon) == 6  # of the operator, the server, the hub and three clients: the authority's is valid for longer
     shutil.copy(study.at / "a" / "tls" / "certificate.pem", study.at / "b" / "tls" / "certificate.pem")
     assert any("certificate is of 'CN=hospital-a' and not of hospital-b" in one for one in problems(study))
 

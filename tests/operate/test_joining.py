@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
+from coterie.deploy import certificates
 from coterie.deploy.home import hub_home, plan_of, read_home, take_plan
-from coterie.operate import authority, certificates, joining, tokens
+from coterie.operate import authority, joining, tokens
 from coterie.operate.folder import current_plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity

@@ -25,11 +25,13 @@ from nats_rig import Authority, Rig, drain
 
 from benchmarks.engines import leader, stream_of
 from coterie.deploy import nats_stream
-from coterie.deploy.engine import Access, EngineError, subject
+from coterie.deploy.engine import Access, EngineError, UndeliverableError, subject
 from coterie.deploy.engines import connect
+from coterie.deploy.home import hub_home
 from coterie.deploy.plan import Settings
 from coterie.operate import founding, nats_server
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration, free_port
+from coterie.operate.server import local_server, serving
 from coterie.operate.service_files import service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
@@ -280,3 +282,22 @@ def test_a_cluster_whose_servers_have_not_found_each_other_is_asked_again(monkey
     errors[:] = [BadRequestError(400, "invalid subject", 10000)]
     with pytest.raises(EngineError, match="invalid subject"):
         asyncio.run(nats_stream._until_made(link, StreamConfig(), []))
+
+
+def test_a_deployment_with_ceilings_of_its_own(tmp_path: Path) -> None:
+    """At the server, its disk, and each party."""
+    study = Study(tmp_path)
+    ceilings = {"packet_gib": 2**-10, "store_gib": 2**-7}
+    plan = study.found(server=f"nats://127.0.0.1:{free_port()}", settings=ceilings, now_s=time.time())
+    server = local_server(study.folder)
+    assert f'"max_file_store": {10 << 20}' in configuration(server.access, server.listen)
+    with serving(server, study.folder):
+        config = stream_of([server], study.folder.operator_tls).config
+        hub = connect(hub_home(study.path), plan)
+        try:
+            with pytest.raises(UndeliverableError, match="is larger than 1048576"):
+                hub.push("hospital-a", bytes((1 << 20) + 1), "k")
+        finally:
+            hub.close()
+    assert config.max_bytes == 8 << 20
+    assert config.max_msgs_per_subject == nats_stream.room(1 << 20)

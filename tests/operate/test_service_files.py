@@ -58,6 +58,8 @@ def test_systemd_units_by_host(study: Study) -> None:
         "Restart=on-failure",
     ):
         assert line in text.splitlines()
+    broker = (out / "hub.example.org" / "coterie-nats.service").read_text()
+    assert "AmbientCapabilities=CAP_NET_BIND_SERVICE" in broker.splitlines(), "it may listen at port 443"
     hub = (out / "hub.example.org" / "coterie-business_server.service").read_text()
     assert "coterie deploy hub /var/lib/coterie/business_server/deployment" in hub
     assert "After=network-online.target coterie-nats.service" in hub

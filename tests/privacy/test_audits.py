@@ -327,7 +327,7 @@ def test_runs_that_cannot_be_audited_are_named(race: Path, here: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-7])
     code, out, err = call("race")
     assert (code, err) == (0, "")
-    assert "Left out: race/fedavg-1: race/fedavg-1 holds a run whose views were not kept" in out
+    assert "Left out: race/fedavg-1 holds a run whose views were not kept" in out
     assert "--record" in out
     assert "Left out: race/ifca-1" in out
     assert "is damaged" in out

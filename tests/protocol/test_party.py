@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.protocol.party import fork
@@ -86,6 +88,54 @@ def test_a_fork_keeps_types_and_shares_arrays() -> None:
     assert "new" not in grouped
     assert twin.table["g"]["a"][0] is w
     assert twin.w[0] is w
+
+
+class Changing(msgspec.Struct):
+    n: int = 0
+
+
+@dataclass
+class Data:
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class FrozenData:
+    items: list[int]
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    values: dict[str, int] | None = None
+
+
+class Nested(msgspec.Struct):
+    table: dict[str, list[Changing]] = {}
+    again: Nested | None = None
+    good: tuple[tuple[int, ...], frozenset[str], NDArray[np.float64]] | None = None
+    told: Any = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (tuple[list[int], ...], r"x \(ListType\)"),
+        (tuple[int, dict[str, int]], r"x \(DictType\)"),
+        (tuple[set[int]], r"x \(SetType\)"),
+        (dict[str, tuple[Changing, ...]], r"x \(Changing\)"),
+        (list[Frozen], r"x\.values \(DictType\)"),
+        (Data, r"x \(Data\)"),
+        (FrozenData, r"x\.items \(ListType\)"),
+        (Nested, ""),
+    ],
+)
+def test_a_state_that_no_fork_would_copy_is_refused(kind: Any, says: str) -> None:
+    state = msgspec.defstruct("Kept", [("x", kind | None, None)])
+    made: Any = type("Client", (fl.Party,), {"State": state}, role="client")
+    if not says:
+        made(fl.Own("c", fl.Randomness(0, True)))
+        return
+    with pytest.raises(TypeError, match=rf"Kept\.{says} could change in a handler that raises"):
+        made(fl.Own("c", fl.Randomness(0, True)))
 
 
 def test_a_transaction_commits_or_takes_everything_back() -> None:

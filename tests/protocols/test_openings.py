@@ -12,9 +12,10 @@ from every_system import made as system
 from federation import Rig
 from joint_parts import ALL, BOTH, CLIENTS, HOLDERS, KEY, drive, halves, keyed, lying, sent, uploads
 
-from coterie.crypto.roster import signing_key
+from coterie.crypto.roster import sign_roster, signing_key
+from coterie.crypto.signing import SigningKey
 from coterie.protocol.errors import UserError
-from coterie.protocols.openings import Opening, Statements, check, collected, read, stated
+from coterie.protocols.openings import Opening, OpeningCount, Statements, check, collected, read, stated
 from coterie.protocols.threshold import open_padded
 from coterie.protocols.threshold.halves import signed
 
@@ -45,7 +46,7 @@ def test_each_holder_states_the_senders_that_it_has_added_up(emulated: bool) -> 
     ]
     checked = check([found])
     assert (checked.sums, checked.senders, checked.vectors, checked.scalars) == (1, 5, 0, 0)
-    assert checked.openings == dict.fromkeys(HOLDERS, 2)
+    assert (checked.openings, checked.last) == (dict.fromkeys(HOLDERS, 2), dict.fromkeys(HOLDERS, 1))
     assert (checked.faults, checked.unstated) == ([], {})
     assert check([read(msgspec.json.encode(found), "a file")]) == checked
 
@@ -161,6 +162,35 @@ LIES: dict[str, tuple[Callable[[Rig, Statements], Statements], str]] = {
         lambda run, file: change(file, openings=(*file.openings, resigned(run, file.openings[0], round=9))),
         "some are left out",
     ),
+    "one has nearly all of the sum": (
+        lambda run, file: first(run, file, weights=(1, 50, 1, 1, 1)),
+        "client/1 has 92.6 % of a sum's weights, more than 90 %",
+    ),
+    "the last one is left out": (
+        lambda run, file: change(file, openings=(file.openings[0], *file.openings[2:])),
+        "client/0 has signed that it states 2 openings, and 1 are here",
+    ),
+    "all of a holder's are left out": (
+        lambda run, file: change(file, openings=file.openings[2:]),
+        "client/0 has signed that it states 2 openings, and 0 are here",
+    ),
+    "the last one, and how many there are": (
+        lambda run, file: change(
+            file, openings=(file.openings[0], *file.openings[2:]), totals=file.totals[1:]
+        ),
+        "client/0 has not signed how many",
+    ),
+    "the last one, with a smaller number": (
+        lambda run, file: change(
+            file,
+            openings=(file.openings[0], *file.openings[2:]),
+            totals=(change(file.totals[0], count=1), *file.totals[1:]),
+        ),
+        "client/0, its number of statements: the signature is not one of key",
+    ),
+    "how many a stranger has made": (
+        lambda run, file: change(file, totals=(*file.totals, OpeningCount("me", 1))), "its holder is not on the roster"
+    ),
     "of a roster that nobody has signed": (
         lambda run, file: change(file, roster=change(file.roster, entries=file.roster.entries[:-1])),
         "the roster is forged",
@@ -185,15 +215,49 @@ def test_the_same_statements_again_say_nothing_new() -> None:
 
 def test_an_older_file_of_a_holder_lacks_what_others_say_it_has_opened() -> None:
     run = keyed(emulated=True, fewest=3)
-    file = honest(run)
-    older = tuple(one for one in file.openings if (one.holder, one.count) != (HOLDERS[0], 2))
-    checked = check([change(file, openings=older)])
+    assert lying(run, [ALL], halves(uploads(run, 1))) == [True]
+    older = of_holders(run, HOLDERS[:1])
+    assert lying(run, [ALL], halves(uploads(run, 2)), r=2, first=2) == [True]
+    checked = check([older, of_holders(run, HOLDERS[1:])])
     assert (checked.faults, checked.unstated) == ([], {HOLDERS[0]: 1})
+    assert checked.last == {HOLDERS[0]: 1, **dict.fromkeys(HOLDERS[1:], 2)}
+    newer = check([older, of_holders(run)])
+    assert (newer.faults, newer.unstated, newer.openings) == ([], {}, dict.fromkeys(HOLDERS, 2))
+
+
+def test_files_with_different_keys_of_one_holder_are_found() -> None:
+    """The operator has signed both rosters, so each file alone is right."""
+    run, operator = keyed(emulated=True, fewest=3), SigningKey.generate()
+    honest(run)
+    known, file, files = run.common.roster.by_name, of_holders(run, HOLDERS[1:]), []
+    for verify_key in (known[HOLDERS[0]].verify_key, known["helper"].verify_key):
+        entries = {**known, HOLDERS[0]: change(known[HOLDERS[0]], verify_key=verify_key)}
+        roster = sign_roster(tuple(entries.values()), operator, run.common.roster.session)
+        files.append(change(file, roster=roster))
+    assert [check([one]).faults for one in files] == [[], []]
+    (fault,) = check(files).faults
+    assert fault.startswith(f"{HOLDERS[0]} has different keys on these rosters")
+
+
+def test_names_that_no_terminal_can_show_are_refused() -> None:
+    run = keyed(emulated=True, fewest=3)
+    file = honest(run)
+    for strange in ("client/0\x1b[2J", "client/0\nNothing is wrong."):
+        for false in (
+            change(file, openings=(change(file.openings[0], holder=strange), *file.openings[1:])),
+            change(file, openings=(change(file.openings[0], among=(strange,)), *file.openings[1:])),
+            change(file, totals=(OpeningCount(strange, 2),)),
+        ):
+            with pytest.raises(UserError, match="is no name") as caught:
+                read(msgspec.json.encode(false), "a file")
+            assert str(caught.value).isprintable()
 
 
 def test_the_auditor_may_ask_for_more_senders_than_holders_do() -> None:
     file = honest(keyed(emulated=True, fewest=3))
     assert len(check([file], 6).faults) == len(file.openings)
+    assert check([file], share=0.2).faults == []
+    assert len(check([file], share=0.19).faults) == len(file.openings)
 
 
 def test_statements_of_another_run_are_not_audited_with_these() -> None:

@@ -101,6 +101,21 @@ def test_clusters_name_clients_as_their_owner_does(run: Run) -> None:
     assert found == [[names[i] for i in of] for of in numbers]
 
 
+def test_classes_are_called_as_the_data_call_them(run: Run) -> None:
+    members = clusters.final_members(run)
+    assert members is not None
+    assert run.partition.label_counts is not None
+    count = len(run.partition.label_counts[0])
+    names = tuple(f"class {k} with a very long name" for k in range(count))
+    partition = msgspec.structs.replace(run.partition, class_names=names)
+    numbers = [[int(k) for k, _ in row["classes"]] for row in tables.cluster_table(run, members)]
+    found = [[k for k, _ in row["classes"]] for row in tables.cluster_table(replace(run, partition=partition), members)]
+    assert found == [[names[k] for k in of] for of in numbers]
+    for known, ticks in ((run.partition, None), (partition, [(k, names[k][:20]) for k in range(count)])):
+        (_, heat, *_), _ = undrawn(plots.classes, known, range(len(members)), None)
+        assert heat.y.ticks == ticks
+
+
 def test_the_agreement_is_that_of_the_evaluated_rounds(run: Run) -> None:
     (index, number), alt = undrawn(plots.agreement, run)
     known = {line["round"]: line["grouping"] for line in raw(run) if "grouping" in line}

@@ -301,6 +301,11 @@ GOOD = '{"round": 1, "global_accuracy": 0.5}'
         ("partition.json", '{"groups": [0, 1]}', "groups has 2 entries for 6 clients"),
         ("partition.json", '{"groups": [0, 1, 0, 1, 0, -1]}', "Expected `int` >= 0"),
         ("partition.json", '{"label_counts": [[1], [2], [1, 2], [1], [1], [1]]}', "differ in length"),
+        (
+            "partition.json",
+            '{"label_counts": [[1], [2], [1], [1], [1], [1]], "class_names": ["a", "b"]}',
+            "differ in length",
+        ),
         ("observed.json", '{"affinity": [[1], [1], [1], [1], [1], [1]]}', "affinity must be 6 x 6"),
         ("observed.json", "null", "observed.json: Expected `object`"),
         ("metrics.jsonl", None, "metrics.jsonl: missing"),

@@ -13,9 +13,10 @@ import pytest
 
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
+from coterie.deploy import certificates
 from coterie.deploy.home import Home
 from coterie.deploy.plan import Plan, SampleForm, Settings
-from coterie.operate import authority, certificates, founding, joining, tokens
+from coterie.operate import authority, founding, joining, tokens
 from coterie.operate.folder import Folder
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError

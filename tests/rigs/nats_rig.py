@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from nats.aio.client import Client
 
 from benchmarks.engines import pin, servers_in
+from coterie.deploy import certificates
 from coterie.deploy.engine import STREAM, Access, Delivery, Tls
 from coterie.deploy.names import safe
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_stream import provision
-from coterie.operate import certificates
 from coterie.operate.nats_server import OPERATOR, NatsServer
 
 T = TypeVar("T")

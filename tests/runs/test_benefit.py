@@ -227,6 +227,57 @@ def test_a_comparison_says_whether_it_helps_each_hospital(cli: Command) -> None:
         benefit.read(Path("c/fedavg-0"), "classes")
 
 
+GOOD = {
+    "clients": np.array(["client/0", "client/1"]),
+    "sizes": np.array([2, 1]),
+    "rows": np.array([4, 5, 0]),
+    "labels": np.array([0, 1, 1]),
+    "outputs": np.eye(2, dtype=np.float32)[[0, 1, 1]],
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({"clients": np.array(["client/0", "client/0"])}, "no different names"),
+        ({"clients": np.array([0, 1])}, "no different names"),
+        ({"clients": np.array("client/0")}, "no different names"),
+        ({"clients": np.array(["client/0"])}, "sizes are not those"),
+        ({"sizes": np.array([1.5, 1.5])}, "sizes are no whole numbers"),
+        ({"sizes": np.array([[2, 1]])}, "sizes are no whole numbers"),
+        ({"sizes": np.array([4, -1])}, "sizes are no whole numbers"),
+        ({"sizes": np.array([2**62, 3])}, "sizes are not those"),
+        ({"sizes": np.array([1, 1])}, "sizes are not those"),
+        ({"rows": np.array([4.0, np.nan, 0])}, "rows are no whole numbers"),
+        ({"labels": np.array([0.0, np.nan, 1])}, "labels are no numbers of 2 classes"),
+        ({"labels": np.array([0, 1, 2])}, "labels are no numbers of 2 classes"),
+        ({"labels": np.array([[0], [1], [1]])}, "do not fit together"),
+        ({"labels": np.array(["0", "1", "1"])}, "do not fit together"),
+        ({"outputs": np.eye(2)[0]}, "outputs are no rows"),
+        ({"outputs": np.array([["a", "b"]] * 3)}, "outputs are no rows"),
+        ({"outputs": np.eye(2)}, "do not fit together"),
+        ({"fine_tuned_outputs": np.eye(3)}, "outputs are no rows"),
+    ],
+    ids=str,
+)
+def test_predictions_that_are_plain_and_damaged_are_refused(damage: dict[str, Any], says: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "predictions.npz", **GOOD)
+    found = benefit.read(tmp_path, "classes")
+    assert {name: one.rows.tolist() for name, one in found.items()} == {"client/0": [4, 5], "client/1": [0]}
+    np.savez(tmp_path / "predictions.npz", **{**GOOD, **damage})
+    with pytest.raises(UserError, match=says):
+        benefit.read(tmp_path, "classes")
+
+
+def test_labels_of_other_tasks_are_finite(tmp_path: Path) -> None:
+    labels = np.array([[0.0, 1], [1, 0], [np.nan, 1]])
+    np.savez(tmp_path / "predictions.npz", **{**GOOD, "labels": labels})
+    with pytest.raises(UserError, match="labels are not finite"):
+        benefit.read(tmp_path, "regression")
+    np.savez(tmp_path / "predictions.npz", **{**GOOD, "labels": np.nan_to_num(labels)})
+    assert set(benefit.read(tmp_path, "multilabel")) == {"client/0", "client/1"}
+
+
 def test_other_tasks_and_methods_without_fine_tuning_have_gains_too(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = {name: ((x := draw.normal(size=(40, 3))), x.sum(axis=1) + draw.normal(size=40)) for name in ("a", "b", "c")}

@@ -74,6 +74,8 @@ def test_answers_are_counted_over_the_classes() -> None:
     assert value("precision", labels, two(p)) == pytest.approx((3 / 4 + 1 / 2) / 2)
     assert value("f1", labels, two(p)) == pytest.approx((2 * 3 / (4 + 4) + 2 * 1 / (2 + 2)) / 2)
     assert value("log_loss", labels, two(p)) == pytest.approx(-(4 * math.log(0.9) + 2 * math.log(0.1)) / 6)
+    assert value("brier", labels, two(p)) == pytest.approx((4 * 0.1**2 + 2 * 0.9**2) / 6)
+    assert value("brier", [2, 0], [[0.5, 0.3, 0.2], [1, 0, 0]]) == pytest.approx((0.5**2 + 0.3**2 + 0.8**2) / 2)
 
 
 def test_several_labels_count_alike() -> None:

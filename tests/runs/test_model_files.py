@@ -93,6 +93,18 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
             (file(class_names=names), "of them different, for 2 classes")
             for names in (["a"], ["a", "a"], ["a", "b", "a"])
         ),
+        *(
+            (file(columns=columns), error)
+            for columns, error in (
+                ([{"name": "a"}, {"name": "a"}, {"name": "b"}], "columns or inputs are called 'a'"),
+                ([{"name": "a=1"}, {"name": "a", "values": ["1", "2"]}], "columns or inputs are called 'a=1'"),
+                ([{"name": "a"}, {"name": "b", "values": ["x", "x"]}], "'b' needs different values"),
+                ([{"name": "a"}, {"name": "b", "values": ["x", ""]}], "'b' needs different values, none empty"),
+                ([{"name": x, "values": []} for x in "abc"], "'a' has no value"),
+                ([{"name": "b", "values": [str(i) for i in range(1001)]}], "'b' needs different values"),
+                ([{"name": "a"}, {"name": "b"}], "columns make 2 inputs"),
+            )
+        ),
         (
             file({"coterie.zero": torch.zeros(4)}),
             r"'coterie\.zero' is \(4,\) torch\.float32, and torch\.float32 for the shape \(3,\) is needed",

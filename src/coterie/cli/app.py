@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import auditing, comparing, deploying, listing, predicting, reporting, reproducing, running
+from coterie.cli import auditing, comparing, deploying, listing, predicting, preparing, reporting, reproducing, running
 from coterie.cli.command import Command, CommandGroup
+from coterie.cli.guard import say
 
 _EPILOG = """
 Examples:
@@ -44,7 +45,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"coterie {coterie.__version__}")
+        say(f"coterie {coterie.__version__}")
         raise typer.Exit
 
 
@@ -65,6 +66,7 @@ app.command("report", cls=Command)(reporting.report)
 app.command("export", cls=Command)(predicting.export)
 app.command("predict", cls=Command)(predicting.predict)
 app.command("list", cls=Command)(listing.show)
+app.add_typer(preparing.app)
 app.add_typer(deploying.app)
 
 

@@ -12,12 +12,19 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded, loading
+from coterie.cli.guard import console, guarded, loading, say
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, size
 from coterie.runs.options import HOW
 
 Row = Mapping[str, Any]
+Fewest = Annotated[
+    int, typer.Option("--fewest", min=0, help="Of files: the fewest senders of a sum. [what holders state]")
+]
+Share = Annotated[
+    float | None,
+    typer.Option("--share", min=0, max=1, help="Of files: most of a sum's weights that one sender has. [0.9]"),
+]
 
 
 @guarded
@@ -32,9 +39,8 @@ def audit(
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", help="Folder of data sets. [COTERIE_DATA]", rich_help_panel=HOW)
     ] = None,
-    fewest: Annotated[
-        int, typer.Option("--fewest", min=0, help="Of files: the fewest senders of a sum. [what holders state]")
-    ] = 0,
+    fewest: Fewest = 0,
+    share: Share = None,
     active: Annotated[
         bool,
         typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it learns."),
@@ -53,9 +59,9 @@ def audit(
     The results are kept in the run's result.json and drawn in its report.html.
 
     Files (openings.json of a run, and what coterie export has written of a home) hold what the holders of key shares
-    state that they have opened. They are verified together: signatures, the number of senders of each sum, and whether
-    sums of one round together show fewer. The more holders' files are there, the more that shows. Exit code 1 if
-    something is wrong.
+    state that they have opened. They are verified together: signatures, the number and the weights of senders of each
+    sum, and whether sums of one round together show fewer. The more holders' files are there, the more that shows. Exit
+    code 1 if something is wrong.
 
     These attacks are passive: all parties followed the protocol. With --active the run is repeated, by its config.toml,
     with one client that deviates. This takes as long as the run did.
@@ -83,17 +89,17 @@ def audit(
         from coterie.report import render
 
     if folders and all(path.is_file() for path in folders):
-        _statements(folders, fewest, json_)
+        _statements(folders, fewest, share, json_)
         return
-    if fewest:
-        raise UserError("--fewest is for files of statements, and these are folders")
+    if fewest or share is not None:
+        raise UserError("--fewest and --share are for files of statements, and these are folders")
     content = api.audit(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})
     for where, run in runs.items():
         if run["not_kept"]:
-            typer.echo(f"{where or folders[0]}: this audit could not be kept: {run['not_kept']}", err=True)
+            say(f"{where or folders[0]}: this audit could not be kept: {run['not_kept']}", err=True)
     if json_:
-        typer.echo(json.dumps(content, indent=1))
+        say(json.dumps(content, indent=1))
         return
     shell = console(180)
     for line in _shown(content):
@@ -103,12 +109,13 @@ def audit(
         shell.print(f"Report: {', '.join(reports)}", markup=False)
 
 
-def _statements(files: Sequence[Path], fewest: int, json_: bool) -> None:
+def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: bool) -> None:
+    from coterie.protocols.openings import MOST_SHARE
     from coterie.runs.audited import audited_openings
 
-    found = audited_openings(files, fewest)
+    found = audited_openings(files, fewest, MOST_SHARE if share is None else share)
     if json_:
-        typer.echo(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
     else:
         for line in _opened(found):
             console(120).print(line)
@@ -119,7 +126,8 @@ def _statements(files: Sequence[Path], fewest: int, json_: bool) -> None:
 def _opened(found: Row) -> Iterator[Text]:
     """What holders state that they have opened, in words."""
     holders, lacking = found["openings"], found["unstated"]
-    yield Text(f"{sum(holders.values())} openings, stated and signed by {', '.join(holders) or 'nobody'}.")
+    by = ", ".join(f"{name} ({count}, the last in round {found['last'][name]})" for name, count in holders.items())
+    yield Text(f"{sum(holders.values())} openings, stated and signed by {by or 'nobody'}.")
     if found["operator"]:
         yield Text(f"Operator's key: {found['operator']}. Compare it with operator.pub of your deployment.")
     else:
@@ -134,10 +142,14 @@ def _opened(found: Row) -> Iterator[Text]:
     for fault in found["faults"]:
         yield Text(f"Wrong: {fault}", "bold red")
     if not found["faults"]:
-        yield Text("Nothing in these statements is wrong.")
+        yield Text(
+            "Nothing in these statements is wrong. They cannot show later openings, nor those of other holders alone."
+        )
 
 
 def _shown(content: Row) -> Iterator[Any]:
+    from coterie.runs.audited import in_lines
+
     if "methods" in content:
         yield from tables(content["methods"])
     else:
@@ -152,8 +164,8 @@ def _shown(content: Row) -> Iterator[Any]:
             yield from _opened(content["openings"])
     for folder, run in content.get("runs", {}).items():
         yield from _cut_short(run, f"{folder}: ")
-    for folder, why in content.get("left_out", {}).items():
-        yield Text(f"Left out: {folder}: {why}")
+    for line in in_lines(content.get("left_out", {})):
+        yield Text(f"Left out: {line}")
 
 
 def tables(methods: Sequence[Row]) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from coterie.cli import options as opt
 from coterie.cli.guard import console, guarded, loading
 from coterie.cli.running import shared_options
 from coterie.protocol.errors import UserError
-from coterie.report.words import MISSING, duration, size, spread
+from coterie.report.words import MISSING, duration, size
 
 if TYPE_CHECKING:
     from coterie.api import Comparison
@@ -155,33 +155,11 @@ def _print_audits(done: Comparison) -> None:
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
     """Tables with one row for each method: one, or on a narrow console three, for accuracies, leaks and costs."""
     from coterie.report import comparison
-    from coterie.runs.metrics import score
+    from coterie.report.score_table import score_columns
 
-    topics, found = comparison.topics_of(rows), comparison.measures({"measures": measures})
-    first = found[0]
-    head = "%" if len(found) == 1 and first["name"] == "accuracy" else _head(first)
-    accuracies = {_CIPHER: [row["crypto"] for row in rows]}
-
-    def column(head: str, field: str, share: bool, form: str | None = None) -> bool:
-        """Add a column, unless no row has such a value."""
-        values = [score(row, field) for row in rows]
-        scale = 100 if share else 1
-        if any(values):
-            accuracies[head] = [spread(value, scale, form or (".1f" if share else ".4g")) for value in values]
-        return any(values)
-
-    column(f"local\n{head}", f"local_{first['name']}", first["share"])
-    tuned = column(f"local {head},\ntuned", f"fine_tuned_local_{first['name']}", first["share"])
-    prior = column(f"local {head},\nprior", f"prior_local_{first['name']}", first["share"])
-    mixed = column(f"local {head},\nmixed", f"mixed_local_{first['name']}", first["share"])
-    column(f"global\n{head}", f"global_{first['name']}", first["share"])
-    for one in found[1:]:
-        for side in ("local", "global"):
-            column(f"{side}\n{_head(one)}", f"{side}_{one['name']}", one["share"])
-    column("backdoor\nworks %", "backdoor_success", share=True)
-    column("flagged\n%", "detection_rate", share=True)
-    column("false\nalarms %", "false_alarms", share=True)
-    grouped = column("groups\nfound", "ari", share=False, form=".2f")
+    topics, scored = comparison.topics_of(rows), score_columns(rows, measures)
+    accuracies: dict[str, Sequence[str]] = {_CIPHER: [row["crypto"] for row in rows]}
+    accuracies |= {one.wrapped: one.texts() for one in scored}
     leaks = {f"{_HEADS.get(topic, topic)}\n%": [_leak(row, topic) for row in rows] for topic in topics}
     costs = {
         "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
@@ -191,29 +169,16 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     made = [_table(rows, accuracies | leaks | costs)]
     if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
         made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
-    made[-1].caption = _caption(rows, tuned, prior, mixed, grouped, bool(topics))
+    made[-1].caption = _caption(rows, [one.explained for one in scored if one.explained], bool(topics))
     made[-1].caption_justify = "left"
     return made
 
 
-def _head(measure: Row) -> str:
-    return f"{measure['label']} %" if measure["share"] else str(measure["label"])
-
-
-def _caption(rows: Sequence[Row], tuned: bool, prior: bool, mixed: bool, grouped: bool, attacked: bool) -> str:
+def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> str:
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
-    if tuned:
-        notes.append("tuned: after each client's own fine-tuning")
-    if prior:
-        notes.append("prior: with each client's own label shares, unless the batch looks like other labels")
-    if mixed:
-        notes.append("mixed: the model with the prior and the tuned one, by the likelihood of held-out samples")
-    if any(row.get("detection_rate") or row.get("false_alarms") for row in rows):
-        notes.append("flagged, false alarms: poisoned and other contributions that the method takes for poisoned")
-    if grouped:
-        notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
+    notes += dict.fromkeys(explained)
     if attacked:
         notes.append(
             "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "
@@ -236,16 +201,13 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
 def lead_table(content: Row) -> Table:
     """The lead of the first method over each other one, paired by seed. content: ``compare.json``."""
     from coterie.report import comparison
-    from coterie.runs.metrics import score
 
-    columns = comparison.lead_columns(content)
-    heads = (Column(head, justify="right") for _, head, _ in columns)
+    heads = (Column(head, justify="right") for _, head, _ in comparison.lead_columns(content))
     made = Table(Column(no_wrap=True), *heads, box=SIMPLE, pad_edge=False)
     made.title, made.caption = comparison.lead_title(content), comparison.lead_note(content)
     made.title_justify = made.caption_justify = "left"
-    for lead in content["leads"]:
-        cells = (comparison.with_interval(score(lead, field), measure["share"]) for field, _, measure in columns)
-        made.add_row(f"over {lead['over']}", *cells)
+    for over, cells in comparison.lead_rows(content):
+        made.add_row(f"over {over}", *cells)
     return made
 
 

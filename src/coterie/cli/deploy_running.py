@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, say
 from coterie.cli.running import conclude, configured
 from coterie.protocol.errors import UserError
 from coterie.report.progress import show_progress
 from coterie.report.words import duration, plural, size
+
+if TYPE_CHECKING:
+    from coterie.deploy.process import Serve
+    from coterie.deploy.status import RunStatus
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
 ]
 Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
+Metrics = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", help="Serve metrics for Prometheus on this port, on loopback only, until SIGTERM."),
+]
 _SIMULATED = "it is for simulations alone, so give it to coterie run"
 _OBSERVED = "it needs somebody who sees all parties, so give it to coterie run"
 _NOT_REHEARSED = {
@@ -53,9 +62,7 @@ class Rehearsing(Command):
 @guarded
 def hub(
     folder: Folder,
-    metrics: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Serve metrics for Prometheus on this port, on loopback only.")
-    ] = None,
+    metrics: Metrics = None,
     verbose: Verbose = False,
 ) -> None:
     """Lead all rounds, from the operator's folder. Started again after a crash, it goes on where it was.
@@ -71,23 +78,19 @@ def hub(
     """
     from coterie.deploy.process import as_hub
     from coterie.operate.folder import current_plan, open_folder
-    from coterie.operate.watching import read_status
+    from coterie.operate.watching import read_status, with_certificates
 
-    serve = None
-    if metrics is not None:
-        from coterie.operate.prometheus import serving  # refused where its library is missing
-
-        serve = partial(serving, metrics)
+    serve = _serve(metrics, lambda status: with_certificates(status, folder))
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
-    typer.echo(f"Watch it with coterie deploy status {folder} --watch")
+    say(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, serve=serve, stderr=verbose, say=_say)
     if read_status(folder).phase == "ended":
-        typer.echo(f"Its numbers: coterie report {folder / 'run'}")
+        say(f"Its numbers: coterie report {folder / 'run'}")
 
 
 @guarded
-def party(home: Home, verbose: Verbose = False) -> None:
+def party(home: Home, metrics: Metrics = None, verbose: Verbose = False) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
     Prints the version and the hash of its plan: compare them with those of the operator and of other parties. Then it
@@ -96,23 +99,33 @@ def party(home: Home, verbose: Verbose = False) -> None:
     Examples:
 
       coterie deploy party --home /srv/coterie/a
+
+      coterie deploy party --home /srv/coterie/a --metrics 9465
     """
     from coterie.deploy.home import plan_of, read_home
     from coterie.deploy.process import as_party
 
     own = read_home(home)
     _say_plan(own.name, own.role, plan_of(own))
-    as_party(home, stderr=verbose, say=_say)
+    as_party(home, serve=_serve(metrics), stderr=verbose, say=_say)
+
+
+def _serve(port: int | None, more: Callable[[RunStatus], RunStatus] = lambda status: status) -> Serve | None:
+    if port is None:
+        return None
+    from coterie.operate.prometheus import serving  # refused where its library is missing
+
+    return lambda read: serving(port, lambda: more(read()))
 
 
 def _say(words: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')}  {words}")
+    say(f"{time.strftime('%H:%M:%S')}  {words}")
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
     from coterie.deploy.plan import plan_hash, shown
 
-    typer.echo(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
 
 
 @guarded

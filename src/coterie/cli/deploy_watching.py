@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded
+from coterie.cli.guard import console, guarded, say
 from coterie.report.words import MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
@@ -50,23 +50,28 @@ def status(
       coterie deploy status study
 
       coterie deploy status study --json
+
+      ssh -t hub.example.org coterie deploy status study --watch     from another machine
     """
-    from coterie.operate.watching import NotBegunError, read_status
+    from coterie.operate.watching import NotBegunError, read_status, with_certificates
+
+    def read() -> RunStatus:
+        return with_certificates(read_status(folder), folder)
 
     shell = console(140)
     if json_:
         import msgspec
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(read_status(folder)), indent=1).decode())
+        say(msgspec.json.format(msgspec.json.encode(read()), indent=1).decode())
         return
     if not watch:
-        for line in _lines(read_status(folder), time.time(), shell):
+        for line in _lines(read(), time.time(), shell):
             shell.print(line)
         return
     with suppress(KeyboardInterrupt), Live(console=shell, auto_refresh=False) as live:  # Ctrl-C is how it ends
         while True:
             try:
-                shown = [*_lines(read_status(folder), time.time(), shell)]
+                shown = [*_lines(read(), time.time(), shell)]
             except NotBegunError as error:
                 shown = [Text(str(error))]
             live.update(Group(*shown), refresh=True)
@@ -90,6 +95,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
         most = max(status.reported.values(), default=0)
         whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
         yield Text(f"Scores of the last round: {', '.join(told)}, as {whose}")
+    yield from (Text(line, "bold yellow") for line in _ending(status, now))
     for count in range(len(_SPARED) + 1):
         table = _table(status, now, _SPARED[:count])
         if Measurement.get(shell, shell.options.update(width=_WIDEST), table).maximum <= shell.width:
@@ -127,6 +133,15 @@ def _where(status: RunStatus, now: float) -> Text:
     awaited = f"The hub waits for {', '.join(away)} to connect" if away else "All parties are connected"
     head = where.get(status.phase) or awaited
     return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
+
+
+def _ending(status: RunStatus, now: float) -> Iterator[str]:
+    from coterie.deploy.certificates import DAY_S, SOON_S
+
+    soon = sorted((end, name) for name, end in status.certificates.items() if end < now + SOON_S)
+    for end, name in soon[:1]:
+        when = f"in {plural(round((end - now) / DAY_S), 'day')}" if end > now else "already"
+        yield f"Certificates that end within 30 days: {len(soon)}. That of {name} ends {when}: coterie deploy renew DIR"
 
 
 def _ago(then: float, now: float) -> str:
@@ -222,7 +237,7 @@ def logs(
 
     def show(line: dict[str, Any]) -> None:
         if watching.at_least(line, least):
-            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else watching.line_in_words(line))
+            say(json.dumps(line) if json_ else watching.line_in_words(line))
 
     paths = watching.log_files(place)
     ends = {path: path.stat().st_size for path in paths}

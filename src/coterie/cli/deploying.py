@@ -11,10 +11,10 @@ import typer
 
 from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, CommandGroup
-from coterie.cli.guard import guarded
+from coterie.cli.guard import console, guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
-from coterie.report.words import plural
+from coterie.report.words import plural, size
 
 _EPILOG = """
 A first look, with all parties on this machine:
@@ -81,6 +81,10 @@ def init(
         str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
     outputs: Annotated[int | None, typer.Option(help="Classes, or a model's outputs. [those of the data set]")] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="Schema of all parties' tables, which `coterie prepare` proposes (TOML). It gives both."),
+    ] = None,
     public: Annotated[
         Path | None, typer.Option(help="Public samples of the hub, where its system needs some (npz).")
     ] = None,
@@ -99,13 +103,17 @@ def init(
         typer.Option(help="Fewest clients that must have joined and be connected before the first round. [all]"),
     ] = None,
     retries: Annotated[int, typer.Option(help="How often a round that fails is tried again.")] = 2,
-    days: Annotated[float, typer.Option(help="How long keys and certificates are valid.")] = 365.0,
+    packet_gib: Annotated[float, typer.Option(metavar="GIB", help="The largest packet, at most 3 GiB.")] = 1.0,
+    store_gib: Annotated[
+        float, typer.Option(metavar="GIB", help="How much may wait at the server, for all parties together.")
+    ] = 8.0,
+    days: Annotated[float, typer.Option(help="How long certificates are valid, until deploy renew.")] = 365.0,
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
     DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke,
-    server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie run,
-    without what makes sense in a simulation only. members.toml has a table for each party:
+    renew, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie
+    run, without what makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
 
@@ -124,12 +132,16 @@ def init(
       coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --schema schema.toml
     """
-    from coterie.deploy.plan import Settings
+    from coterie.data.preparing import read_schema
+    from coterie.deploy.plan import MOST_GIB, Settings
     from coterie.operate import deployable, founding
     from coterie.operate.members import read_members
 
-    run, facts = deployable.read_config(config, shape, outputs)
+    stated = None if schema is None else read_schema(schema)
+    run, facts = deployable.read_config(config, shape, outputs, stated)
     settings = Settings(
         server=server,
         patience_s=_positive("--patience", patience),
@@ -137,7 +149,11 @@ def init(
         quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
         retries=_at_least(0, "--retries", retries),
         scores=deployable.scores_of(run) if scores is None else listed(scores),
+        packet_gib=_positive("--packet-gib", packet_gib),
+        store_gib=_positive("--store-gib", store_gib),
     )
+    if packet_gib > MOST_GIB:
+        raise UserError(f"--packet-gib is {packet_gib:g}; it is at most {MOST_GIB:g}")
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
@@ -149,7 +165,7 @@ def _say_founded(folder: Path, plan: Any, trained: str) -> None:
     from coterie.deploy.plan import grouped
     from coterie.operate import folder as places
 
-    say, key = typer.echo, places.operator_of(places.Folder(folder))
+    key = places.operator_of(places.Folder(folder))
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
     say(f"Parties train {trained}.")
     say(f"Operator's key: {grouped(key.hex()[:32])}")
@@ -180,9 +196,9 @@ def invite(
     """
     from coterie.operate import authority
 
-    typer.echo(authority.invite(folder, name, again=again, hours=hours), nl=False)
+    say(authority.invite(folder, name, again=again, hours=hours), nl=False)
     valid = f"{hours:g} hour{'s' * (hours != 1)}"
-    typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
+    say(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
 
 
 @guarded
@@ -195,7 +211,11 @@ def join(
         ),
     ],
     data: Annotated[
-        Path | None, typer.Option(help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test.")
+        Path | None,
+        typer.Option(
+            help="The party's samples: a csv or parquet file if the plan has a schema, or an .npz file with x, y and "
+            "perhaps x_test and y_test."
+        ),
     ] = None,
     report: Report = None,
     epochs: Annotated[int | None, typer.Option(help="Local epochs in a round. [as many as the plan has]")] = None,
@@ -205,8 +225,8 @@ def join(
 
     With an invitation this makes the home and writes NAME.request for the operator, which holds no secret. With the
     certificate that comes back the party is ready. Keys never leave the home. Samples are copied into it, as the
-    model's inputs: scale them as all parties agreed. Bytes are divided by 255. Without x_test every fifth sample of
-    each class is kept for tests.
+    model's inputs. The plan's schema prepares a table; scale arrays as all parties agreed. Bytes are divided by 255.
+    Without x_test every fifth sample of each class is kept for tests.
 
     Examples:
 
@@ -218,7 +238,7 @@ def join(
     from coterie.deploy.plan import fingerprint, grouped
     from coterie.operate import joining, tokens
 
-    text, say = _text(paper), typer.echo
+    text = _text(paper)
     if tokens.kind_of(text) == tokens.CERTIFICATE:
         if data is not None or report or epochs is not None:
             raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
@@ -242,7 +262,7 @@ def _accept(home: Path, certificate: str) -> None:
     from coterie.deploy.plan import grouped, plan_hash, shown
     from coterie.operate import joining, watching
 
-    place, say = read_home(home), typer.echo
+    place = read_home(home)
     plan = joining.accept(place, certificate)
     say(f"{place.name} has joined as {place.role}: {watching.joined_in_words(plan)}")
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
@@ -284,7 +304,7 @@ def approve(
     from coterie.deploy.plan import fingerprint, plan_hash, shown
     from coterie.operate import authority, watching
 
-    text, say = _text(request), typer.echo
+    text = _text(request)
     keys, invitation = authority.examine(folder, text)
     say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
     if invitation is None:
@@ -325,7 +345,7 @@ def revoke(
     before = current_plan(open_folder(folder)).version
     plan = authority.revoke(folder, name)
     done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
-    typer.echo(f"{done}: version {plan.version} of the plan says so.")
+    say(f"{done}: version {plan.version} of the plan says so.")
     _tell_server(folder, offline)
 
 
@@ -334,10 +354,10 @@ def _tell_server(folder: Path, offline: bool) -> None:
     from coterie.operate.server import apply
 
     if offline:
-        typer.echo(f"The server was not told: run coterie deploy server {folder}")
+        say(f"The server was not told: run coterie deploy server {folder}")
         return
     apply(open_folder(folder))
-    typer.echo("The server knows of it.")
+    say("The server knows of it.")
 
 
 def _text(path: Path) -> str:
@@ -375,11 +395,81 @@ def server(
 
     place = open_folder(folder)
     if start:
-        nats.serve(place, typer.echo)
+        nats.serve(place, say)
         return
     _tell_server(folder, offline=False)
     for of, to, count in nats.waiting(place)[:_MOST]:
-        typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
+        say(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
+
+
+@guarded
+def renew(
+    folder: Folder,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Members. [all that it is time for]")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Also those that end later than in 30 days.")] = False,
+    days: Annotated[float, typer.Option(help="How long the new certificates are valid.")] = 365.0,
+    offline: Offline = False,
+) -> None:
+    """Renew, with the same keys, the certificates that end within 30 days: the parties', the server's, the operator's.
+
+    The hub brings each party its new certificate before the next attempt of a round, and nobody has to stop. A party
+    whose certificate has ended is sent its NAME.cert, for coterie deploy join NAME.cert --home H.
+
+    Examples:
+
+      coterie deploy renew study
+
+      coterie deploy renew study hospital-a
+    """
+    from coterie.operate import authority
+
+    renewed = authority.renew(folder, names or (), everyone=everyone, days=_positive("--days", days))
+    if not renewed:
+        say("No certificate ends within 30 days: nothing to renew. (--all renews them all the same.)")
+        return
+    say(f"Renewed: {', '.join(renewed)}. The hub brings parties theirs.")
+    _tell_server(folder, offline)
+
+
+@guarded
+def backup(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it. Replaces an earlier one.")],
+    authority: Annotated[bool, typer.Option("--authority", help="Also the operator's keys.")] = False,
+) -> None:
+    """Copy the operator's folder and the hub in it to one file, also while the hub runs.
+
+    The file holds the hub's keys and state: keep it as secret as the hub's disk. It holds no other party's home.
+
+    Examples:
+
+      coterie deploy backup study --out /backup/study.tgz
+    """
+    from coterie.operate.backup import back_up
+
+    written = back_up(folder, out, authority=authority)
+    say(f"Wrote {out} ({size(written)}), {'with' if authority else 'without'} the operator's keys: a secret.")
+
+
+@guarded
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `deploy backup` has written.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+) -> None:
+    """Put a backup back. The rounds since are lost, and the run goes on after them with the hub's older model.
+
+    The hub that was backed up must never run again.
+
+    Examples:
+
+      coterie deploy restore /backup/study.tgz study
+    """
+    from coterie.operate import backup
+
+    backup.restore(file, folder)
+    say(f"Restored {folder}. Next: coterie deploy server {folder}, and coterie deploy hub {folder}")
 
 
 @guarded
@@ -410,7 +500,6 @@ def doctor(
 
       coterie deploy doctor /srv/coterie/a --broker
     """
-    from rich.console import Console
     from rich.text import Text
 
     from coterie.deploy.engines import check_apart
@@ -418,12 +507,12 @@ def doctor(
     from coterie.operate.server import clock_s
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
-    console = Console(highlight=False, soft_wrap=True)
     found = looked(
         places, ahead_s=clock_s if clock else None, check_apart=partial(check_apart, connect_s=5.0) if broker else None
     )
+    shell = console()
     for one in found:
-        console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+        shell.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
         raise typer.Exit(1)
 
@@ -453,7 +542,7 @@ def files(
     for kind in (kind for kind, given in wanted.items() if given):
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
-            typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+            say(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
 
 
 def _positive(option: str, value: float) -> float:
@@ -468,7 +557,7 @@ def _at_least(least: int, option: str, value: int) -> int:
     return value
 
 
-for _command in (init, invite, join, approve, revoke, server, doctor, files):
+for _command in (init, invite, join, approve, revoke, renew, server, backup, restore, doctor, files):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)

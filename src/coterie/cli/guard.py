@@ -11,29 +11,45 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 
-from coterie.protocol.errors import CoterieError, CoterieWarning, UserError
+from coterie.protocol.errors import CoterieError, CoterieWarning, UserError, printable
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 
 F = TypeVar("F", bound=Callable[..., None])
 
 
+class SafeConsole(Console):
+    """Prints no control characters but line ends and its own: a name of another party's choice commands no terminal."""
+
+    def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
+        for one in super().render(*args, **kwargs):
+            yield one if one.control else Segment(printable(one.text, but="\n"), one.style)
+
+
+def say(words: str, *, err: bool = False, nl: bool = True) -> None:
+    """Write words as they stand, never wrapped, but as ``SafeConsole`` without control characters."""
+    typer.echo(printable(words, but="\n"), err=err, nl=nl)
+
+
 def complain(message: str, head: str = "Error", style: str = "bold red") -> None:
     """One message on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"{head}: ", style) + Text(message))
+    SafeConsole(stderr=True, highlight=False, soft_wrap=True).print(Text(f"{head}: ", style) + Text(message))
 
 
-def console(least: int) -> Console:
+def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
     """Standard output; off a terminal it has a least width, so that tables are whole."""
-    usual = Console(highlight=False, soft_wrap=True)
-    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
+    usual = SafeConsole(highlight=False, soft_wrap=soft_wrap)
+    if usual.is_terminal:
+        return usual
+    return SafeConsole(highlight=False, soft_wrap=soft_wrap, width=max(usual.width, least))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.cli import completing
-from coterie.cli.guard import guarded, loading
+from coterie.cli.guard import console, guarded, loading
 from coterie.protocol.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def show(
 
       coterie list systems mingledpie
     """
-    console = Console(highlight=False)
+    shell = console(soft_wrap=False)
     if what is not None and what not in LISTS:
         raise UserError(f"there is no list {what!r}{suggest(what, LISTS)} There are: {', '.join(LISTS)}")
     if name is not None:
         if what != "systems":
             raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
-        _show_system(console, name)
+        _show_system(shell, name)
         return
     with loading():
         rows = [(list_, words) for list_, (words, _) in LISTS.items()] if what is None else [*LISTS[what][1]()]
@@ -58,20 +58,20 @@ def show(
     table.add_column(no_wrap=True)
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
+    shell.print(table)
 
 
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
 
 
-def _show_system(console: Console, name: str) -> None:
+def _show_system(shell: Console, name: str) -> None:
     """One system: its source, its modes, and each setting with its default and what it does."""
     from coterie.runs.registry import get
     from coterie.runs.settings import described
 
     system = get(name)
-    console.print(f"[bold]{escape(system.title)}[/bold]: {escape(_about(system))}")
-    console.print(f"{_OVER} Change one with --set NAME=VALUE.")
+    shell.print(f"[bold]{escape(system.title)}[/bold]: {escape(_about(system))}")
+    shell.print(f"{_OVER} Change one with --set NAME=VALUE.")
     table = Table("setting", "default", "what it does", box=None, padding=(0, 2, 0, 0))
     table.columns[0].no_wrap = True
     texts = described(system.config)
@@ -79,8 +79,8 @@ def _show_system(console: Console, name: str) -> None:
         others = {mode: str(system.defaults(mode).get(setting, default)) for mode in system.modes}
         shown = ", ".join([default, *(f"{mode}: {value}" for mode, value in others.items() if value != default)])
         table.add_row(escape(setting), escape(shown), escape(texts[setting]))
-    console.print(table)
-    console.print(_sees(system))
+    shell.print(table)
+    shell.print(_sees(system))
 
 
 def _sees(system: System) -> Table:

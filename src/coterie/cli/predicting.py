@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from coterie.cli.guard import guarded, loading
-from coterie.protocol.errors import UserError
+from coterie.cli.guard import guarded, loading, say
+from coterie.protocol.errors import UserError, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +28,19 @@ def export(
     source: Annotated[Path, typer.Argument(metavar="RUN", help=f"Folder of a run, or {_HOME}.")],
     out: Annotated[Path, typer.Option("--out", help="File to write, FILE.safetensors.")],
     client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
+    coefficients: Annotated[
+        Path | None,
+        typer.Option("--coefficients", help="FILE.csv for the coefficients and odds ratios of a linear classifier."),
+    ] = None,
 ) -> None:
     """Write a client's trained model as one file, with its classes and the scaling of its inputs.
 
     Between machines every party exports its own model, from its home, also while its process runs.
 
     A home whose party has helped to open sums also gives its signed statements of these, in FILE.openings.json.
+
+    --coefficients writes what a unit of each column adds to the log odds of each class against the first, and the odds
+    ratio. They describe this model: they have no confidence intervals, and show no cause.
 
     Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
 
@@ -44,20 +51,31 @@ def export(
       coterie export /srv/coterie/hospital-a --out ours.safetensors
     """
     with loading():
-        from coterie.runs.models import export_model
+        from coterie.record.files import atomic_write
+        from coterie.runs.explained import coefficients as explained
+        from coterie.runs.models import check_new, export_model
 
     model, after = _of_folder(source, client)
+    rows = None if coefficients is None else explained(model)
+    if rows is not None and check_new(coefficients or out).suffix != ".csv":
+        raise UserError(f"{coefficients}: coefficients are written as FILE.csv")
     export_model(model, out)
-    typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
+    say(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
+    if coefficients is not None and rows is not None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write(coefficients, text.getvalue().encode())
+        say(f"Coefficients and odds ratios: {coefficients}")
     if _is_home(source):
         from coterie.operate.own_model import own_account, own_openings
-        from coterie.record.files import atomic_write
 
-        typer.echo(f"Released of its data so far: {own_account(source)}.")
+        say(f"Released of its data so far: {own_account(source)}.")
         if (stated := own_openings(source)) is not None:
             place = out.with_suffix(".openings.json")
             atomic_write(place, msgspec.json.encode(stated))
-            typer.echo(f"Signed statements of {len(stated.openings)} openings, for coterie audit: {place}")
+            say(f"Signed statements of {len(stated.openings)} openings, for coterie audit: {place}")
 
 
 @guarded
@@ -76,9 +94,9 @@ def predict(
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
     Samples are as the data set stores them, before any scaling: a csv or parquet file whose columns are found by name,
-    or an npz file with an array x. With labels (the column that --target named in training, or an array y) the accuracy
-    is told, too. For several labels at once there is a column of probabilities for each, and for regression one of each
-    number.
+    or an npz file with an array x. With labels (the column that --target or a schema named in training, or an array y)
+    the accuracy is told, too. Columns that a schema calls ids are kept. There is a column of probabilities for each
+    named class, or for each of several labels at once, and for regression one of each number.
 
     Examples:
 
@@ -95,19 +113,20 @@ def predict(
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")
     trained = _source(source, client)
-    x, y = _samples(samples, trained)
+    x, y, ids = _samples(samples, trained)
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:
-        typer.echo(_csv(trained, found, _shown), nl=False)
+        say(_csv(trained, found, ids, printable), nl=False)
     else:
         names = trained.facts.class_names or range(found.shape[1])
-        npz = out.suffix == ".npz"
-        atomic_write(out, _npz(label=labels, scores=found, names=names) if npz else _csv(trained, found, str).encode())
-        typer.echo(f"Predictions of {len(labels):,} samples: {out}")
+        kept = [*zip(*ids.values(), strict=True)]
+        npz = _npz(label=labels, scores=found, names=names, ids=kept) if out.suffix == ".npz" else None
+        atomic_write(out, npz or _csv(trained, found, ids, str).encode())
+        say(f"Predictions of {len(labels):,} samples: {out}")
     if right is not None:
-        typer.echo(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
+        say(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:
@@ -145,10 +164,11 @@ def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
     return models.of(client), models.index.round
 
 
-def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Samples and labels of a file, columns of a table by name. Raises UserError, also for unused parts."""
+def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
+    """Samples, labels and ids of a file, columns of a table by name. Raises UserError, also for unused parts."""
+    from coterie.data.columns import Column
     from coterie.data.formats import Arrays, read_npz
-    from coterie.data.samples import new_samples
+    from coterie.data.preparing import new_samples
 
     def check(found: Arrays) -> None:
         if "x" not in found or set(found) - {"x", "y"}:
@@ -160,28 +180,25 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
         raise UserError(f"{path} is no file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
     if path.suffix in (".csv", ".parquet"):
         facts = trained.facts
-        return new_samples(path, facts.features, facts.label_columns, facts.task, facts.columns)
+        return new_samples(path, facts.columns or [*map(Column, facts.features)], facts.label_columns, facts.task)
     arrays = read_npz(path, check)
-    return arrays["x"], arrays.get("y")
+    return arrays["x"], arrays.get("y"), {}
 
 
-def _shown(label: object) -> str:
-    """A label for a terminal, without control characters of a foreign name."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
-
-
-def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], str]) -> str:
-    """A row for each sample: its class and probability, or for other tasks the score of each label or number."""
-    names: Iterable[object] = trained.facts.class_names or range(scores.shape[1])
+def _csv(
+    trained: TrainedModel, scores: NDArray[Any], ids: Mapping[str, Sequence[str]], shown: Callable[[str], str]
+) -> str:
+    """A row for each sample: its ids, its class and probability, and the score of each named class, label or number."""
+    facts = trained.facts
+    heads: list[object] = list(facts.class_names or ([] if facts.task == "classes" else range(scores.shape[1])))
+    columns: list[Iterable[object]] = [[f"{score:.6g}" for score in scores[:, i]] for i in range(len(heads))]
+    if facts.task == "classes":
+        heads = ["label", "probability", *(f"P({name})" for name in heads)]
+        columns = [trained.labels(scores), [f"{p:.6g}" for p in scores.max(axis=1)], *columns]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if trained.facts.task == "classes":
-        writer.writerow(["label", "probability"])
-        found = zip(trained.labels(scores), scores.max(axis=1), strict=True)
-        writer.writerows((shown(label), f"{p:.6g}") for label, p in found)
-    else:
-        writer.writerow([shown(name) for name in names])
-        writer.writerows([f"{score:.6g}" for score in row] for row in scores)
+    writer.writerow([shown(str(head)) for head in (*ids, *heads)])
+    writer.writerows([shown(str(cell)) for cell in row] for row in zip(*ids.values(), *columns, strict=True))
     return text.getvalue()
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from coterie.cli.guard import guarded, loading
+from coterie.cli.guard import guarded, loading, say
 from coterie.protocol.errors import UserError
 
 
@@ -50,20 +49,19 @@ def reproduce(
         from coterie import reproductions as home
         from coterie.reproductions.study import chosen
 
-    console = Console(highlight=False, soft_wrap=True)
     cells = only or []
     if list_ and (item is None or home.items(item)):
         if cells:
             raise UserError("--only picks cells of one item: name the item")
         for name, listed in home.items(item).items():
-            console.print(f"{name}  {listed.title}", markup=False)
+            say(f"{name}  {listed.title}")
         return
     if item is None:
         raise UserError("which item? See coterie reproduce --list")
     wanted = home.found(item)
     if list_:
         for cell in chosen(wanted, cells):
-            console.print(cell.name, markup=False)
+            say(cell.name)
         return
     written = api.reproduce(
         item,
@@ -75,4 +73,4 @@ def reproduce(
         workers=workers,
         progress=not quiet,
     )
-    console.print(f"Written: {written}", markup=False)
+    say(f"Written: {written}")

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import guarded, loading
+from coterie.cli.guard import console, guarded, loading
 from coterie.protocol.errors import UserError
 
 System = Annotated[
@@ -109,12 +108,12 @@ def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below
     from coterie.report.summary import lasted
 
     report, summary = render([result.folder], result.folder / "report.html"), result.summary
-    console = Console(highlight=False, soft_wrap=True)
+    shell = console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for label, value in found:
         table.add_row(label, value)
-    console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients{how}")
-    console.print(table)
+    shell.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients{how}")
+    shell.print(table)
     if below:
-        console.print(below)
-    console.print(f"Report: {report}", markup=False)
+        shell.print(below)
+    shell.print(f"Report: {report}", markup=False)

@@ -58,22 +58,25 @@ Elements = list[int]
 # ---------------------------------------------------------------------------------------------------------- projections
 
 
-def signs(seed: bytes, block: int) -> NDArray[np.float32]:
-    """(m, ``BLOCK``) columns of R, from 16 bytes. All of R would take the memory of m models."""
+def signs(seed: bytes, block: int, held: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """(m, ``BLOCK``) columns of R, from 16 bytes. All of R would take the memory of m models. held: where they go."""
     size = PROJECTIONS * BLOCK // 4
-    stream = keystream(seed, size, (block * (size // 16)).to_bytes(16, "big"))
-    return _SIGNS[np.frombuffer(stream, np.uint8)].reshape(PROJECTIONS, BLOCK)
+    stream = np.frombuffer(keystream(seed, size, (block * (size // 16)).to_bytes(16, "big")), np.uint8)
+    found = np.empty((PROJECTIONS, BLOCK), np.float32) if held is None else held
+    np.take(_SIGNS, stream, axis=0, out=found.reshape(size, 4), mode="clip")
+    return found
 
 
 def projected(seed: bytes, vectors: Words) -> Words:
     """(n, m) R x mod 2^32 of vectors (n, d). seed: of R."""
     shifts = np.arange(0, 32, _LIMB_BITS, dtype=np.uint32)[:, None, None]
     total = np.zeros((len(shifts), len(vectors), PROJECTIONS), np.int64)
+    held = np.empty((PROJECTIONS, BLOCK), np.float32)
     for at in range(0, vectors.shape[1], BLOCK):
         limbs = (vectors[:, at : at + BLOCK] >> shifts & np.uint32(2**_LIMB_BITS - 1)).astype(np.float32)
         wide = limbs.shape[2]
-        sums = limbs.reshape(-1, wide) @ signs(seed, at // BLOCK)[:, :wide].T
-        total += sums.astype(np.int64).reshape(total.shape)
+        sums = signs(seed, at // BLOCK, held)[:, :wide] @ limbs.reshape(-1, wide).T
+        total += sums.T.astype(np.int64).reshape(total.shape)
     return np.asarray((total << shifts).sum(axis=0).astype(np.uint32))
 
 

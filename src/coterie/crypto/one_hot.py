@@ -24,6 +24,7 @@ With one place, bit(a_0) is 1. So the second server adds P(b_0) alone, and the n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,8 @@ from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets
 
 SEED_BYTES, CHECK_BYTES, TAG_BYTES = 16, 64, 32
+BLOCK = 1 << 14  # words at a time, so that the passes of one sum stay in the cache
+_ZEROS = memoryview(bytes(4 * BLOCK))
 
 Words = NDArray[np.uint32]
 
@@ -52,12 +55,23 @@ class Shares:
 
 def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
     """``count`` bytes of AES-128 in counter mode. start: the first counter block."""
-    return Cipher(AES(key), CTR(start)).encryptor().update(bytes(count))
+    cipher = Cipher(AES(key), CTR(start)).encryptor()
+    return b"".join(cipher.update(_ZEROS[: count - at]) for at in range(0, count, len(_ZEROS)))
 
 
-def words_of(key: bytes, count: int, start: bytes = bytes(16)) -> Words:
-    """P(key): (count,) words."""
-    return np.frombuffer(keystream(key, 4 * count, start), "<u4")
+def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple[slice, Words]]:
+    """P(key), (count,) words, a part that stays in the cache at a time, and its place. The next part overwrites it."""
+    cipher, held = Cipher(AES(key), CTR(start)).encryptor(), np.empty(min(count, BLOCK), "<u4")
+    for at in range(0, count, BLOCK):
+        words = held[: count - at]
+        cipher.update_into(_ZEROS[: words.nbytes], words.view(np.uint8).data)
+        yield slice(at, at + len(words)), words
+
+
+def move(words: Words, by: np.ufunc, key: bytes, start: bytes = bytes(16)) -> None:
+    """Add P(key) to words (d,) in place, or subtract it. by: ``np.add`` or ``np.subtract``."""
+    for place, stream in streamed(key, len(words), start):
+        by(words[place], stream, out=words[place])
 
 
 def seeds_of(master: bytes, groups: int) -> bytes:
@@ -75,7 +89,9 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     seeds = seeds_of(master, groups)
     own = _seed(seeds, group)
     other[0] = other[0] & 0xFE | (1 - _bit(own))
-    word = x - words_of(own, len(x)) + words_of(bytes(other), len(x))  # (4)
+    word = x.copy()
+    move(word, np.subtract, own)  # (4)
+    move(word, np.add, bytes(other))
     if not _bit(own):
         np.negative(word, out=word)
     check = _xor(_hash(context, group, own), _hash(context, group, bytes(other)))  # (5)
@@ -115,7 +131,7 @@ def share(seeds: bytes, word: Words) -> Words:
     """(d,) the sum of a server's leaves: its share of x itself, negative at the second server."""
     total = word * np.uint32(sum(_bit(_seed(seeds, j)) for j in range(len(seeds) // SEED_BYTES)))
     for j in range(len(seeds) // SEED_BYTES):
-        total += words_of(_seed(seeds, j), len(word))
+        move(total, np.add, _seed(seeds, j))
     return total
 
 
@@ -127,12 +143,13 @@ def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
     if len(seeds) != SEED_BYTES * len(totals) or word.shape != totals.shape[1:]:
         raise CryptoError(f"{len(seeds)} bytes of seeds and words {word.shape} for rows {totals.shape}")
     factor = np.uint32(weight % 2**32)
-    scaled = word * factor
     for j, row in enumerate(totals):
         seed = _seed(seeds, j)
-        row += words_of(seed, len(row)) * factor
-        if _bit(seed):
-            row += scaled
+        for place, leaves in streamed(seed, len(row)):
+            if _bit(seed):
+                leaves += word[place]
+            leaves *= factor
+            row[place] += leaves
 
 
 def _seed(seeds: bytes, j: int) -> bytes:

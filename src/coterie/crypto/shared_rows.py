@@ -29,7 +29,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.one_hot import words_of
+from coterie.crypto.one_hot import BLOCK, move
 from coterie.protocol.errors import CryptoError, UserError
 from coterie.protocol.randomness import Secrets
 
@@ -89,15 +89,19 @@ class Grid:
         """
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
-        scaled = np.array(change, np.float64)
+        scale = np.empty(self.length)
         for part in (slice(None),) if apart is None or not apart.any() else (apart, ~apart):
-            norm = float(np.linalg.norm(scaled[part]))
-            scaled[part] *= weight * self.steps / max(norm, self.clip)
-        whole: Floats = np.floor(scaled)
+            scale[part] = weight * self.steps / max(float(np.linalg.norm(change[part])), self.clip)
         while True:
-            x = whole + (rng.random(self.length) < scaled - whole)
-            if float(x @ x) <= self.longest**2:
-                return x.astype(np.int64).astype(np.uint32)
+            x, squares = np.empty(self.length, np.int32), 0.0
+            for at in range(0, self.length, BLOCK):
+                scaled = change[at : at + BLOCK] * scale[at : at + BLOCK]
+                whole: Floats = np.floor(scaled)
+                whole += rng.random(len(whole)) < scaled - whole
+                squares += float(whole @ whole)
+                x[at : at + BLOCK] = whole
+            if squares <= self.longest**2:
+                return x.view(np.uint32)
 
     def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
         """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut.
@@ -128,7 +132,7 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
     """Whether a sum is so large that the next round's could wrap."""
-    return bool(np.abs(total.astype(np.int64)).max(initial=0) >= ROOM)
+    return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 
 def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
@@ -140,13 +144,18 @@ def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
 
 def masked(totals: Words, masks: Sequence[bytes], nonce: bytes) -> Words:
     """V: a server's share (G, d) under its keys, one for each row. The nonce is used once."""
-    return totals + np.stack([words_of(key, totals.shape[1], nonce) for key in masks])
+    sealed = totals.copy()
+    for row, key in zip(sealed, masks, strict=True):
+        move(row, np.add, key, nonce)
+    return sealed
 
 
 def unmasked(row: Words, masks: Sequence[bytes], nonces: Sequence[bytes]) -> NDArray[np.int32]:
     """T_g (d,) from its sealed row."""
-    keys = (words_of(key, len(row), nonce) for key, nonce in zip(masks, nonces, strict=True))
-    return reduce(np.subtract, keys, row).view(np.int32)
+    total = row.copy()
+    for key, nonce in zip(masks, nonces, strict=True):
+        move(total, np.subtract, key, nonce)
+    return total.view(np.int32)
 
 
 def row_names(rows: Words) -> bytes:
@@ -167,8 +176,11 @@ def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
 def answer(rows: Words, query: bytes) -> Words:
     """(d,) the XOR of the rows in a query."""
     named = int.from_bytes(query, "little")
-    chosen = [j for j in range(len(rows)) if named >> j & 1]
-    return np.asarray(np.bitwise_xor.reduce(rows[chosen], axis=0, dtype=np.uint32))
+    total = np.zeros(rows.shape[1], np.uint32)
+    for j, row in enumerate(rows):
+        if named >> j & 1:
+            total ^= row
+    return total
 
 
 def fetched(answers: Sequence[Words]) -> Words:

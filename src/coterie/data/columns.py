@@ -1,13 +1,21 @@
-"""Columns of a table with gaps and categories, as inputs of a model.
+"""Columns of a table, as inputs of a model; a schema states those of all parties' tables.
 
-A category becomes one input for each of its values, 1 where the row has it; a gap has none. The gap of a number becomes
-the mean of the column over all training samples that have it. Clients could add up such means without showing a row.
+A number's gap becomes a stated value, or in a simulation with ``gaps=mean`` the mean of all training samples that have
+it. A category becomes one input for each of its values, 1 where the row has it; a gap has none. A date is its number of
+days. Then a column's mean is subtracted, and its scale divides.
+
+Numpy is enough for constants that travel as JSON. A ColumnTransformer of scikit-learn computes the same, but travels as
+a pickle, which nobody should load from others.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from datetime import datetime
+from math import inf, isfinite
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,14 +28,93 @@ MOST_CATEGORIES = 1000
 """Of a column: each is an input of its own."""
 Cells = NDArray[Any]
 """Rows (n, columns) of objects: floats, words of categories, and None in gaps."""
+MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
+"""What a missing value looks like, in small letters."""
+DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
+"""Formats of dates that are recognised."""
+_FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
+_EPOCH = datetime(1970, 1, 1)
+
+Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 
 
-class Column(msgspec.Struct, frozen=True):
-    """A column of a table. fill: what a number's gap becomes.  values: of a category; None for a number."""
+class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A column of a table, as a schema states it.
 
-    name: Annotated[str, msgspec.Meta(max_length=1 << 10)]
-    fill: float = 0.0
-    values: tuple[Annotated[str, msgspec.Meta(max_length=1 << 10)], ...] | None = None
+    kind: where it is not said, values make a ``category`` and a format makes a ``date``. ``id`` and ``ignore`` are no
+    inputs, and an id stays beside a prediction.
+    fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date (``%Y-%m-%d``), whose number
+    is that of days since 1970.  low, high: what is plausible, in the units of the column.  unit: for people.
+    mean, scale: an input is (value - mean) / scale.
+
+    Raises ValueError for what cannot be.
+    """
+
+    name: Word
+    kind: Literal["number", "category", "date", "id", "ignore"] = "number"
+    unit: Word = ""
+    fill: float | None = None
+    mean: float = 0.0
+    scale: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    values: tuple[Word, ...] | None = None
+    format: Word | None = None
+
+    def __post_init__(self) -> None:
+        meant = "category" if self.values is not None else "date" if self.format is not None else self.kind
+        if self.kind == "number":
+            msgspec.structs.force_setattr(self, "kind", meant)
+        numbers = [one for one in (self.fill, self.mean, self.scale, self.low, self.high) if one is not None]
+        if not all(map(isfinite, numbers)) or self.scale <= 0:
+            raise ValueError(f"column {self.name!r} needs finite numbers, and a scale above 0")
+        if None not in (self.low, self.high) and self.low > self.high:  # type: ignore[operator]  # neither is None
+            raise ValueError(f"column {self.name!r} has low {self.low:g} above high {self.high:g}")
+        if (self.kind == "category", self.kind == "date") != (self.values is not None, self.format is not None):
+            raise ValueError(f"column {self.name!r} of kind {self.kind}: a category alone has values, a date a format")
+        if self.values is not None and not len({*self.values} - {""}) == len(self.values) <= MOST_CATEGORIES:
+            raise ValueError(f"column {self.name!r} needs different values, none empty, at most {MOST_CATEGORIES}")
+        if self.format is not None and not _is_format(self.format):
+            raise ValueError(f"column {self.name!r}: {self.format!r} is no format of a date, such as {DATES[0]}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs: ``age``, or ``cp=1``, ``cp=2``, ... of a category, or none."""
+        if self.values is not None:
+            return tuple(f"{self.name}={value}" for value in self.values)
+        return (self.name,) if self.kind in ("number", "date") else ()
+
+
+class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"columns": "column"}):
+    """What all parties' tables have in common. label: the column of labels, one of ``classes``.
+
+    positive: the class of which a probability speaks, such as ``ill``. Raises ValueError for what cannot be.
+    """
+
+    label: Word
+    classes: tuple[Word, ...]
+    columns: tuple[Column, ...]
+    positive: Word | None = None
+
+    def __post_init__(self) -> None:
+        check_columns([Column(self.label), *self.columns])
+        if not len({*self.classes}) == len(self.classes) >= 2:
+            raise ValueError("classes are two different names or more")
+        if self.positive not in (None, *self.classes):
+            raise ValueError(f"positive is {self.positive!r}, which is none of the classes {', '.join(self.classes)}")
+        if not inputs_of(self.columns):
+            raise ValueError("no column is an input: one must be a number, a category or a date")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes in the order of a model's outputs, the positive one last."""
+        return tuple(sorted(self.classes, key=lambda name: name == self.positive))
+
+
+def _is_format(words: str) -> bool:
+    """Whether a format states year, month and day, each once, and nothing strange."""
+    parts = re.findall("%.", words)
+    return bool(_FORMAT.fullmatch(words)) and len({*parts}) == len(parts) and {"%Y", "%m", "%d"} <= {*parts}
 
 
 def word_of(cell: Any) -> str:
@@ -36,10 +123,65 @@ def word_of(cell: Any) -> str:
     return word[:-2] if word.endswith(".0") and word[:-2].lstrip("-").isdigit() else word
 
 
-def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
-    """The columns with the values that all rows have, and the means of the training rows, (n,) ``train``.
+def days(cell: Any, format: str) -> float:
+    """A date as days since 1970. Raises ValueError for a cell of another form."""
+    if isinstance(cell, np.datetime64):
+        return float(cell.astype("datetime64[s]").astype(np.int64)) / 86400
+    return (datetime.strptime(str(cell).strip(), format) - _EPOCH).total_seconds() / 86400
 
-    Raises UserError for a column of gaps alone.
+
+def value_of(column: Column, cell: Any) -> float | str | None:
+    """What a cell holds: a number, a category's word, or None for a gap.
+
+    Raises ValueError that says what is wrong with it and what helps, ``{}`` standing for the cell.
+    """
+    word = str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell).strip()
+    if word.lower() in MISSING:
+        if column.fill is None and column.values is None:
+            raise ValueError("the cell is empty, and nothing is stated that fills it: fill it, or leave the row out")
+        return None
+    if column.values is not None:
+        if word_of(cell) not in column.values:
+            raise ValueError(f"{{}} is none of {', '.join(column.values)}; leave the cell empty, or correct it")
+        return word_of(cell)
+    try:
+        value = float(word) if column.format is None else days(cell, column.format)
+    except ValueError:
+        if column.format is None:
+            raise ValueError("{} is no number: correct it, or leave the cell empty") from None
+        other = next((one for one in DATES if is_date(word, one)), None)
+        said = "no date" if other is None else f"a date in another form, {other}, not"
+        raise ValueError(f"{{}} is {said} of the form {column.format}: write all dates so") from None
+    if not isfinite(value):
+        raise ValueError("{} is no finite number: leave the cell empty")
+    low, high = plausible(column)
+    if not low <= value <= high:
+        ends = " to ".join("any" if end is None else f"{end:g}" for end in (column.low, column.high))
+        raise ValueError(f"{{}} is not plausible, outside {ends}: correct it, or leave the cell empty")
+    return value
+
+
+def plausible(column: Column) -> tuple[float, float]:
+    return -inf if column.low is None else column.low, inf if column.high is None else column.high
+
+
+def is_date(word: str, format: str) -> bool:
+    try:
+        days(word, format)
+    except ValueError:
+        return False
+    return True
+
+
+def ordered(values: set[str]) -> tuple[str, ...]:
+    """Values of a category, or names of classes: numbers by size, then words."""
+    return tuple(sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word)))
+
+
+def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
+    """The columns with the values that all rows have, and the means of the training rows, (n,) ``train``, in gaps.
+
+    Raises UserError for a column of gaps alone, and for two inputs of one name.
     """
     found = []
     for column, cells in zip(columns, rows.T, strict=True):
@@ -55,9 +197,21 @@ def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], whe
                 f"{where}, column {column.name!r}: {len(values)} categories, each an input of its own; at most "
                 f"{MOST_CATEGORIES}. Leave the column out, or give it fewer"
             )
-        order = sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word))
-        found.append(msgspec.structs.replace(column, values=tuple(order)))
+        found.append(msgspec.structs.replace(column, values=ordered(values)))
+    try:
+        check_columns(found)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}: rename one") from None
     return tuple(found)
+
+
+def check_columns(columns: Sequence[Column]) -> None:
+    """Raises ValueError if two columns, or two inputs, have one name, or a category has no value."""
+    if empty := [column.name for column in columns if column.values == ()]:
+        raise ValueError(f"the category {empty[0]!r} has no value")
+    for names in ([column.name for column in columns], inputs_of(columns)):
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"two columns or inputs are called {twice[0]!r} (a category's inputs are COLUMN=VALUE)")
 
 
 def encoded(columns: Sequence[Column], rows: Cells) -> NDArray[np.float64]:
@@ -65,16 +219,12 @@ def encoded(columns: Sequence[Column], rows: Cells) -> NDArray[np.float64]:
     parts = []
     for column, cells in zip(columns, rows.T, strict=True):
         if column.values is None:
-            parts.append(np.array([[column.fill if cell is None else cell] for cell in cells], np.float64))
+            filled = np.array([[column.fill if cell is None else cell] for cell in cells], np.float64)
+            parts.append((filled - column.mean) / column.scale)
         else:
             parts.append(np.array([[cell == value for value in column.values] for cell in cells], np.float64))
     return np.concatenate(parts, axis=1)
 
 
 def inputs_of(columns: Sequence[Column]) -> tuple[str, ...]:
-    """The names of the inputs: ``age``, or ``cp=1``, ``cp=2``, ... of a category."""
-    return tuple(
-        name
-        for column in columns
-        for name in ([column.name] if column.values is None else [f"{column.name}={value}" for value in column.values])
-    )
+    return tuple(name for column in columns for name in column.inputs)

@@ -70,7 +70,8 @@ class Dataset:
     y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
     classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
     owners: whose samples they are, if known.  features, label_columns: of a table, or ().
-    columns: of the table, if features were made of gaps and categories.
+    columns: of the table, if features were made of gaps and categories, or by a schema.
+    scaled: whether a schema has scaled them already.
     rows_test: (N,) the rows of the test samples in a table whose split follows the seed, or None.
     source: origin and number of the samples, for people to read.
     graph: for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
@@ -98,12 +99,14 @@ class Dataset:
     label_columns: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     rows_test: Ints | None = None
+    scaled: bool = False
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
         """What ``inputs`` subtracts and divides by, in stored units, shaped to broadcast over a sample."""
         x = self.x_train
-        if self.kind == "graph" or (self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))):
+        words = self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))
+        if self.scaled or self.kind == "graph" or words:
             return np.zeros(1, np.float32), np.ones(1, np.float32)
         every, spatial = tuple(range(x.ndim)), self.kind in ("image", "volume")
         if self.scaling == "standard":

@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import BUILT_IN, KNOWN, is_synthetic
-from coterie.data.columns import encoded, fitted, inputs_of
+from coterie.data.columns import Schema, encoded, fitted, inputs_of
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, folded, from_arrays
 from coterie.data.formats import Arrays, swollen
+from coterie.data.preparing import prepared as prepared_by
 from coterie.data.samples import KIND, NAMES, Prepared, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
@@ -81,14 +82,19 @@ def load_own(
     fold: Fold | None = None,
     gaps: str | None = None,
     categories: str | None = None,
+    schema: Schema | None = None,
 ) -> Dataset:
     """The data set in a folder of one file a client, or in one file. by: the column that names clients.
 
-    test_share, fold: as of ``dataset``.  gaps, categories: as the options.
+    test_share, fold: as of ``dataset``.  gaps, categories: as the options.  schema: of tables, which says all but `by`.
     Raises UserError naming the client, the file and the column.
     """
     named_columns = tuple(word.strip() for word in (categories or "").split(",") if word.strip())
     prepared = Prepared(gaps is not None, named_columns) if gaps or named_columns else None
+
+    def samples(file: Path, by: str | None) -> Samples:
+        return read(file, by, target, prepared) if schema is None else prepared_by(file, schema, by)
+
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
@@ -99,10 +105,10 @@ def load_own(
             raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
         if by not in (None, CLIENT):
             raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
-        clients = [(file.stem, read(file, None, target, prepared)) for file in files]
+        clients = [(file.stem, samples(file, None)) for file in files]
         name, parts, by = path.name, named(clients), CLIENT
     elif path.is_file():
-        name, parts = path.stem, [read(path, by, target, prepared)]
+        name, parts = path.stem, [samples(path, by)]
     else:
         raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
     found = dataset(name, parts, column=by, test_share=test_share, kind=kind, task=task, fold=fold)
@@ -194,12 +200,17 @@ def dataset(
     elif task == "regression":
         y_train, y_test, targets = standardised(one.y[train], one.y[test], names, one.where)
     else:
-        codes, names = coded([(part.where, part.y) for part in parts])
+        if one.schema is None:
+            codes, names = coded([(part.where, part.y) for part in parts])
+        else:
+            codes, names = one.y, one.schema.names
         y_train, y_test, targets = codes[train], codes[test], Targets("classes", names)
     classes = len(names or ()) if task == "classes" else y_train.shape[1]
     kind = checked_kind(kind or one.kind)
     x, features, columns = one.x, one.features, one.columns
-    if columns:
+    if one.schema is not None:
+        columns = one.schema.columns
+    elif columns:
         columns = fitted(columns, x, train, one.where)
         x, features = encoded(columns, x), inputs_of(columns)
     # x is checked beside class 0: labels of other tasks are no classes
@@ -209,7 +220,7 @@ def dataset(
         name, x[train], of_train, x[test], of_test, classes=max(2, classes), kind=kind, source="own data"
     )
     made = replace(made, y_train=y_train, y_test=y_test, classes=classes, targets=targets)
-    made = replace(made, features=features, label_columns=one.targets, columns=columns)
+    made = replace(made, features=features, label_columns=one.targets, columns=columns, scaled=one.schema is not None)
     made = replace(made, rows_test=None if fold is None else np.flatnonzero(test))
     owners = None
     if column is not None and one.owner is not None:
@@ -259,6 +270,7 @@ def _join(parts: Sequence[Samples], test_share: float | None, fold: Fold | None 
         next(iter(kinds), None),
         first.targets,
         first.columns,
+        first.schema,
     )
 
 

@@ -17,21 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
-from coterie.data.columns import Column, encoded, word_of
+from coterie.data.columns import MISSING, Column, Schema, word_of
 from coterie.data.formats import Arrays, check_claim, read_npz
-from coterie.data.targets import is_number, whole
+from coterie.data.targets import is_number
 from coterie.protocol.errors import UserError, suggest, to_install
-from coterie.protocol.model_spec import TaskKind
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
 """Columns that are taken for the labels of a table where ``target`` is not said."""
 OF_CLIENTS = frozenset({"client", "site", "hospital", "center", "centre", "institution"})
 """Columns that are no features by mistake."""
-MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
-"""What a label or a client's name that is missing looks like, in small letters."""
 MAX_CELL = 1_000
 """Characters in a cell of a csv file."""
+_SHOWN = 5  # rows in a message
 _GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
 
 
@@ -52,6 +50,7 @@ class Samples:
     test: (N,) bool, which are test samples, or None if a share is to be split off.
     features, targets: column names of x and y, for a table.
     kind: of the samples, where the source says it.  columns: of x, which then holds their cells (``data/columns.py``).
+    schema: by which x are inputs and y numbers of classes already.
     """
 
     where: str
@@ -63,6 +62,7 @@ class Samples:
     kind: str | None = None
     targets: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    schema: Schema | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,14 @@ class Table:
 
     def at(self, name: str, row: int) -> str:
         """Where a value stands, for errors."""
-        return f"{self.where}, column {name!r}, {f'line {self.lines[row]}' if self.lines else f'row {row + 1}'}"
+        return self.among(name, [row])
+
+    def among(self, name: str, rows: Sequence[int]) -> str:
+        """The same of several rows, the first ones by number."""
+        some = [str(self.lines[row] if self.lines else row + 1) for row in rows[:_SHOWN]]
+        more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+        unit = f"{'line' if self.lines else 'row'}{'s' * (len(rows) > 1)}"
+        return f"{self.where}, column {name!r}, {unit} {', '.join(some)}{more}"
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
@@ -86,48 +93,14 @@ def read(path: Path, by: str | None, target: str | None, prepared: Prepared | No
         if prepared is not None:
             raise UserError(f"{path}: gaps and categories are read from csv and parquet files, not from npz")
         return from_npz(read_npz(path, lambda arrays: npz_keys(arrays, by, str(path))), by, str(path))
-    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target, prepared)
+    return from_table(read_table(path), by, target, prepared)
 
 
-def new_samples(
-    path: Path,
-    features: Sequence[str],
-    label_columns: Sequence[str] = (),
-    task: TaskKind = "classes",
-    columns: Sequence[Column] = (),
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
-
-    label_columns: those of training; if unknown, one of ``TARGETS``.  task: of training.  columns: with which it was
-        trained on gaps and categories, instead of ``features``. Labels are None if the file has none, and for other
-        tasks than ``classes``. Raises UserError.
-    """
-    features = [column.name for column in columns] or features
-    if not features:
-        raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
-    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
-    for name in features:
-        if name not in table.columns:
-            raise _no_column(str(path), name, list(table.columns))
-    labels = [name for name in table.columns if name in (label_columns or TARGETS) and name not in features]
-    if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
-        raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
-    if columns:
-        prepared = Prepared(True, tuple(column.name for column in columns if column.values is not None))
-        cells = np.stack([_cells(table, name, prepared) for name in features], axis=1)
-        for column, own in zip(columns, cells.T, strict=True):
-            known = column.values
-            if known is not None and (strange := [row for row, cell in enumerate(own) if cell not in (None, *known)]):
-                at = table.at(column.name, strange[0])
-                raise UserError(f"{at}: {own[strange[0]]!r} is none of {', '.join(known)}; leave the cell empty")
-        x = encoded(columns, cells)
-    else:
-        x = np.stack([_numbers(table, name) for name in features], axis=1)
-    if not labels or task != "classes":
-        return x, None
-    y = words(table.columns[labels[0]], "label", lambda row: table.at(labels[0], row))
-    numbers = whole(y, str(path))
-    return x, y if numbers is None else numbers
+def read_table(path: Path) -> Table:
+    """The columns of a csv or parquet file. Raises UserError."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UserError(f"{path} is no table: a schema is for csv and parquet files")
+    return _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
 
 
 def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -149,7 +122,7 @@ def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...
     if taken := sorted({*owners} & {*keys, KIND, NAMES}):
         raise UserError(f"{where}: {taken[0]} does not name clients: give their names in an array of another name")
     if missing := [key for key in owners if key not in arrays]:
-        raise _no_column(where, missing[0], [key for key in arrays if key not in keys])
+        raise no_column(where, missing[0], [key for key in arrays if key not in keys])
     if unused := sorted(set(arrays) - {*keys, *owners, KIND, NAMES}):
         column = unused[0].removesuffix("_train").removesuffix("_test")
         raise UserError(
@@ -170,7 +143,9 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
     parts = [[arrays[key] for key in found] for found in (keys[::2], keys[1::2], owners)]
     x, y = joined(parts[0], where), joined(parts[1], where)
     y = words(y[:, 0] if y.shape[1:] == (1,) else y, "label", lambda i: f"{where}, label of sample {i}")
-    named = _owners(joined(parts[2], where), f"{where}, {by}", lambda i: f"{where}, {by} of sample {i}") if by else None
+    named = (
+        owners_of(joined(parts[2], where), f"{where}, {by}", lambda i: f"{where}, {by} of sample {i}") if by else None
+    )
     names = tuple(map(str, np.ravel(arrays[NAMES]))) if NAMES in arrays else ()
     if names and len(names) != (1 if y.ndim == 1 else y.shape[1]):
         raise UserError(f"{where}: {NAMES} holds {len(names)} names, but y is {y.shape}: give one for each column of y")
@@ -185,9 +160,9 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
     Raises UserError naming the column and the row or line.
     """
     where, columns = table.where, table.columns
-    labels = _label_columns(columns, target, by, where)
+    labels = label_columns_of(columns, target, by, where)
     if by is not None and by not in columns:
-        raise _no_column(where, by, [name for name in columns if name not in labels])
+        raise no_column(where, by, [name for name in columns if name not in labels])
     for name, column in columns.items():
         if column.shape[:1] != columns[labels[0]].shape[:1] or not column.ndim:
             raise UserError(
@@ -208,15 +183,15 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
         x, features = columns[features[0]], ()
     elif prepared is not None:
         if missing := [name for name in prepared.categories if name not in features]:
-            raise _no_column(where, missing[0], features)
+            raise no_column(where, missing[0], features)
         x = np.stack([_cells(table, name, prepared) for name in features], axis=1)
         made = tuple(Column(name, values=() if name in prepared.categories else None) for name in features)
     else:
         x = np.stack([_numbers(table, name) for name in features], axis=1)
     several = [words(columns[name], "label", partial(table.at, name)) for name in labels]
     y = several[0] if len(labels) == 1 else np.stack([_numbers(table, name) for name in labels], 1)
-    owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", partial(table.at, by))
-    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels, columns=made)
+    owner = None if by is None else owners_of(columns[by], f"{where}, column {by!r}", partial(table.at, by))
+    return Samples(where, x, y, owner, test_rows(table), features, targets=labels, columns=made)
 
 
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
@@ -252,7 +227,7 @@ def text(value: Any, what: str) -> str:
     return word
 
 
-def _owners(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
+def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
     """The names of clients (N,) as stripped text; raises UserError for a missing one."""
     if values.ndim != 1:
         raise UserError(f"{where} has shape {values.shape}: give one name of a client for each sample")
@@ -339,12 +314,12 @@ def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str
     return {text(name, f"{where}: the name of a column"): column(name) for name in names}
 
 
-def _label_columns(table: Mapping[str, Any], target: str | None, by: str | None, where: str) -> tuple[str, ...]:
+def label_columns_of(table: Mapping[str, Any], target: str | None, by: str | None, where: str) -> tuple[str, ...]:
     """The columns of labels: ``target`` names one, or several with commas."""
     if target is not None:
         names = (target,) if target in table else tuple(name.strip() for name in target.split(","))
         if missing := [name for name in names if name not in table]:
-            raise _no_column(where, missing[0], list(table))
+            raise no_column(where, missing[0], list(table))
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UserError(f"target={target} names the column {twice[0]!r} twice: name each column of labels once")
         return names
@@ -415,7 +390,7 @@ def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
     return found
 
 
-def _test_rows(table: Table) -> NDArray[np.bool_] | None:
+def test_rows(table: Table) -> NDArray[np.bool_] | None:
     if SPLIT not in table.columns:
         return None
     found = [str(word).strip().lower() for word in table.columns[SPLIT]]
@@ -434,7 +409,7 @@ def joined(arrays: Iterable[NDArray[Any]], where: str) -> NDArray[Any]:
     return np.concatenate(arrays)
 
 
-def _no_column(where: str, name: str, known: Sequence[str]) -> UserError:
+def no_column(where: str, name: str, known: Sequence[str]) -> UserError:
     return UserError(
         f"{where} has no column {name!r}{suggest(name, known)} There are: {', '.join(known) or 'no others'}"
     )

@@ -5,6 +5,7 @@ It delivers at least once, keeps the order of each pair of parties, and authenti
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,6 +153,12 @@ class Access:
         """The keys that are admitted; empty if those of a party are not known."""
         keys = [*self.parties.values(), self.operator]
         return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
+
+
+def mark(access: Access) -> str:
+    """A subject among the operator's rights: a server that has read this access names it when the operator asks."""
+    known = sorted(access.parties.items()), sorted(access.watchers), access.operator, sorted(access.members)
+    return f"coterie.access.{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"
 
 
 def subject(dst: str, src: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.deploy.engine import Engine
 from coterie.deploy.home import Home
 from coterie.deploy.names import safe, urls
-from coterie.deploy.plan import Plan
+from coterie.deploy.plan import GIB, Plan
 from coterie.protocol.errors import RunError, UserError, to_install
 
 
@@ -23,7 +23,8 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
     from coterie.deploy.nats import NatsEngine
 
     names = [name for name, _ in plan.members]
-    return NatsEngine(home.name, urls(home.server), home.tls, names, spool=home.path, connect_s=connect_s)
+    server, largest = urls(home.server), int(GIB * plan.settings.packet_gib)
+    return NatsEngine(home.name, server, home.tls, names, spool=home.path, connect_s=connect_s, largest=largest)
 
 
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:

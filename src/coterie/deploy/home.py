@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
 from coterie.deploy.names import check_name, safe
@@ -134,10 +135,12 @@ def plan_of(home: Home) -> Plan:
 
 
 def take_plan(home: Home, data: bytes) -> Plan:
-    """Keep a plan that came from the hub or with a certificate. Returns the plan that the home then holds.
+    """Keep a plan that came from the hub or with a certificate, and the renewed certificate in it. Returns the plan
+    that the home then holds.
 
     Raises PeerError for a plan that is forged, older than the home's, another of the same version, of another session,
-    without this party's own keys, or, at a hub that has begun, with parties that joined since.
+    without this party's own keys, with a certificate of other keys, or, at a hub that has begun, with parties that
+    joined since.
     """
     new = plans.check(data, home.operator)
     check_ours(home, new)
@@ -153,8 +156,19 @@ def take_plan(home: Home, data: bytes) -> Plan:
                 raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
             return old
         _check_numbers(home, old, new)
+    _take_certificate(home, new)
     write_private(home.plan, data)
     return new
+
+
+def _take_certificate(home: Home, plan: Plan) -> None:
+    found = plan.certificates.get(home.name)
+    if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
+        return
+    (begins_s, ends_s), public = certificates.validity(found), certificates.public_of(read_private(home.tls_key))
+    certificates.check(found, read_private(home.ca), home.name, public, begins_s)
+    if ends_s > certificates.validity(read_private(home.certificate))[1]:
+        write_private(home.certificate, found)
 
 
 def check_ours(home: Home, plan: Plan) -> None:

@@ -134,7 +134,7 @@ class HubNode(Node):
         attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
         if attempt:
             one.attempts.append("the hub was stopped")
-        self._stopped, self._unfit, left = set(), set(), self.limits.retries
+        self._stopped, self._unfit, left, lost = set(), set(), self.limits.retries, r
         while True:
             self._announce((r, attempt))
             try:
@@ -145,6 +145,10 @@ class HubNode(Node):
                     raise
                 one.attempts.append(str(error))
                 left -= not isinstance(error, LeaderStoppedError)
+            reached, attempt = max((self._reached(), (r, attempt)))
+            if reached > r:
+                lost, one.skipped = reached - 1, f"the hub's disk was put back: parties are in round {reached}"
+                break
             attempt += 1
             if left < 0:
                 self._announce((r, attempt))  # so that all go back to where it began
@@ -152,11 +156,16 @@ class HubNode(Node):
                 break
         if r or not one.skipped:  # a hub that is started again tries a set-up again
             self.kept.stops = r if "stopped" in one.notes else self.kept.stops
-            self._commit_round(r)
+            self._commit_round(lost)
         one.seconds = time.monotonic() - began
         one.traffic = replace(self.queue.traffic, refused=self.queue.traffic.refused.copy())
         one.back, self.presence.came_back = sorted(self.presence.came_back), set()
         return one
+
+    def _reached(self) -> Era:
+        """The attempt in which more than half of the others are, as they say, or a later one."""
+        most, eras = len(self.others) // 2, sorted(self._ahead.values(), reverse=True)
+        return eras[most] if len(eras) > most else self.era
 
     def _commit_round(self, r: int) -> None:
         spool = self.member.spool
@@ -225,8 +234,8 @@ class HubNode(Node):
             member.drop()
 
     def _check(self) -> None:
-        if self._broken:
-            raise LeaderStoppedError(self._broken)
+        if self._broken or self._reached() > self.era:
+            raise LeaderStoppedError(self._broken or EXCLUDED["ahead of the hub"])
         if self.stopped.is_set():
             raise RunError("the hub was told to stop")
         silent_s = time.monotonic() - self.queue.heard_s

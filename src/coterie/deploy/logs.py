@@ -148,6 +148,9 @@ class NodeObserver(Observer):
 
     def heard(self, party: str, report: Report) -> None: ...
 
+    def told(self, report: Report) -> None:
+        """The node reports this to the hub."""
+
     def present(self, names: Collection[str]) -> None: ...
 
     def committed(self, commit: int, size: int) -> None: ...

@@ -5,7 +5,9 @@ consumer until b has acknowledged them.
 
 - The last part of a packet (``nats_parts``) is sent when the server has stored all others. It alone has an identity
   that a second attempt shares, so a packet is stored once and wholly, or not at all.
-- A sender pushes a packet anew if the server does not store a part within ``push_s``, or after a long sleep.
+- How many parts are on their way follows the line (``nats_link.Window``), and packets to several parties take turns.
+- A part is sent again if the server has stored nothing for ``ANSWER_S`` of what was sent before it. A packet that is
+  pushed again goes on at the missing parts; at another server, and after a long sleep, it begins anew.
 - At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so that
   packets come in order. Packets held here are not handed out a second time.
 """
@@ -19,10 +21,10 @@ import json
 import secrets
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import nats.errors
 import nats.js.errors
@@ -43,18 +45,12 @@ from coterie.deploy.engine import (
     subject,
 )
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, NO_STREAM, NOT_STORED, Link, Pulls, connected
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, LEAST, NO_STREAM, NOT_STORED, Link, Pulls, Window, connected
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
-WINDOW = 8
-"""So many parts of a packet are on their way at the same time."""
-UNDER_WAY = 16
-"""So many parts of all packets are: on a slow line more would not be stored before they are sent again."""
 SMALL = 1 << 13
-"""Parts of at most so many bytes are not counted there."""
-RECIPIENTS = 32
-"""To so many parties packets are on their way at the same time."""
+"""Parts of at most so many bytes do not wait for room on the line."""
 PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
@@ -84,6 +80,20 @@ class _Packet:
             self.engine._link.run(self.engine._keep(self.messages))
 
 
+@dataclass
+class _Begun:
+    """A packet of which parts are stored. server: that has them.  missing: identities of its other parts, by index.
+    fresh_s: until when those that are stored are surely held, as Unix seconds.
+    """
+
+    server: str
+    key: str
+    size: int
+    missing: dict[int, str]
+    upload: str = field(default_factory=lambda: secrets.token_hex(8))
+    fresh_s: float = field(default_factory=lambda: time.time() + STALE_S / 2)
+
+
 class _Handle(NamedTuple):
     reply: str
     era: tuple[int, int]
@@ -93,8 +103,8 @@ class NatsEngine(Engine):
     """The connection of one party to NATS. Raises EngineError if no server is reached, with the reason.
 
     servers: ``nats://host:port``; several if they form a cluster.  parties: all possible recipients.  spool: a folder
-    for incomplete packets.  connect_s: how long to wait for a server at first.  push_s: how long to try to store a part
-    of a packet, also while the server is away.  largest: bytes of a packet.
+    for incomplete packets.  connect_s: how long to wait for a server at first.  push_s: how long to go on while nothing
+    is stored, also while the server is away.  largest: bytes of a packet.
     """
 
     def __init__(
@@ -117,7 +127,10 @@ class NatsEngine(Engine):
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
         self._news = asyncio.Event()  # a packet is ready, or nothing is fetched any more
-        self._under_way = asyncio.Semaphore(UNDER_WAY)
+        self._window = Window()
+        self._begun: dict[str, _Begun] = {}  # by recipient, the packet whose parts are not all stored
+        self._due: dict[int, float] = {}  # by number of a part on its way, since when its answer is awaited
+        self._parts = 0
         self._assembly = Assembly(spool)
         self._resets, self._reset_s, self._delivered = 0, 0.0, 0  # of the consumer: how often, when, messages since
         self._held: dict[Stored, _Handle] = {}  # what was not done yet
@@ -179,19 +192,17 @@ class NatsEngine(Engine):
 
     async def _push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         found: list[EngineError | None] = [None] * len(parcels)
-        among = asyncio.Semaphore(RECIPIENTS)
 
         async def to_one(places: Sequence[int]) -> None:
-            async with among:
-                problem: EngineError | None = None
-                for at in places:
-                    if problem is None or isinstance(problem, UndeliverableError):
-                        try:
-                            await self._push(parcels[at].dst, parcels[at].body, parcels[at].key)
-                            problem = None
-                        except EngineError as error:
-                            problem = error
-                    found[at] = problem
+            problem: EngineError | None = None
+            for at in places:
+                if problem is None or isinstance(problem, UndeliverableError):
+                    try:
+                        await self._push(parcels[at].dst, parcels[at].body, parcels[at].key)
+                        problem = None
+                    except EngineError as error:
+                        problem = error
+                found[at] = problem
 
         by: dict[str, list[int]] = {}
         for at, parcel in enumerate(parcels):
@@ -205,37 +216,61 @@ class NatsEngine(Engine):
             raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
         if len(body) > self._largest:
             raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
-        upload, count = secrets.token_hex(8), parts_of(len(body))
+        packet, server = self._begun.get(dst), self._link.server()  # one that was started again may have another disk
+        if (
+            packet is None
+            or (packet.server, packet.key, packet.size) != (server, key, len(body))
+            or packet.fresh_s < time.time()
+        ):
+            identities = [secrets.token_hex(16) for _ in range(parts_of(len(body)) - 1)]
+            # hashed: to a wrong expectation the server tells any party the last identity that it has stored
+            identities.append(hashlib.sha256(f"{subject(dst, self.name)} {key}".encode()).hexdigest()[:32])
+            packet = _Begun(server, key, len(body), dict(enumerate(identities)))
+            self._begun[dst] = packet
+        *parts, last = list(packet.missing)
+        await self._send(dst, packet, body, parts)
+        await self._send(dst, packet, body, [last])
+        del self._begun[dst]
 
-        async def send(index: int, identity: str, fresh_s: float) -> None:
-            part = body[index * PART : (index + 1) * PART] if count > 1 else body
-            headers = {"Nats-Msg-Id": identity, HEADER: PacketPart(upload, index, count, len(body)).text()}
-            await self._store(dst, part, headers, fresh_s)
+    async def _send(self, dst: str, packet: _Begun, body: bytes, indexes: Iterable[int]) -> None:
+        """Store these parts, each when it is this packet's turn."""
+        count = parts_of(packet.size)
 
-        fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
-        for begin in range(0, count - 1, WINDOW):
-            window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
-            await _all(send(index, secrets.token_hex(16), fresh_s) for index in window)
-            fresh_s = began_s + STALE_S / 2
-        # hashed: to a wrong expectation the server tells any party the last identity that it has stored
-        identity = hashlib.sha256(f"{subject(dst, self.name)} {key}".encode()).hexdigest()[:32]
-        await send(count - 1, identity, fresh_s)
+        async def store(index: int) -> None:
+            data = body[index * PART : (index + 1) * PART] if count > 1 else body
+            text, began_s = PacketPart(packet.upload, index, count, packet.size).text(), time.time()
+            headers = {"Nats-Msg-Id": packet.missing[index], HEADER: text}
+            number = self._parts = self._parts + 1
+            self._due[number] = asyncio.get_running_loop().time()
+            try:
+                await self._store(dst, data, headers, packet.fresh_s, number)
+            finally:
+                del self._due[number]
+            del packet.missing[index]
+            packet.fresh_s = max(packet.fresh_s, began_s + STALE_S / 2)
 
-    async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in indexes:
+                    if waits := packet.size - index * PART > SMALL:
+                        await self._window.enter()
+                    task = tasks.create_task(store(index))
+                    if waits:
+                        task.add_done_callback(lambda _: self._window.leave())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float, number: int) -> None:
         clock, where = asyncio.get_running_loop().time, self._link.place()
-        deadline = clock() + self._push_s
         absent: float | None = None
         problem = "no answer"
-        while clock() < deadline:
-            await self._link.connected(deadline)
+        while clock() < self._due[number] + self._push_s:
+            await self._link.connected(self._due[number] + self._push_s)
             if time.time() > fresh_s:
                 problem = "it was interrupted for too long, and begins anew"
                 break
-            before_s = clock()
             try:
-                async with self._under_way if len(data) > SMALL else contextlib.nullcontext():
-                    deadline += clock() - before_s  # the others' time is not its own
-                    await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
+                await self._link.whole(self._publish(dst, data, headers, number))
                 return
             except nats.js.errors.NoStreamResponseError:
                 problem = f"no stream takes packets to {dst}"
@@ -247,6 +282,7 @@ class NatsEngine(Engine):
                     raise FullError(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
+                self._window.size = LEAST
                 problem = NOT_STORED if isinstance(error, TimeoutError) else str(error) or problem
             await asyncio.sleep(0.1)
         if absent is not None:
@@ -255,6 +291,22 @@ class NatsEngine(Engine):
                     raise EngineError(f"{where} {NO_STREAM}")
                 raise UndeliverableError(f"{where} did not store a packet from {self.name}: {problem}")
         raise EngineError(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
+
+    async def _publish(self, dst: str, data: bytes, headers: dict[str, str], number: int) -> None:
+        """Raises TimeoutError if neither this part nor one that was sent before it is answered for ``ANSWER_S``."""
+        clock = asyncio.get_running_loop().time
+        sent_s, answers = clock(), self._link.stream.publish(subject(dst, self.name), data, STALE_S, headers=headers)
+        answer = asyncio.ensure_future(answers)
+        try:
+            while not answer.done():
+                if (left_s := max(sent_s, self._due[number]) + ANSWER_S - clock()) <= 0:
+                    raise TimeoutError
+                await asyncio.wait({answer}, timeout=left_s)
+            answer.result()
+        finally:
+            answer.cancel()
+        self._window.answered(sent_s, clock())
+        self._due.update(dict.fromkeys((later for later in self._due if later > number), clock()))
 
     # --- receiving
 
@@ -290,15 +342,17 @@ class NatsEngine(Engine):
         if not self._link.is_up():
             return
         try:
-            messages = (await self._link.whole(self._reset())).messages(PULL_S)
-            while (message := await self._link.whole(anext(messages, None))) is not None:
+            pulls = await self._link.whole(self._reset())
+            while (message := await self._link.whole(pulls.next(len(self._ready) <= 1))) is not None:
                 self._take(message)
         except (TimeoutError, nats.errors.Error, OSError) as error:
             if self._pulls is None:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
                     raise EngineError(f"{self._link.place()} {NO_STREAM} ({error})") from None
-            if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
+            if self._pulls is None or not isinstance(
+                error, TimeoutError
+            ):  # a cluster chooses its leader, or it is gone
                 self._seen = 0
                 await asyncio.sleep(0.1)
             elif self._reset_s < (before_s := time.monotonic() - STALE_S):  # all that is stored has come
@@ -315,7 +369,9 @@ class NatsEngine(Engine):
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
             self._resets, self._reset_s, self._delivered = self._resets + 1, time.monotonic(), 0
-            self._pulls = await Pulls.of(self._link.client, self._token)
+            inbox = self._link.client.new_inbox()
+            subscription = await self._link.client.subscribe(f"{inbox}.*")
+            self._pulls = Pulls(self._link.client, self._token, PULL_S, inbox, subscription)
             self._seen, self._absent = connection, None
         return self._pulls
 
@@ -390,7 +446,8 @@ class NatsEngine(Engine):
         replies = [handle.reply for handle in handles if handle.era == self._era()]
         with contextlib.suppress(OSError):
             for begin in range(0, len(replies), 64):
-                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+                some = replies[begin : begin + 64]
+                await asyncio.gather(*(self._link.whole(self._confirmed(reply)) for reply in some))
 
     def _era(self) -> tuple[int, int]:
         return self._link.connections, self._resets
@@ -413,12 +470,3 @@ class NatsEngine(Engine):
             await asyncio.sleep(ACK_WAIT_S / 5)
             waiting = (message for upload in self._ready for message in upload.messages.values())
             await self._keep((*waiting, *self._assembly.messages()))
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

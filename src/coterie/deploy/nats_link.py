@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
 import re
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
+from urllib.parse import ParseResult, unquote, urlparse
+from urllib.request import getproxies, proxy_bypass
 
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.js import JetStreamContext
 
 from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.names import bracketed, is_loopback
 
 T = TypeVar("T")
 
@@ -40,21 +46,60 @@ NOT_STORED = (
     "start it again: it stores nothing until then"
 )
 """Of a server that is connected and gives no answer to a packet."""
+HTTPS = 443
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
 NO_STREAM = "has no stream for packets of this federation (any more). The operator's coterie deploy server DIR makes it"
-TOGETHER = 8
-"""So many messages are asked for at a time."""
 PENDING = 16 << 20
 """Bytes that the client library keeps before it waits for the network."""
+LEAST, MOST = 2, 64
+"""Messages of a window: the one is sent while the other is answered; a long fast line has up to 8 MiB on it."""
+CALM_S = 1.0
+"""A window grows while answers come within this, and shrinks when they take twice as long."""
+
+
+class Tunnel(TcpTransport):
+    """A TCP connection. To a server at port 443 it goes as HTTPS goes: through the proxy of ``HTTPS_PROXY``, unless
+    ``NO_PROXY`` names the host.
+
+    The proxy is told host and port (CONNECT), and passes on TLS, which it cannot read.
+    """
+
+    def __bool__(self) -> bool:  # or the client library would make one of its own
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        host, proxy = str(uri.hostname), getproxies().get("https", "")
+        if uri.port != HTTPS or not proxy or proxy_bypass(host) or is_loopback(host):
+            await super().connect(uri, buffer_size, connect_timeout)
+            return
+        via = urlparse(proxy if "://" in proxy else f"http://{proxy}")
+        if via.scheme != "http":
+            raise ConnectionError(f"HTTPS_PROXY is a proxy of kind {via.scheme}: name one as http://host:port")
+        async with asyncio.timeout(connect_timeout):
+            reader, writer = await asyncio.open_connection(via.hostname, via.port or 80, limit=buffer_size)
+            self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer = reader, writer
+            target = f"{bracketed(host)}:{uri.port}"
+            lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+            if via.username:
+                user = f"{unquote(via.username)}:{unquote(via.password or '')}"
+                lines.append(f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}")
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            said = (await reader.readline()).decode(errors="replace").strip()
+            if re.match(r"HTTP/1\.[01] 200\b", said) is None:
+                writer.close()
+                raise ConnectionError(f"the proxy {via.hostname} does not let it through: {said[:80] or 'no answer'}")
+            while (await reader.readline()).strip():
+                pass
 
 
 class Link:
     """A connection to NATS on a loop of its own in one thread, for callers that block."""
 
     def __init__(self, token: str, servers: Sequence[str], tls: Tls, connect_s: float) -> None:
-        self.token, self.servers = token, servers
+        self.token, self.servers, self._tls = token, servers, tls
+        self._context = tls.context()
         self.connections = 0
         self._last: str = ""
         self._mute = 0  # connections in a row that the server has taken and ended without a word
@@ -64,11 +109,11 @@ class Link:
         self._loop = asyncio.new_event_loop()
         self._broken: asyncio.Future[EngineError] = self._loop.create_future()  # each call is raced with it
         self._lost: asyncio.Future[None] = self._loop.create_future()  # when this connection breaks
-        self.client = Client()
+        self.client = self._new()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
         self._thread.start()
         try:
-            self.run(self._connect(tls.context(), connect_s))
+            self.run(self._connect(connect_s))
         except BaseException:
             self.close()
             raise
@@ -123,6 +168,10 @@ class Link:
     def place(self) -> str:
         return ", ".join(self.servers)
 
+    def server(self) -> str:
+        """Which server it is: another one after each of its starts."""
+        return str(self.client._server_info.get("server_id"))
+
     def of_several(self) -> bool:
         return "cluster" in self.client._server_info
 
@@ -145,6 +194,12 @@ class Link:
         self._thread.join()
         self._loop.close()
 
+    @staticmethod
+    def _new() -> Client:
+        client = Client()
+        client._transport = Tunnel()  # type: ignore[no-untyped-call]  # it offers no other place for a proxy
+        return client
+
     async def _raced(self, work: Coroutine[Any, Any, T]) -> T:
         broken = self._broken
         return await self._first(work, broken, lambda: self._complaint(broken))
@@ -165,14 +220,14 @@ class Link:
         finally:
             await _ended(task)
 
-    async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
+    async def _connect(self, connect_s: float) -> None:
         clock = self._loop.time
         deadline = clock() + connect_s
         while True:
             attempt = asyncio.ensure_future(
                 self.client.connect(
                     [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
-                    tls=context,
+                    tls=self._context,
                     tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
                     inbox_prefix=f"_INBOX.{self.token}",
                     connect_timeout=5,
@@ -197,7 +252,7 @@ class Link:
             if attempt.cancelled() or clock() > deadline:
                 raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
             await asyncio.sleep(AGAIN_S)
-            self.client = Client()
+            self.client = self._new()
         self.client.options["allow_reconnect"] = True
         version = self.client.connected_server_version
         if (version.major, version.minor) < NEEDS or self.client.max_payload < NEEDS_PAYLOAD:
@@ -214,6 +269,8 @@ class Link:
 
     async def _on_leave(self) -> None:
         self._up.clear()
+        with contextlib.suppress(OSError):  # the certificate may have been renewed
+            self._context.load_cert_chain(self._tls.certificate, self._tls.key)
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -263,35 +320,94 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
             task.exception()  # it is known, so nothing is logged about it
 
 
+class Window:
+    """How many messages may be on their way at the same time: it follows the line.
+
+    As TCP's congestion window it grows by one with each answer and is halved when the line is full, which answers show
+    that take long (TCP Vegas), since nothing is lost here. Those that wait for room get it in turn.
+    """
+
+    def __init__(self) -> None:
+        self.size, self.used = LEAST, 0
+        self._halved_s = 0.0
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        self.used -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._queue and self.used < self.size:
+            turn = self._queue.popleft()
+            if not turn.done():
+                self.used += 1
+                turn.set_result(None)
+
+    def answered(self, sent_s: float, now_s: float) -> None:
+        """What was sent then is answered now, by the loop's clock."""
+        if now_s - sent_s < CALM_S:
+            self.size = min(MOST, self.size + 1)
+        elif now_s - sent_s > 2 * CALM_S and sent_s > self._halved_s:  # what was sent before has waited for the same
+            self.size, self._halved_s = max(LEAST, self.size // 2), now_s
+
+
 class Pulls:
-    """What comes from a party's own consumer over one connection. token: of the party."""
+    """What comes from a party's own consumer over one connection. token: of the party.
 
-    def __init__(self, client: Client, token: str, inbox: str, subscription: Subscription) -> None:
-        self._client, self._inbox, self._subscription = client, inbox, subscription
+    subscription: of what is below the inbox.  wait_s: after which the server ends a request.  window: of messages that
+    are asked for.
+    """
+
+    def __init__(self, client: Client, token: str, wait_s: float, inbox: str, subscription: Subscription) -> None:
+        self.window, self.requests = Window(), 0
+        self._client, self._inbox, self._subscription, self._wait_s = client, inbox, subscription, wait_s
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}"
-        self._requests = 0
+        self._asked: deque[float] = deque()  # when, for each message that is still to come
 
-    @classmethod
-    async def of(cls, client: Client, token: str) -> Pulls:
-        inbox = client.new_inbox()
-        return cls(client, token, inbox, await client.subscribe(f"{inbox}.*"))
+    async def next(self, more: bool) -> Msg | None:
+        """The next message; None if none is to come, and none to be asked for (more).
 
-    async def messages(self, wait_s: float) -> AsyncIterator[Msg]:
-        """The next messages, at most ``TOGETHER``. Raises TimeoutError if one does not come in ``wait_s``, or the
-        server says so.
+        Raises TimeoutError if there is none at present, and ConnectionError if the server refuses.
         """
-        self._requests += 1
-        reply = f"{self._inbox}.{self._requests}"
-        request = {"batch": TOGETHER, "expires": int(wait_s * 1e9)}
-        await self._client.publish(self._subject, json.dumps(request).encode(), reply=reply)
-        left = TOGETHER
-        while left:
-            message = await self._subscription.next_msg(timeout=wait_s)
+        while True:
+            if more and 2 * len(self._asked) <= self.window.size:
+                await self._ask(self.window.size - len(self._asked))
+            if not self._asked:
+                return None
+            try:
+                message = await self._subscription.next_msg(timeout=self._wait_s + ANSWER_S)
+            except TimeoutError:  # the server has forgotten the requests
+                self._asked.clear()
+                raise
             if message.reply:  # it is to be acknowledged; else the server says something of a request
-                left -= 1
-                yield message
-            elif message.subject == reply:
-                raise TimeoutError((message.headers or {}).get("Description", "the server gives no messages"))
+                if self._asked:
+                    self.window.answered(self._asked.popleft(), asyncio.get_running_loop().time())
+                return message
+            said = message.headers or {}
+            for _ in range(min(int(said.get("Nats-Pending-Messages", len(self._asked))), len(self._asked))):
+                self._asked.popleft()
+            if said.get("Status") != "408":
+                raise ConnectionError(said.get("Description", "the server gives no messages"))
+            if not self._asked:
+                raise TimeoutError("nothing waits")
+
+    async def _ask(self, count: int) -> None:
+        self.requests += 1
+        self._asked.extend([asyncio.get_running_loop().time()] * count)
+        request = {"batch": count, "expires": int(self._wait_s * 1e9)}
+        reply = f"{self._inbox}.{self.requests}"
+        await self._client.publish(self._subject, json.dumps(request).encode(), reply=reply)
 
     async def close(self) -> None:
         await self._subscription.unsubscribe()
@@ -328,10 +444,16 @@ def kept_apart(link: Link) -> bool:
 
     Raises EngineError if the server does not say.
     """
+    return bool(rights(link).get("account") == link.token)
+
+
+def rights(link: Link) -> dict[str, Any]:
+    """What the server says of this connection's user, account and permissions; {} if it may not ask, with the
+    configuration of an earlier version. Raises EngineError.
+    """
     try:
-        answer = link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S))
-        return bool(json.loads(answer.data)["data"]["account"] == link.token)
-    except UndeliverableError:  # it may not ask: with the configuration of an earlier version
-        return False
+        return dict(json.loads(link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S)).data)["data"])
+    except UndeliverableError:
+        return {}
     except (TimeoutError, nats.errors.Error, ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"{link.place()} does not say which account is that of {link.token}: {error}") from None
+        raise EngineError(f"{link.place()} does not say which rights {link.token} has: {error}") from None

@@ -13,19 +13,22 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 from coterie.deploy.engine import STREAM, SUBJECT, Access, EngineError, Tls
 from coterie.deploy.names import OPERATOR, safe
 from coterie.deploy.nats_link import Link
-from coterie.deploy.nats_parts import MESSAGE
+from coterie.deploy.nats_parts import MESSAGE, parts_of
 
 ACK_WAIT_S = 30.0
 """A message that was neither done nor worked on for so long comes again."""
 SET_UP_S = 20.0
 STORE = 8 << 30
 """Bytes of all packets that are not done."""
-WAITING = 18432
-"""Parts from one party to another that are not done: two packets of the largest size, and some small ones."""
 NO_PEERS = 10005
 """What a cluster says whose servers have not found each other yet: no suitable peers for placement."""
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
+
+
+def room(largest: int) -> int:
+    """Parts from one party to another that are not done: two packets of so many bytes, and some small ones."""
+    return 2 * parts_of(largest) + 1518
 
 
 def provision(
@@ -35,7 +38,7 @@ def provision(
     *,
     replicas: int | None = None,
     largest_store: int = STORE,
-    waiting: int = WAITING,
+    waiting: int = room(1 << 30),
     ack_wait_s: float = ACK_WAIT_S,
     connect_s: float = 20.0,
 ) -> None:

@@ -25,7 +25,7 @@ from coterie.deploy.packets import (
     Report,
 )
 from coterie.deploy.stored_node import StoredNode
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError
+from coterie.protocol.errors import CoterieError, CryptoError, PeerError, UserError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
 from coterie.transport.coordination import Coordination
@@ -39,8 +39,8 @@ WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"}
 """Why a request gets no answer, as nodes tell each other."""
 
 
-class RolledBackError(CoterieError):
-    """A party's stored state is older than the hub knows. It would use numbers a second time."""
+class RolledBackError(UserError):
+    """A party's stored state is older than the hub knows. It would use numbers a second time, so it starts no more."""
 
 
 class Node(StoredNode):

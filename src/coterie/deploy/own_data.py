@@ -1,6 +1,7 @@
 """A party's own samples: checked when it joins, and kept in its home as the model takes them.
 
-Nobody knows the mean of all samples, so owners agree how to scale them. Bytes (uint8) are divided by 255.
+Nobody knows the mean of all samples, so a schema in the plan states how tables are scaled, or owners of arrays agree on
+it. Bytes (uint8) are divided by 255.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.columns import Schema
 from coterie.data.dataset import finite, fixed_split
 from coterie.data.formats import Arrays, read_npz
+from coterie.data.preparing import prepared
 from coterie.deploy.home import write_private
 from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError, suggest
@@ -33,7 +37,8 @@ class OwnSamples:
 
 
 def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSamples:
-    """The samples in an ``.npz`` file with x, y and, as a rule, x_test and y_test.
+    """The samples in a csv or parquet file by the plan's schema, or in an ``.npz`` file with x and y, and mostly x_test
+    and y_test.
 
     An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
     the hub's public samples. Raises UserError for anything that the plan's model cannot take: what is wrong, where, and
@@ -41,6 +46,8 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
+    if path.suffix in (".csv", ".parquet") and facts.schema is not None:
+        return _of_table(path, facts.schema, tests)
     arrays = read_npz(path, lambda found: _check_forms(found, facts, path))
     x, y = _samples(arrays["x"], f"{path}: x"), _labels(arrays["y"], facts, f"{path}: y")
     if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
@@ -52,7 +59,20 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
         return OwnSamples(x, y, x[:0], y[:0])
     if len(x) < 2:
         raise UserError(f"{path} has one sample: give another for tests, or x_test and y_test")
-    train, test = fixed_split(y if y.ndim == 1 else np.zeros(len(y)), TEST_SHARE)
+    return _parted(x, y, *fixed_split(y if y.ndim == 1 else np.zeros(len(y)), TEST_SHARE))
+
+
+def _of_table(path: Path, schema: Schema, tests: bool) -> OwnSamples:
+    """The same parts as in a simulation. Raises UserError."""
+    own = prepared(path, schema)
+    x = _samples(own.x, str(path))
+    if not tests:
+        return OwnSamples(x, own.y, x[:0], own.y[:0])
+    both = fixed_split(own.y, TEST_SHARE) if own.test is None else map(np.flatnonzero, (~own.test, own.test))
+    return _parted(x, own.y, *both)
+
+
+def _parted(x: Any, y: Any, train: NDArray[np.int64], test: NDArray[np.int64]) -> OwnSamples:
     return OwnSamples(x[train], y[train], x[test], y[test])
 
 

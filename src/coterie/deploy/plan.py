@@ -13,6 +13,7 @@ import msgspec
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.data.columns import Schema, inputs_of
 from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved, from_text
@@ -24,17 +25,34 @@ _PURPOSE, _NONE = "plan", "are no plan"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+GIB = 1 << 30
+MOST_GIB = 3.0
+"""A packet is one byte string of msgpack, which has less than 4 GiB."""
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The form of all parties' samples, to check data and build models.
 
     input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    schema: of tables, whose inputs and classes these are.
     """
 
     input_shape: tuple[Size, ...]
     outputs: Size
     task: str = "classes"
+    schema: Schema | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and (self.input_shape, self.outputs, self.task) != _form_of(self.schema):
+            raise ValueError("the form of the samples is not that of their schema")
+
+    @classmethod
+    def of(cls, schema: Schema) -> SampleForm:
+        return cls(*_form_of(schema), schema=schema)
+
+
+def _form_of(schema: Schema) -> tuple[tuple[int, ...], int, str]:
+    return (len(inputs_of(schema.columns)),), len(schema.classes), "classes"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +63,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     founded, for all.
     retries: how often an attempt of a round is repeated.  scores: those that parties may report if their owners allow
     it.  public: the hub's own samples.  rehearsal: everything runs on one machine, with one shared seed and a virtual
-    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
+    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.  packet_gib: of one packet.  store_gib: of
+    all that wait at the server.
     """
 
     server: str
@@ -58,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rehearsal: bool = False
     begins_s: float = 0.0
     not_after_s: float = 0.0
+    packet_gib: Annotated[float, msgspec.Meta(gt=0, le=MOST_GIB)] = 1.0
+    store_gib: Positive = 8.0
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +87,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
     numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
     signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
-    enrolled: how often a party has joined, if more than once.
+    enrolled: how often a party has joined, if more than once.  certificates: TLS certificates (PEM) that the operator
+    has renewed, by party.
     """
 
     version: Size
@@ -78,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed_s: float = 0.0
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
+    certificates: dict[str, bytes] = {}
 
     @property
     def session(self) -> str:

@@ -20,11 +20,12 @@ from coterie.deploy.home import PLAN, RUN, Home, hub_home, keyring_of, plan_of, 
 from coterie.deploy.hub import HubNode, Newest, RoundOutcome
 from coterie.deploy.kills import Doomed, DoomedEffects, Kill
 from coterie.deploy.lead import wait_for
-from coterie.deploy.logs import Journal, NodeObserver, Say, event
+from coterie.deploy.logs import NodeObserver, Say, event
 from coterie.deploy.node import Node
+from coterie.deploy.own_numbers import OwnNumbers
 from coterie.deploy.packet_queue import NodeLimits
 from coterie.deploy.packets import Era, PlanUpdate, unwrap
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import GIB, Plan, plan_hash
 from coterie.deploy.recorder import Recorder
 from coterie.deploy.status import RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
@@ -35,7 +36,8 @@ from coterie.protocols.openings import stated
 from coterie.record.files import locked
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
-from coterie.runs.evaluation import check_not_all_skipped
+from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
+from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Keyring
 from coterie.transport.transcript import shown
 
@@ -51,28 +53,33 @@ GOES_ON = "Stopped. Started again, it goes on where it was."
 def silent(words: str) -> None: ...
 
 
-def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say: Say = silent) -> None:
+def as_party(
+    path: Path, kill: Kill | None = None, *, serve: Serve | None = None, stderr: bool = False, say: Say = silent
+) -> None:
     """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
-    say: is told what it waits for, of each round and attempt, and how it has ended.  Raises UserError if another
-    process runs from this home.
+    serve: as for the hub, of this party's own numbers.  say: is told what it waits for, of each round and attempt, and
+    how it has ended.  Raises UserError for what does not mend itself, or if another process runs from this home.
     """
     home = read_home(path)
-    with _running(home, stderr=stderr) as stopped, contextlib.closing(connect(home, _started(home))) as engine:
-        first = None
-        if not home.state.exists():
-            say(_WAITS)
-            first = wait_for_begin(home, plan_of(home), engine, stopped, say)
-        if stopped.is_set():
-            say(GOES_ON)
-            return
-        built = build_party(home)
+    with _running(home, stderr=stderr) as stopped, contextlib.ExitStack() as held:
 
         def began(era: Era) -> None:
             say(at_words(*era, built.rounds))
             _log_privacy(built, node)
 
-        options = _options(built, Journal(began, say), kill)
+        plan, numbers = _started(home), OwnNumbers(home, began, say)
+        held.enter_context(_served(serve, lambda: numbers.status, stopped, say))
+        engine = held.enter_context(contextlib.closing(connect(home, plan)))
+        first = None
+        if not home.state.exists():
+            say(_WAITS)
+            first = wait_for_begin(home, plan, engine, stopped, say)
+        if stopped.is_set():
+            say(GOES_ON)
+            return
+        built = build_party(home)
+        options = _options(built, numbers, kill)
         node = Node(
             built.member,
             engine=engine,
@@ -103,8 +110,8 @@ def as_hub(
 ) -> None:
     """Run the hub from the operator's folder: all rounds that are not done yet. Raises what ends it early.
 
-    serve: a context in which the status is served while the hub runs.  say: as for a party.
-    Raises UserError if it runs already.
+    serve: a context in which the status is served, until SIGTERM also if the run has ended.  say: as for a party.
+    Raises UserError for what does not mend itself, or if it runs already.
     """
     home, run = hub_home(folder), folder / RUN
     with _running(home, stderr=stderr) as stopped:
@@ -113,16 +120,18 @@ def as_hub(
         check_apart(home)
         built, store = build_party(home), FileStore(home.state)
         size, done = built.model.spec.size, _done(store, built.party, built.rounds)
-        with contextlib.closing(Recorder(run, plan, parameters=size, done=done, say=say)) as recorder:
-            with serve(lambda: recorder.status) if serve is not None else contextlib.nullcontext():
-                try:
-                    _lead(built, store, recorder, watch_plan(folder / PLAN), stopped, kill, say)
-                except (RunError, EngineError) as error:
-                    if stopped.is_set():
-                        say(GOES_ON)
-                        return
-                    recorder.fail(str(error))
-                    raise
+        with (
+            contextlib.closing(Recorder(run, plan, parameters=size, done=done, say=say)) as recorder,
+            _served(serve, lambda: recorder.status, stopped, say),
+        ):
+            try:
+                _lead(built, store, recorder, watch_plan(folder / PLAN), stopped, kill, say)
+            except (RunError, EngineError) as error:
+                if stopped.is_set():
+                    say(GOES_ON)
+                    return
+                recorder.fail(str(error))
+                raise
             if stopped.is_set():
                 say(GOES_ON)
                 return
@@ -166,7 +175,7 @@ def _lead(
 
 @contextlib.contextmanager
 def _running(home: Home, *, stderr: bool) -> Iterator[threading.Event]:
-    with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
+    with _mending(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         yield stopped
 
 
@@ -174,7 +183,8 @@ def _started(home: Home) -> Plan:
     plan = plan_of(home)
     if 0 < plan.settings.not_after_s < time.time():
         raise UserError(
-            f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or found another"
+            f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or let the "
+            "operator run coterie deploy renew DIR, and then run coterie deploy join NAME.cert --home H"
         )
     digest = plan_hash(plan)
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, plan_sha256=digest, session=plan.session)
@@ -183,11 +193,12 @@ def _started(home: Home) -> Plan:
 
 def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> dict[str, Any]:
     of, doomed = built.plan.settings, observer if kill is None else Doomed(kill, observer)
+    most = int(2 * GIB * of.packet_gib)
     return {
         "effects": DoomedEffects(built.effects, doomed) if isinstance(doomed, Doomed) else built.effects,
         "observer": doomed,
         "clock": built.clock(),
-        "limits": NodeLimits(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries),
+        "limits": NodeLimits(of.patience_s, of.grace_s, of.retries, most_bytes=most),
         "samples": built.samples,
     }
 
@@ -200,14 +211,31 @@ def _done(store: FileStore, party: Party, rounds: int) -> int:
 
 
 @contextlib.contextmanager
-def _admitted() -> Iterator[None]:
-    """A party that the engine does not admit or does not reach ends with a RunError, not as a fault of this program."""
+def _served(serve: Serve | None, status: Callable[[], RunStatus], stopped: threading.Event, say: Say) -> Iterator[None]:
+    """Serve the status while the block runs, and after it until this process is told to stop."""
+    if serve is None:
+        yield
+        return
+    with serve(status):
+        yield
+        if not stopped.is_set():
+            say("Its numbers are served until it is stopped.")
+        stopped.wait()
+
+
+@contextlib.contextmanager
+def _mending() -> Iterator[None]:
+    """What does not mend itself is a UserError (exit code 2), after which a service manager starts no party again."""
     try:
         yield
     except NotAdmittedError as error:
-        raise RunError(f"{error}. Ask the operator why") from None
+        raise UserError(f"{error}. Ask the operator why") from None
     except EngineError as error:
         raise RunError(f"{error}. Started again, it goes on where it was") from None
+    except RunError as error:
+        if is_divergence(error) or isinstance(error, AllSkippedError):
+            raise UserError(str(error)) from error
+        raise
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ A party reports on round r when round r + 1 begins, or the run ends.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.logs import Journal, Say, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
-from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words
+from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words, first_status
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
@@ -85,7 +84,9 @@ class Recorder(Journal):
         self._held.enter_context(locked(folder))
         try:
             self._open_folder(plan)
-            self._status = self._first_status(plan)
+            self._status = msgspec.structs.replace(
+                first_status(plan), done=self.done, skipped=self._skipped(), started=self._open.started
+            )
             self.renewed(plan)
             self._open.parties[self._hub].connected = True
             self._catch_up()
@@ -323,28 +324,6 @@ class Recorder(Journal):
 
     def _skipped(self) -> int:
         return sum("skipped" in line["notes"] for line in [*self._lines, *self._open.lines])
-
-    def _first_status(self, plan: Plan) -> RunStatus:
-        config, now = self.config, time.time()
-        cipher = config.crypto if self.system.encrypts(config.mode) else "none"
-        return RunStatus(
-            system=self.system.name,
-            title=self.system.title + (" (emulated cipher)" if cipher == "emulated" else ""),
-            mode=config.mode,
-            crypto=cipher,
-            session=plan.session,
-            plan_sha256=plan_hash(plan),
-            plan=plan.version,
-            engine="nats",
-            pid=os.getpid(),
-            rounds=self.rounds,
-            clients=len(self.clients),
-            rehearsal=plan.settings.rehearsal,
-            done=self.done,
-            skipped=self._skipped(),
-            started=self._open.started,
-            since=now,
-        )
 
     def _tell(self, **changed: Any) -> None:
         self._status = msgspec.structs.replace(self._status, **changed)

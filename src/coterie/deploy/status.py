@@ -5,12 +5,15 @@ It holds no model, no cluster, and no reason of a refusal, which stays in the lo
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from typing import Literal
 
 import msgspec
 
 from coterie.deploy.packets import Report
+from coterie.deploy.plan import Plan, plan_hash
 from coterie.record.folder import STATUS as STATUS
 
 HEARTBEAT_S = 5.0
@@ -70,7 +73,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     rounds.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last
     round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
     waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
-    are shown it from 1.
+    are shown it from 1.  certificates: when each ends, Unix time, by its holder; who serves the status fills it in.
     """
 
     system: str
@@ -99,6 +102,30 @@ class RunStatus(msgspec.Struct, kw_only=True):
     scores: dict[str, float | None] = {}
     reported: dict[str, Count] = {}
     parties: tuple[PartyStatus, ...] = ()
+    certificates: dict[str, float] = {}
+
+
+def first_status(plan: Plan) -> RunStatus:
+    """What the plan says of a run that has not begun."""
+    config = plan.run
+    system = config.definition
+    cipher = config.crypto if system.encrypts(config.mode) else "none"
+    return RunStatus(
+        system=system.name,
+        title=system.title + (" (emulated cipher)" if cipher == "emulated" else ""),
+        mode=config.mode,
+        crypto=cipher,
+        session=plan.session,
+        plan_sha256=plan_hash(plan),
+        plan=plan.version,
+        engine="nats",
+        pid=os.getpid(),
+        rounds=config.rounds,
+        clients=sum(role == plan.client_role for _, role in plan.members),
+        rehearsal=plan.settings.rehearsal,
+        started=time.time(),
+        since=time.time(),
+    )
 
 
 def at_words(round: int, attempt: int, rounds: int) -> str:

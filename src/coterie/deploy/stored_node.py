@@ -273,7 +273,9 @@ class StoredNode(Observer):
         add_scores(self.kept.released, scores, era[0])
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
-        return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
+        told = Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
+        self.observer.told(told)
+        return told
 
     def report_again(self) -> None:
         at_s, down, refused = self._reported

@@ -1,4 +1,4 @@
-"""The operator's acts: invite a deployment's members, approve their requests, revoke them.
+"""The operator's acts: invite a deployment's members, approve their requests, renew certificates, revoke members.
 
 The operator's key is the root of trust. It signs the roster and the plan, and gives out TLS certificates. Every change
 of the roster is a new version of the plan.
@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ import msgspec
 
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.home import decode_json, read_private, write_private
 from coterie.deploy.plan import Plan
-from coterie.operate import certificates, tokens
+from coterie.operate import tokens
 from coterie.operate.folder import (
+    DAYS,
     Authority,
     Folder,
     Joined,
@@ -138,10 +140,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
         if plan.roster.by_name.get(keys.name) != joined.entry:
             plan = _enrolled(folder, authority, plan, joined, now_s)
         admit(folder)
-        certificate = tokens.Certificate(
-            keys.name, joined.certificate, read_private(folder.ca), read_private(folder.plan)
-        )
-        atomic_write(folder.certificate_file(keys.name), tokens.approved(certificate, authority.signing).encode())
+        _hand_out(folder, authority, joined)
     return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan)
 
 
@@ -204,6 +203,7 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
     entries = {**plan.roster.by_name, name: joined.entry}
     ordered = tuple(entries[member] for member, _ in plan.members if member in entries)
     enrolled = {**plan.enrolled, name: joined.times} if joined.times > 1 else plan.enrolled
+    renewed = {member: found for member, found in plan.certificates.items() if member != name}
     return _publish(
         folder,
         authority,
@@ -212,7 +212,64 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
         roster=sign_roster(ordered, authority.signing, plan.roster.session),
         revoked=tuple(one for one in plan.revoked if one != name),
         enrolled=enrolled,
+        certificates=renewed,
     )
+
+
+# -- renewing -------------------------------------------------------------------------------------------------------
+
+
+def renew(
+    path: Path, names: Sequence[str] = (), *, everyone: bool = False, days: float = DAYS, now_s: float | None = None
+) -> tuple[str, ...]:
+    """Sign new certificates for the same keys; gives their holders. Raises UserError.
+
+    Of the members named; else of all, the operator and the server whose certificate ends within 30 days. The hub brings
+    parties theirs in a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has
+    ended.
+    """
+    now_s = time.time() if now_s is None else now_s
+    with _changing(path) as (folder, authority, plan):
+        ca = read_private(folder.ca)
+        if certificates.validity(ca)[1] < now_s + certificates.SOON_S:
+            raise UserError("the authority's own certificate ends, which cannot be renewed: found a new deployment")
+        for name in names:
+            _role(plan, name)
+            if name not in plan.believed.by_name:
+                raise UserError(f"{name} has not joined, or was revoked: it has no certificate to renew")
+
+        def due(name: str, certificate: bytes) -> bool:
+            soon = certificates.validity(certificate)[1] < now_s + certificates.SOON_S
+            return name in names if names else everyone or soon
+
+        def signed(name: str, old: bytes) -> bytes:
+            public, hosts = certificates.certified(old), certificates.hosts(old)
+            return certificates.sign(ca, authority.ca, name, public, now_s, days, hosts)
+
+        renewed = [
+            msgspec.structs.replace(one, certificate=signed(name, one.certificate))
+            for name, one in joined_members(folder).items()
+            if name in plan.believed.by_name and due(name, one.certificate)
+        ]
+        own = {name: at for name, at in folder.own_certificates.items() if due(name, read_private(at))}
+        if renewed or own:  # the plan first: what follows may be done again
+            until_s = max(plan.settings.not_after_s, now_s + days * certificates.DAY_S)
+            plan = _publish(
+                folder,
+                authority,
+                plan,
+                now_s,
+                settings=msgspec.structs.replace(plan.settings, not_after_s=until_s),
+                certificates={**plan.certificates, **{one.entry.name: one.certificate for one in renewed}},
+            )
+        for name, at in own.items():
+            atomic_write(at, signed(name, read_private(at)))
+        for one in renewed:
+            write_joined(folder, one)
+            if one.entry.name != plan.roster.hub:
+                _hand_out(folder, authority, one)
+        admit(folder)
+    return (*(one.entry.name for one in renewed), *own)
 
 
 # -- revoking -------------------------------------------------------------------------------------------------------
@@ -243,6 +300,12 @@ def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
     folder = open_folder(path)
     with locked(folder):
         yield folder, authority_of(folder), current_plan(folder)
+
+
+def _hand_out(folder: Folder, authority: Authority, joined: Joined) -> None:
+    name = joined.entry.name
+    found = tokens.Certificate(name, joined.certificate, read_private(folder.ca), read_private(folder.plan))
+    atomic_write(folder.certificate_file(name), tokens.approved(found, authority.signing).encode())
 
 
 def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:

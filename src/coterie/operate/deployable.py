@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 
+from coterie.data.columns import Schema
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import SampleForm
+from coterie.deploy.plan import GIB, MOST_GIB, SampleForm, Settings
 from coterie.protocol.errors import UserError
 from coterie.runs.config import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -28,6 +29,7 @@ _WHY: Mapping[str, str] = {
     "target": _DATA,
     "gaps": _DATA,
     "categories": _DATA,
+    "schema": "the plan has it (coterie deploy init --schema)",
     "test_share": _DATA,
     "folds": _DATA,
     "kind": _DATA,
@@ -105,39 +107,70 @@ def deployable(
     return found if rehearsal else replace(found, data_dir=None)
 
 
-def read_config(path: Path, shape: str | None, outputs: int | None) -> tuple[RunConfig, SampleForm]:
+def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Settings) -> None:
+    """Raises UserError if packets cannot hold this model, or the server not those of all clients.
+
+    A message with a model has its 4 bytes for each parameter, in ciphers at least twice as many.
+    """
+    model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
+    least = model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
+    for what, need, allowed, option in (
+        ("a packet with it", least, settings.packet_gib, f"--packet-gib (at most {MOST_GIB:g})"),
+        (f"what waits at the server for {clients} clients", clients * least, settings.store_gib, "--store-gib"),
+    ):
+        if need > allowed:
+            raise UserError(
+                f"the model {config.model} has {model.spec.size:,} parameters: {what} has {need:.3g} GiB or more, and "
+                f"{allowed:g} GiB are allowed. Give a larger {option}, and machines with this room, or a smaller model"
+            )
+
+
+def read_config(
+    path: Path, shape: str | None, outputs: int | None, schema: Schema | None = None
+) -> tuple[RunConfig, SampleForm]:
     """The operator's config from a file, and the facts of the samples. Raises UserError.
 
-    Without a data set in the file, shape and outputs describe the samples.
+    Without a data set in the file, shape and outputs describe the samples, or a schema of tables does.
     """
-    if "data" in read_toml(path):
+    said = read_toml(path)
+    if schema is not None and ((shape, outputs) != (None, None) or {"data", "task"} & {*said}):
+        raise UserError(
+            "--schema says what samples look like: leave --shape and --outputs out, and data and task in the file"
+        )
+    if "data" in said:
         config = from_toml(path)
-    elif shape is not None and outputs is not None:
+    elif schema is not None or (shape is not None and outputs is not None):
         config = from_toml(path, data=PARTIES)
     else:
         raise UserError(
-            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
-            f'{path} with a data set that looks like them, such as data = "mnist"'
+            f"say what samples look like: with --schema; with --shape and --outputs, such as --shape 1x28x28 --outputs "
+            f'10; or in {path} with a data set that looks like them, such as data = "mnist"'
         )
-    return config, facts_of(config, shape, outputs)
+    return config, facts_of(config, shape, outputs, schema)
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:x[1-9][0-9]{0,8}){0,3}")
 
 
-def facts_of(config: RunConfig, shape: str | None = None, outputs: int | None = None) -> SampleForm:
-    """The facts of a deployment. shape: ``1x28x28``.  outputs: of the model. Raises UserError for a model that cannot
-    take them.
+def facts_of(
+    config: RunConfig, shape: str | None = None, outputs: int | None = None, schema: Schema | None = None
+) -> SampleForm:
+    """The facts of a deployment. shape: ``1x28x28``.  outputs: of the model.  schema: which gives both.
+
+    Raises UserError for a model that cannot take them.
     """
     if shape is not None and not _SHAPE.fullmatch(shape):
         raise UserError(f"--shape is {shape[:40]!r}; it is the shape of one sample, such as 1x28x28 or 30")
     if outputs is not None and outputs < 1:
         raise UserError(f"--outputs is {outputs}; it is the number of classes, or of a model's outputs, 1 or more")
-    if shape is None or outputs is None:
-        found = _of_data(config)
-        shape = shape or "x".join(map(str, found.input_shape))
-        outputs = outputs or found.outputs
-    facts = SampleForm(tuple(int(n) for n in shape.split("x")), outputs, config.task)
+    if schema is not None:
+        facts = SampleForm.of(schema)
+    else:
+        if shape is None or outputs is None:
+            found = _of_data(config)
+            shape = shape or "x".join(map(str, found.input_shape))
+            outputs = outputs or found.outputs
+        facts = SampleForm(tuple(int(n) for n in shape.split("x")), outputs, config.task)
     resolved = resolve(replace(config, accelerator="cpu"))
     build(str(resolved.model), facts.input_shape, facts.outputs, config.task, config.loss)
     return facts

@@ -21,23 +21,23 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coterie.crypto.roster import entry
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import EngineError
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
 from coterie.deploy.status import STATUS
-from coterie.operate import certificates
 from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
 from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import opened
 from coterie.report.words import plural
 
-SOON_S = 14 * certificates.DAY_S
 SKEW_S = 60.0
 _PRIVATE = ("authority", "invitations", "members", "requests")
 _DEPTH = 3
+_RENEW = "let the operator run coterie deploy renew DIR"
 
 Level = Literal["problem", "warning", "ok"]
 
@@ -239,8 +239,9 @@ def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
     if operator_of(folder) != plan.roster.operator:
         yield _problem(where, "the plan is another operator's")
     yield from _clock(where, plan, now_s)
-    for path in (folder.ca, folder.tls / "operator.pem", folder.nats / "certificate.pem"):
-        yield from _expiry(path, now_s)
+    yield from _expiry(folder.ca, now_s, "it cannot be renewed, so found a new deployment")
+    for path in folder.own_certificates.values():
+        yield from _expiry(path, now_s, f"run coterie deploy renew {folder.path}")
     for file in sorted(folder.invitations.glob("*.json")):
         yield _warning(str(file), "is an invitation that was not used yet")
 
@@ -274,7 +275,8 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
         what = "another role" if same_keys else "other keys"
         yield _problem(where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
     yield from _clock(where, plan, now_s)
-    yield from _expiry(home.certificate, now_s)
+    advice = f"{_RENEW}, and the hub brings a new one; after its end, coterie deploy join NAME.cert --home {home.path}"
+    yield from _expiry(home.certificate, now_s, advice)
     try:
         public = certificates.public_of(read_private(home.tls_key))
         at_s = certificates.validity(read_private(home.certificate))[0] + certificates.SKEW_S
@@ -288,7 +290,7 @@ def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Diagnosis]:
         late_s = plan.signed_s - now_s
         yield _problem(where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
     if plan.settings.not_after_s and now_s > plan.settings.not_after_s:
-        yield _problem(where, "the deployment has ended: its plan is valid no more")
+        yield _problem(where, f"the deployment has ended: its plan is valid no more. {_RENEW}")
 
 
 def _skew(where: str, ahead_s: float) -> Diagnosis:
@@ -308,18 +310,19 @@ def _apart(home: Home, check_apart: Callable[[Home], None]) -> Iterator[Diagnosi
         yield _ok(where, "the broker keeps this member apart from its API and from the others")
 
 
-def _expiry(path: Path, now_s: float) -> Iterator[Diagnosis]:
+def _expiry(path: Path, now_s: float, advice: str) -> Iterator[Diagnosis]:
     try:
         begins, ends = certificates.validity(read_private(path))
     except PeerError as error:
         yield _problem(str(path), str(error))
         return
-    if not begins <= now_s <= ends:
-        yield _problem(str(path), "the certificate is not valid now: look at this clock, or join again")
-    elif ends - now_s < SOON_S:
-        yield _warning(
-            str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
-        )
+    if now_s < begins:
+        yield _problem(str(path), "the certificate is not valid yet: look at this clock")
+    elif now_s > ends:
+        yield _problem(str(path), f"the certificate has ended: {advice}")
+    elif ends - now_s < certificates.SOON_S:
+        days = plural(round((ends - now_s) / certificates.DAY_S), "day")
+        yield _warning(str(path), f"the certificate ends in {days}: {advice}")
 
 
 _CHUNK = 1 << 24

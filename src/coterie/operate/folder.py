@@ -17,18 +17,20 @@ from typing import Annotated
 import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey, VerifyKey
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
 from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
-from coterie.deploy.names import OPERATOR, safe
+from coterie.deploy.names import ENGINE, OPERATOR, safe
 from coterie.deploy.plan import Plan
-from coterie.operate import certificates
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Entry
 from coterie.record.files import FILE_MODE, atomic_write, open_own
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
+DAYS, AUTHORITY_DAYS = 365.0, 3650.0
+"""Certificates are valid for so long, and the authority that gives them."""
 
 
 class Folder:
@@ -37,7 +39,8 @@ class Folder:
     config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, folder of the
     operator's keys.  invitations: those that were not used.  requests: those that were approved.  joined: what is known
     of the members that have joined.  operator: its public key, in hex.  tls: the certificates of the authority (ca) and
-    the operator.  nats: what the engine's server needs.  hub: its home.  run: the run folder.
+    the operator.  nats: what the engine's server needs.  own_certificates: of
+    the operator and the server, by their names in them.  hub: its home.  run: the run folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,6 +54,10 @@ class Folder:
         self.operator_tls = Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
         self.nats = path / "nats"
         self.nats_conf = self.nats / "nats.conf"
+        self.own_certificates = {
+            OPERATOR: self.operator_tls.certificate,
+            ENGINE: self.nats / "certificate.pem",
+        }
 
     @property
     def begun(self) -> bool:
@@ -108,9 +115,12 @@ class Authority:
 
 
 def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    """SECRET: fresh keys of an operator, written with the certificates of the authority and of the operator."""
+    """SECRET: fresh keys of an operator, written with the certificates of the authority and of the operator.
+
+    days: that the operator's is valid.
+    """
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
-    tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, days)
+    tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, AUTHORITY_DAYS)
     secrets = {"signing": found.signing.to_bytes(), "possession": found.possession, "token": found.token}
     for name, secret in {**secrets, "ca.pem": found.ca, "tls.pem": tls}.items():
         write_private(folder.authority / name, secret)
@@ -167,6 +177,17 @@ def joined_members(folder: Folder) -> dict[str, Joined]:
         if folder.joined_file(name).exists():
             found[name] = read_joined(folder, name)
     return found
+
+
+def certificate_ends(folder: Folder) -> dict[str, float]:
+    """When the certificates of the believed members, of the operator, the server and the authority end, Unix time."""
+    plan = current_plan(folder)
+    files = {"authority": folder.ca, **folder.own_certificates}
+    held = {name: read_private(path) for name, path in files.items() if path.exists()}
+    for name, one in joined_members(folder).items():
+        if name in plan.believed.by_name:  # an operator elsewhere may have renewed it
+            held[name] = plan.certificates.get(name, one.certificate)
+    return {name: certificates.validity(one)[1] for name, one in held.items()}
 
 
 def read_joined(folder: Folder, name: str) -> Joined:

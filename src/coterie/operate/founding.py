@@ -11,20 +11,19 @@ import msgspec
 import tomli_w
 
 from coterie.crypto.roster import entry, sign_roster
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan, SampleForm, Settings
-from coterie.operate import certificates
-from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.folder import Authority, Folder, Joined, new_authority, write_joined
+from coterie.operate.deployable import check_room, deployable, scores_of
+from coterie.operate.folder import DAYS, Authority, Folder, Joined, new_authority, write_joined
 from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
 from coterie.record.files import atomic_write, check_new, make_folder, whole_folder
 from coterie.runs.config import Resolved, RunConfig, to_toml
 
-DAYS = 365.0
 SESSION_BYTES = 16
 
 
@@ -44,12 +43,13 @@ def init(
     """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
 
     settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.
-    days: validity of certificates and plan.  members_text: of members.toml.  session: 16 bytes, or None to draw them.
-    Raises UserError, and then leaves nothing behind.
+    days: validity of the plan, and of all certificates but the authority's.  members_text: of members.toml.
+    session: 16 bytes, or None to draw them. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
     resolved, ordered = _checked(config, members, settings)
+    check_room(resolved, facts, _clients(ordered), settings)
     samples = _public_samples(resolved, public, facts, settings.rehearsal)
     settings = msgspec.structs.replace(
         settings,

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.home import (
     INFO,
@@ -24,7 +25,7 @@ from coterie.deploy.home import (
 from coterie.deploy.names import safe
 from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan
-from coterie.operate import certificates, tokens
+from coterie.operate import tokens
 from coterie.operate.tokens import Invitation
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError, suggest
 from coterie.record.files import atomic_write
@@ -92,9 +93,9 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
         if home.name in plan.roster.by_name and plan.roster.by_name[home.name].role != home.role:
             raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
         check_ours(home, plan)
+        taken = take_plan(home, found.plan)
         write_private(home.certificate, found.tls)
         write_private(home.ca, found.authority)
-        taken = take_plan(home, found.plan)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
     if not taken.settings.rehearsal and home.role != taken.client_role and (others := _servers_near(home, taken)):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access, EngineError
+from coterie.deploy.engine import OWN_RIGHTS, PRESENCE, STREAM, SUBJECT, Access, EngineError, mark
 from coterie.deploy.names import OPERATOR, bracketed, safe
 from coterie.protocol.errors import UserError, to_install
 
@@ -79,6 +79,7 @@ def configuration(access: Access, listen: Listen) -> str:
         "max_subscriptions": 16,
         "ping_interval": "5s",
         "ping_max": 2,
+        "write_deadline": "30s",  # a line that gets slow is not cut off: pings tell whether somebody is there
         "jetstream": {"store_dir": str(listen.store), "max_file_store": listen.largest_store},
         "tls": {**tls, "verify_and_map": True, "handshake_first": True, "timeout": 5, **pinned},
         "accounts": _accounts(access),
@@ -101,7 +102,11 @@ def _accounts(access: Access) -> dict[str, object]:
         for one in _services("*")
     ]
     presence = {"service": PRESENCE, "response_type": "stream", "threshold": ANSWERED}
-    own = {"jetstream": "enabled", "exports": exports, "users": [_user(OPERATOR, ["$JS.API.>"])]}
+    own = {
+        "jetstream": "enabled",
+        "exports": exports,
+        "users": [_user(OPERATOR, ["$JS.API.>", OWN_RIGHTS, mark(access)])],
+    }
     names = dict.fromkeys([*access.parties, *access.members])
     parties = {safe(name): _party(name, name in access.parties, name in access.watchers) for name in names}
     return {SYSTEM: {"exports": [presence]}, ACCOUNT: own, **parties}

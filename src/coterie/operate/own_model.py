@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 import coterie
+from coterie.data.columns import inputs_of
 from coterie.deploy.account import in_words
 from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.home import Home, read_home
@@ -20,8 +22,8 @@ from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 def own_model(path: Path) -> tuple[TrainedModel, int]:
     """The current model of a home's party, and after which round.
 
-    It takes samples as the party has joined with: the model's inputs, or bytes. Raises UserError if there is no home,
-    or its party has no model: a server, or one that has not begun.
+    It takes samples as the party has joined with: tables by the plan's schema, the model's inputs, or bytes. Raises
+    UserError if there is no home, or its party has no model: a server, or one that has not begun.
     """
     home = read_home(path)
     found, kept = stored_party(home)
@@ -29,17 +31,21 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     if own is None:
         raise UserError(f"{home.name} has no model, for it is no client: name the home of a client")
     vectors, shares = (own.models, own.weights) if isinstance(own, Mixture) else (own[None], np.ones(1))
+    form = found.plan.facts
     facts = ModelFacts(
         format=1,
         model=found.config.model,
-        input_shape=found.plan.facts.input_shape,
-        classes=found.plan.facts.outputs,
+        input_shape=form.input_shape,
+        classes=form.outputs,
         class_names=None,
         task=found.config.task,
         data_kind=INPUTS,
         version=coterie.__version__,
         client=home.name,
     )
+    if (schema := form.schema) is not None:
+        stated = {"columns": schema.columns, "features": inputs_of(schema.columns), "label_columns": (schema.label,)}
+        facts = msgspec.structs.replace(facts, class_names=schema.names, **stated)
     tensors = tuple(state(found.model.module_with(vector)) for vector in vectors)
     zero, unit = np.zeros(1, np.float32), np.ones(1, np.float32)
     outputs = facts.classes if facts.task == "regression" else 0

@@ -74,6 +74,10 @@ def _families(status: RunStatus) -> Iterator[Metric]:
         number = _family(name, words)
         number.add_metric([], of_run(status))
         yield number
+    ends = _family("certificate_end_timestamp_seconds", "When the certificate of its holder ends.", "holder")
+    for name, end_s in status.certificates.items():
+        ends.add_metric([name], end_s)
+    yield ends
     scores = _family("score", "Mean over the clients that report it, of the last round.", "score")
     reported = _family("score_clients", "Clients that report it.", "score")
     for name, mean in status.scores.items():

@@ -9,18 +9,19 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coterie.deploy.engine import STREAM, Access, EngineError, Tls
+from coterie.deploy import certificates
+from coterie.deploy.engine import STREAM, Access, EngineError, Tls, mark
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_of, is_loopback, urls
-from coterie.deploy.plan import Plan
-from coterie.operate import certificates
+from coterie.deploy.plan import GIB, Plan
 from coterie.operate.folder import Authority, Folder, current_plan, joined_members
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration
 from coterie.protocol.errors import RunError, UserError
@@ -89,6 +90,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
         host=listening(host),
         name=f"coterie-{number + 1}",
         cluster=ServerCluster(port + ROUTES, others, [own]) if others else None,
+        largest_store=int(1.25 * GIB * plan.settings.store_gib),
     )
 
 
@@ -113,7 +115,7 @@ def serving(server: NatsServer, folder: Folder) -> Iterator[None]:
 
     try:
         server.start()
-        provision([server.url], folder.operator_tls, server.access)
+        provision([server.url], folder.operator_tls, server.access, **_room(current_plan(folder)))
         yield
     except EngineError as error:
         raise RunError(str(error)) from None
@@ -121,33 +123,66 @@ def serving(server: NatsServer, folder: Folder) -> Iterator[None]:
         server.stop()
 
 
+def _room(plan: Plan) -> dict[str, int]:
+    from coterie.deploy.nats_stream import room
+
+    settings = plan.settings
+    return {"largest_store": int(GIB * settings.store_gib), "waiting": room(int(GIB * settings.packet_gib))}
+
+
 CONNECT_S = 5.0
-_RELOAD_S = 0.3
+_AGAIN_S = 0.2
 
 
 def apply(folder: Folder) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
-    Raises RunError if the server cannot be reached, and UserError without the extra or the operator's keys. All else is
-    done then; repeating is safe.
+    Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
+    without the extra or the operator's keys. All else is done then; repeating is safe.
     """
     admit(folder)
     plan = current_plan(folder)
     if (pid := running(folder)) is not None:
         os.kill(pid, signal.SIGHUP)
-        time.sleep(_RELOAD_S)
-    own = _operator_tls(folder)
+    own, access, servers = _operator_tls(folder), access_of(folder), urls(plan.settings.server)
     check_installed()
     from coterie.deploy.nats_stream import provision
 
+    behind = [url for url in servers if not _goes_by(folder, url, own, access)]
     try:
-        provision(urls(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
+        provision(servers, own, access, connect_s=CONNECT_S, **_room(plan))
     except EngineError as error:
         raise RunError(
             f"the server does not know of it yet: {error}. Start it: coterie deploy server {folder.path} --start tells "
             f"it by itself. If you start one of your own with {folder.nats_conf}, then run coterie deploy server "
             f"{folder.path}"
         ) from None
+    if behind:
+        raise RunError(
+            f"{', '.join(behind)} does not go by the newest nats.conf and certificate.pem of {folder.nats}: copy them "
+            "there and have them read (nats-server --signal reload); if it refuses them, its log says why. Then run "
+            f"coterie deploy server {folder.path}"
+        )
+
+
+def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
+    """Whether a server says, within ``CONNECT_S``, that it has read this access, and shows the newest certificate."""
+    from coterie.deploy.nats_link import Link, rights
+
+    newest, ((host, port),) = (folder.nats / "certificate.pem").read_text(), addresses(url)
+    until_s = time.monotonic() + CONNECT_S
+    while time.monotonic() < until_s:
+        with contextlib.suppress(EngineError, OSError):
+            with contextlib.closing(Link(OPERATOR, [url], own, CONNECT_S)) as link:
+                knows = mark(access) in json.dumps(rights(link))
+            with (
+                socket.create_connection((host, port), CONNECT_S) as plain,
+                own.context().wrap_socket(plain, server_hostname=host) as secure,
+            ):
+                if knows and secure.getpeercert(binary_form=True) == ssl.PEM_cert_to_DER_cert(newest):
+                    return True
+        time.sleep(_AGAIN_S)
+    return False
 
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:

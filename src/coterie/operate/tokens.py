@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from coterie.crypto import signing
 from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.deploy import certificates
 from coterie.deploy.names import check_name
 from coterie.deploy.plan import OperatorSigned, SampleForm, decode
-from coterie.operate import certificates
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from coterie.deploy.home import decode_json
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
-from coterie.operate.folder import Folder, current_plan
+from coterie.operate.folder import Folder, certificate_ends, current_plan
 from coterie.protocol.errors import UserError
 from coterie.record.files import opened, reading
 from coterie.transport.transcript import shown
@@ -51,6 +53,12 @@ def read_status(folder: Path) -> RunStatus:
         )
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
         return decode_json(path, file.read(), RunStatus)
+
+
+def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
+    """The same, and when the certificates end of which an operator's folder knows."""
+    place = Folder(folder)
+    return msgspec.structs.replace(status, certificates=certificate_ends(place)) if place.plan.is_file() else status
 
 
 def has_ended(run: Path) -> bool:

@@ -96,6 +96,15 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close else "."
 
 
+def printable(text: str, but: str = "") -> str:
+    """Words of others without control characters, which could move a terminal's cursor: each is written as Python
+    writes it. but: those that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in but else ascii(one)[1:-1] for one in text)
+
+
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:
     """Counts of reasons. Those that differ by parties' names alone count as one, in the words of the first."""
     found: Counter[str] = Counter()

@@ -4,7 +4,8 @@ Between messages a party keeps only its ``state`` and ``secret``, which are ``ms
 before any message from their bytes and its set-up info.
 
 A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays in
-it are shared, and so read-only. Other objects in it must not be changed in place.
+it are shared, and so read-only. Tuples, frozen structs and dataclasses are shared, and so hold nothing that can change
+(``check_forks``).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import hashlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import is_
 from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import inspect
 
 from coterie.protocol.effects import Effect, Evaluate, Fit, Losses
 from coterie.protocol.errors import PeerError
@@ -254,6 +256,7 @@ class Party:
         self.state, self.secret = self._built(self.State), self._built(self.Secret)
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
+        check_forks(struct)
         fields = _fields(struct)
         if any(one.required for one in fields):  # a subclass fills it in its own constructor
             return Nothing()
@@ -359,6 +362,41 @@ def fork(value: T) -> T:
     if isinstance(value, list):
         return copy.copy(value) if _plain(value) else type(value)(map(fork, value))
     return copy.copy(value) if isinstance(value, set) else value
+
+
+@cache
+def check_forks(struct: type[msgspec.Struct]) -> None:
+    """Raises TypeError for a state that ``fork`` would not copy as a whole. Values of the type Any are not seen."""
+    if shared := next(_shared(inspect.type_info(struct), struct.__qualname__, False, set()), None):
+        raise TypeError(
+            f"{shared} could change in a handler that raises, and stay so: in a tuple, frozen struct or dataclass of a "
+            "state use tuples and frozen structs"
+        )
+
+
+def _shared(kind: Any, where: str, inside: bool, known: set[tuple[Any, bool]]) -> Iterator[str]:
+    """Where a type has what can change. inside: what ``fork`` shares.  known: structs that were looked into."""
+    cls: Any = getattr(kind, "cls", None)
+    if (cls, inside) in known:
+        return
+    dataclass_ = isinstance(kind, inspect.DataclassType)
+    frozen = isinstance(kind, inspect.StructType) and cls.__struct_config__.frozen
+    frozen = frozen or (dataclass_ and cls.__dataclass_params__.frozen)
+    if (inside or dataclass_) and isinstance(kind, _CHANGES) and not frozen:
+        yield f"{where} ({(cls or type(kind)).__name__})"
+        return
+    inside = inside or frozen or isinstance(kind, _SHARED)
+    if fields := getattr(kind, "fields", ()):
+        known.add((cls, inside))
+    parts = [(f"{where}.{field.name}", field.type) for field in fields]
+    of = [getattr(kind, name, None) for name in ("type", "item_type", "key_type", "value_type")]
+    of += [*getattr(kind, "item_types", ()), *getattr(kind, "types", ())]
+    for place, part in [*parts, *((where, one) for one in of if one is not None)]:
+        yield from _shared(part, place, inside, known)
+
+
+_CHANGES = (inspect.ListType, inspect.DictType, inspect.SetType, inspect.StructType, inspect.DataclassType)
+_SHARED = (inspect.TupleType, inspect.VarTupleType, inspect.FrozenSetType, inspect.NamedTupleType)
 
 
 def unchanged(old: Any, new: Any) -> bool:

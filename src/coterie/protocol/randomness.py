@@ -37,13 +37,20 @@ class Secrets:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """``count`` independent numbers, uniform on (0, 1), without its ends."""
-        integers = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
-        return np.asarray((integers + 0.5) / 2.0**53)
+        whole = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
+        numbers: NDArray[np.float64] = np.add(whole, 0.5, dtype=np.float64)
+        numbers /= 2.0**53
+        return numbers
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """``count`` independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
-        u, angle = self.uniform(2 * count).reshape(2, count)
-        return np.asarray(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * angle))
+        u, angle = self.uniform(2 * count).reshape(2, count)  # changed in place: noise is as long as all rows
+        np.log(u, out=u)
+        u *= -2
+        np.sqrt(u, out=u)
+        angle *= 2 * np.pi
+        u *= np.cos(angle, out=angle)
+        return u
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """A uniform permutation of ``range(count)``, (count,) int64."""

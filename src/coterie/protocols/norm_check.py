@@ -12,6 +12,7 @@ chooses the projections, nor shows a client others than the servers use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -80,6 +81,12 @@ def _coin(party: Any, r: int, parts: bytes) -> bytes:
 
 def _context(client: str, upload: bytes, coin: bytes) -> bytes:
     return digest("coterie/short upload/1", client, upload, coin)
+
+
+def _tossed(r: int, answer: Tossed) -> Tossed:
+    if answer.round != r:
+        raise fl.PeerError(f"a coin of round {answer.round} in round {r}")
+    return answer
 
 
 def _bound(party: Any) -> int:
@@ -180,7 +187,7 @@ class HubNorms(fl.Component):
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
-        tossed: Tossed = yield from fl.ask(helper, toss, Tossed)
+        tossed: Tossed = yield from fl.ask(helper, toss, Tossed, partial(_tossed, r))
         said = _said(party, r, toss.commitment, tossed.part)
         verify_key(party.common, helper).verify(tossed.signature, *said)
         parts, proofs = own + tossed.part, dict[Upload, NormProof]()

@@ -1,9 +1,10 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
-A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. An opening
-takes t holders. So the statements show it if one of the t is honest and hands its own over. ``check`` puts those of
-several holders together, and finds what no holder sees alone: sums that different holders have opened, and those of
-different attempts, which together show few vectors.
+A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
+hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. An
+opening takes t holders. So the statements show it if one of the t is honest and hands its own over. ``check`` puts
+those of several holders together, and finds what no holder sees alone: sums that different holders have opened, and
+those of different attempts, which together show few vectors.
 """
 
 from __future__ import annotations
@@ -84,6 +85,21 @@ class Opening(msgspec.Struct, frozen=True):
         return f"{self.holder}, statement {self.count}, round {self.round}"
 
 
+class OpeningCount(msgspec.Struct, frozen=True):
+    """A holder's word of how many statements it has made. signature: over this and the session."""
+
+    holder: str
+    count: int
+    signature: bytes = b""
+
+    def signed(self, session: bytes) -> Iterator[Field]:
+        yield from ("openings stated", session, self.holder, self.count)
+
+    @property
+    def where(self) -> str:
+        return f"{self.holder}, its number of statements"
+
+
 class Stated(msgspec.Struct, kw_only=True):
     """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
 
@@ -130,6 +146,13 @@ def stated(party: Any) -> int:
     return sum(len(getattr(party, name).secret.openings) for name in stating(type(party)))
 
 
+def total(party: Any) -> OpeningCount:
+    """How many statements a party has made, signed."""
+    said = OpeningCount(party.name, stated(party))
+    signature = signing_key(party.own).sign(*said.signed(party.common.roster.session))
+    return msgspec.structs.replace(said, signature=signature)
+
+
 def statements(party: Any) -> Iterator[Opening]:
     """A party's statements."""
     names = tuple(party.common.roster.by_name)
@@ -141,22 +164,26 @@ def statements(party: Any) -> Iterator[Opening]:
 
 # ---- what an auditor does
 
+MOST_SHARE = 0.9
+"""Of a sum's weights, what one sender may have: with more its vector is opened nearly alone."""
 _MOST = 1 << 16  # combinations of a round's vectors that are tried
 
 
 class Statements(msgspec.Struct, frozen=True):
     """Statements of one or several holders, for an auditor. roster: of the run; a very large simulation's is unsigned,
-    and has those alone who open and send.
+    and has those alone who open and send.  totals: of each of these holders.
     """
 
     roster: Roster
     openings: tuple[Opening, ...]
+    totals: tuple[OpeningCount, ...] = ()
 
 
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster, or "" if none has.  openings: by holder.
+    last: by holder, the round of its last statement: of later openings these files say nothing.
     sums: different ones whose senders holders have verified.  senders: of the smallest.  effective: the least effective
     number of senders by their weights.  vectors, scalars: those opened on the hub's word.
     unstated: by a holder that others name, how many openings its own statements lack.
@@ -164,6 +191,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     operator: str
     openings: dict[str, int]
+    last: dict[str, int]
     sums: int
     senders: int | None
     effective: float | None
@@ -175,26 +203,34 @@ class Checked(msgspec.Struct, frozen=True):
 
 def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
     """The statements of these parties; None without any."""
-    found = tuple(one for party in parties for one in statements(party))
+    holders = [party for party in parties if stated(party)]
+    found = tuple(one for party in holders for one in statements(party))
     if not found:
         return None
     if not roster.signature:
         names = sorted({name for one in found for name in (*one.among, *one.senders)})
         entries = tuple(Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
         roster = Roster(roster.session, entries, roster.operator)
-    return Statements(roster, found)
+    return Statements(roster, found, tuple(map(total, holders)))
 
 
 def read(data: bytes, where: object) -> Statements:
     """Statements from a file, unchecked. Raises UserError."""
     try:
-        return msgspec.json.decode(data, type=Statements)
+        found = msgspec.json.decode(data, type=Statements)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{where} holds no statements of openings: {error}") from None
+    names = [one.name for one in found.roster.entries] + [one.holder for one in found.totals]
+    names += [name for one in found.openings for name in (one.holder, one.key, *one.among, *one.senders)]
+    if strange := next((name for name in names if not name.isprintable()), None):
+        raise UserError(f"{where} holds no statements of openings: {strange!r:.80} is no name")
+    return found
 
 
-def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
-    """Verify statements. fewest: senders of a sum; 0 for what the holders state. Raises UserError for several runs."""
+def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHARE) -> Checked:
+    """Verify statements. fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that
+    one sender may have. Raises UserError for several runs.
+    """
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
         raise UserError("these statements are of different runs, or of different operators: audit each run alone")
@@ -202,22 +238,25 @@ def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
         faults.append("there are no statements")
     if len(files) > 1 and not all(file.roster.signature for file in files):
         faults.append("a roster is not signed, so anybody can have made its statements")
-    good = list({one.signature: one for file in files for one in _genuine(file, faults)}.values())
-    counts = Counter(one.holder for one in good)
-    for holder, count in counts.items():
-        if sorted(one.count for one in good if one.holder == holder) != [*range(1, count + 1)]:
-            faults.append(
-                f"{holder} states {count} openings that are not numbered from 1 to {count}: some are left out"
-            )
+    faults += _other_keys(files)
+    signed = [one for file in files for one in _genuine(file, faults)]
+    good = list({one.signature: one for one in signed if isinstance(one, Opening)}.values())
+    by_holder = Counter(one.holder for one in good)
+    faults += _left_out(good, [one for one in signed if isinstance(one, OpeningCount)])
     sums = [one for one in good if one.senders]
     for one in sums:
         if len(one.senders) < (few := fewest or one.fewest):
             faults.append(f"{one.where}: a sum of {len(one.senders)} vectors, of fewer than {few}")
+        heaviest, weights = max(one.by_sender, key=one.by_sender.__getitem__), one.by_sender
+        if weights[heaviest] > share * sum(weights.values()):
+            has = f"{100 * weights[heaviest] / sum(weights.values()):.3g} %"
+            faults.append(f"{one.where}: {heaviest} has {has} of a sum's weights, more than {100 * share:.3g} %")
     faults += _together(sums, fewest)
     on_word = {(one.key, one.round, one.cipher): one for one in good if not one.senders}.values()
     return Checked(
         roster.operator.hex() if roster.signature else "",
-        dict(counts),
+        dict(by_holder),
+        {holder: max(one.round for one in good if one.holder == holder) for holder in by_holder},
         len({(one.key, one.round, one.cipher) for one in sums}),
         min((len(one.senders) for one in sums), default=None),
         min((effective([*one.by_sender.values()]) for one in sums), default=None),
@@ -228,8 +267,34 @@ def check(files: Sequence[Statements], fewest: int = 0) -> Checked:
     )
 
 
-def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening]:
-    """The statements that their holders have signed. The others are faults."""
+def _other_keys(files: Sequence[Statements]) -> Iterator[str]:
+    """Parties whose keys differ from file to file."""
+    keys: dict[str, set[bytes]] = {}
+    for one in (one for file in files for one in file.roster.entries):
+        keys.setdefault(one.name, set()).add(one.verify_key)
+    for name, different in keys.items():
+        if len(different) > 1:
+            which = ", ".join(sorted(key.hex()[:8] for key in different))
+            yield f"{name} has different keys on these rosters, {which}: somebody else may have signed in its name"
+
+
+def _left_out(good: Sequence[Opening], totals: Sequence[OpeningCount]) -> Iterator[str]:
+    """Holders whose statements are not all there."""
+    counts, most = Counter(one.holder for one in good), dict[str, int]()
+    for one in totals:
+        most[one.holder] = max(one.count, most.get(one.holder, 0))
+    for holder in dict.fromkeys([*counts, *most]):
+        numbers, said = sorted(one.count for one in good if one.holder == holder), most.get(holder)
+        if numbers != [*range(1, len(numbers) + 1)]:
+            yield f"{holder} states {len(numbers)} openings, not numbered from 1 to {len(numbers)}: some are left out"
+        elif said is None:
+            yield f"{holder} has not signed how many openings it states, so the last ones may be left out"
+        elif len(numbers) < said:
+            yield f"{holder} has signed that it states {said} openings, and {len(numbers)} are here: some are left out"
+
+
+def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningCount]:
+    """What its holders have signed. The rest are faults."""
     roster = file.roster
     try:
         if roster.signature:
@@ -237,21 +302,28 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening]:
     except PeerError as error:
         faults.append(f"the roster is forged: {error}")
         return
-    for one in file.openings:
+    claims: list[Opening | OpeningCount] = [*file.openings, *file.totals]
+    for one in claims:
         try:
             if one.holder not in roster.by_name:
-                raise PeerError(f"{one.holder!r:.40} is not on the roster")
+                raise PeerError("its holder is not on the roster")
             VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
-            if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
-                raise PeerError("its senders are not on the roster, each once")
-            if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
-                raise PeerError("a number below 1")
-            if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
-                raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
+            if isinstance(one, Opening):
+                _check_opening(one, roster)
         except PeerError as error:
             faults.append(f"{one.where}: {error}")
         else:
             yield one
+
+
+def _check_opening(one: Opening, roster: Roster) -> None:
+    """Raises PeerError for a signed statement that says what cannot be."""
+    if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
+        raise PeerError("its senders are not on the roster, each once")
+    if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
+        raise PeerError("a number below 1")
+    if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
+        raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:

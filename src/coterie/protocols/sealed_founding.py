@@ -51,7 +51,7 @@ from coterie.protocols.shared_groups import (
 )
 
 
-class Grouping(msgspec.Struct, frozen=True):
+class Grouping(msgspec.Struct):
     """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
 
     joined: the clients with a place.  places: that are sealed for clients who have not taken them yet.

@@ -257,7 +257,11 @@ def _check_shapes(run: Run) -> None:
     of_features = [row for row in run.observed.features or () if row]
     for file, what, some in (
         (CLIENTS, "its lists", run.each.values()),
-        (PARTITION, "the rows of label_counts", counts or ()),
+        (
+            PARTITION,
+            "class_names and the rows of label_counts",
+            [*filter(None, [run.partition.class_names]), *(counts or ())],
+        ),
         (OBSERVED, "the rows of features", of_features),
     ):
         if len({len(row) for row in some}) > 1:

@@ -157,6 +157,21 @@ class Sizes(msgspec.Struct, frozen=True):
     sizes: tuple[Seconds, ...] | None = None
 
 
+class CalibrationBin(msgspec.Struct, frozen=True):
+    probability: Share
+    share: Share
+    samples: AtLeastOne
+
+
+class CalibrationRecord(msgspec.Struct, frozen=True):
+    """How often the class ``positive`` is true beside its probability (``runs.explained.calibration``)."""
+
+    positive: str
+    brier: Share
+    samples: AtLeastOne
+    bins: tuple[CalibrationBin, ...]
+
+
 class ChoiceRecord(msgspec.Struct, frozen=True):
     """A cluster's choice in a round: which clients, their expected reward, or why it was skipped."""
 
@@ -203,8 +218,8 @@ class Drifted(msgspec.Struct, frozen=True):
 class Partition(msgspec.Struct, frozen=True):
     """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
 
-    groups: each client's groups in the data, if any.  names: the clients' own, or ().  drift: which clients exchanged
-    these during the run.
+    groups: each client's groups in the data, if any.  names: the clients' own, or ().  class_names: of the columns of
+    label_counts, or ().  drift: which clients exchanged these during the run.
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
@@ -212,7 +227,11 @@ class Partition(msgspec.Struct, frozen=True):
     samples: tuple[Count, ...] | None = None
     epochs: tuple[Seconds, ...] | None = None
     names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
     drift: Drifted | None = None
+
+    def class_name(self, label: int) -> str:
+        return self.class_names[label] if self.class_names else str(label)
 
     def after(self, rounds: int) -> Partition:
         if self.drift is None or rounds < self.drift.round:
@@ -335,6 +354,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     evaluated: AtLeastOne | None = None
     test_sample: SampleRecord | None = None
     train_sample: SampleRecord | None = None
+    calibration: CalibrationRecord | None = None
     devices: str | None = None
     availability: str | None = None
     emulated: bool = False

@@ -265,6 +265,15 @@ def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
     return [column for column in found if any(score(lead, column[0]) for lead in content["leads"])]
 
 
+def lead_rows(content: Content) -> list[tuple[str, list[str]]]:
+    """By the other method, a cell for each of ``lead_columns``."""
+    columns = lead_columns(content)
+    return [
+        (lead["over"], [with_interval(score(lead, field), measure["share"]) for field, _, measure in columns])
+        for lead in content["leads"]
+    ]
+
+
 def lead_title(content: Content) -> str:
     points = ", in points," if all(one["share"] for one in measures(content)) else ""
     return f"Lead of {content['rows'][0]['method']}{points} with its 95 % interval over paired seeds"

@@ -16,7 +16,6 @@ from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import RoundRecord
 from coterie.report import clusters, comparison, ledger, plots, tables, words
 from coterie.report.summary import attackers
-from coterie.runs.metrics import score
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -188,11 +187,7 @@ def _race(told: Mapping[str, Any]) -> dict[str, Any]:
         "lead": comparison.lead_title(told),
         "lead_note": comparison.lead_note(told),
         "lead_heads": [head for _, head, _ in heads],
-        "leads": [
-            (lead["over"], [comparison.with_interval(score(lead, field), of["share"]) for field, _, of in heads])
-            for lead in told["leads"]
-            if len(told["rows"][0]["runs"]) > 1
-        ],
+        "leads": comparison.lead_rows(told) if len(told["rows"][0]["runs"]) > 1 else [],
         "topics": [comparison.TOPICS[topic] for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}

@@ -26,6 +26,9 @@ _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
 
 
+_CLASSES, _LETTERS = 22, 20  # rows of classes that have room, and letters of a name
+
+
 def step(clients: int) -> int:
     return math.ceil(clients / MOST)
 
@@ -109,7 +112,7 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     top_share = float(shares.max()) or 1.0
     strips = {"cluster": members} | ({"group": groups_like(members, partition.groups)} if members else {})
     known = {name: sets for name, sets in strips.items() if sets}
-    right, rows = len(shown) - 0.5, 19.0 * min(labels, 22)
+    right, rows = len(shown) - 0.5, 19.0 * min(labels, _CLASSES)
 
     def across(last: bool) -> fig.Axis:
         return _clients_axis(shown, members is not None) if last else fig.Axis("", -0.5, right, ticks=())
@@ -118,7 +121,10 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     top = fig.Panel(title, across(False), fig.Axis("samples", low=0, grid=True, most=4))
     top.x.low, top.x.high = -0.5, right
     top.marks.append(fig.Bars(range(len(shown)), 0, totals, fig.MUTED))
-    heat = fig.Panel("", across(not known), fig.Axis("class", labels - 0.5, -0.5, most=10, whole=True), frame=False)
+    some = range(0, labels, math.ceil(labels / _CLASSES))
+    named = [(k, partition.class_name(k)[:_LETTERS]) for k in some] if partition.class_names else None
+    side = fig.Axis("class", labels - 0.5, -0.5, most=10, whole=True, ticks=named)
+    heat = fig.Panel("", across(not known), side, frame=False)
     heat.marks.append(fig.Image(fig.heat_map(shares.T, fig.PALETTE[0], 0, top_share), -0.5, right, -0.5, labels - 0.5))
     heat.marks.append(fig.Rules(_edges(shown, members), -0.5, labels - 0.5, fig.GRID, upright=True))
     panels: list[list[fig.Panel | None]] = [

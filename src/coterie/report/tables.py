@@ -65,7 +65,7 @@ def cluster_table(run: Run, members: Sets) -> list[dict[str, Any]]:
         counts = run.partition.label_counts
         held = [sum(column) for column in zip(*(counts[client] for client in inside), strict=True)] if counts else []
         largest = sorted((label for label, n in enumerate(held) if n), key=lambda label: -held[label])[:3]
-        classes = [(label, held[label] / sum(held)) for label in largest]
+        classes = [(run.partition.class_name(label), held[label] / sum(held)) for label in largest]
         named = [run.partition.names[client] for client in inside] if run.partition.names else inside
         rows.append({"number": cluster, "colour": colour(cluster), "clients": named, "classes": classes})
     return rows

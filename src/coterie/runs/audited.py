@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -110,16 +110,16 @@ def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = F
     return {**audit_content(run, attacked(run, active=active)), "openings": found}
 
 
-def audited_openings(files: Sequence[Path], fewest: int = 0) -> Content:
+def audited_openings(files: Sequence[Path], fewest: int = 0, share: float = openings.MOST_SHARE) -> Content:
     """What holders of key shares state in these files, verified (``protocols.openings.Checked``). Raises UserError.
 
-    fewest: the fewest senders of a sum; 0 for what the holders state.
+    fewest, share: as of ``protocols.openings.check``.
     """
     found = []
     for path in files:
         with reading(path, "give openings.json of a run, or what coterie export has written"), opened(path) as file:
             found.append(openings.read(file.read(), path))
-    return cast(Content, msgspec.to_builtins(openings.check(found, fewest)))
+    return cast(Content, msgspec.to_builtins(openings.check(found, fewest, share)))
 
 
 def keep(folder: str | Path, content: Content) -> None:
@@ -151,14 +151,20 @@ def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: 
         except CoterieError as error:
             done[folder]["not_kept"] = str(error)
     if not done:
-        alike: dict[str, list[str]] = {}
-        for folder, why in left_out.items():
-            alike.setdefault(why.replace(str(folder), ""), []).append(f"  {folder}: {why}")
-        said = [first + (f"\n  and {len(more)} more likewise" if more else "") for first, *more in alike.values()]
-        raise UserError("\n".join([f"none of these {len(folders)} runs can be audited:", *said]))
+        reasons = (f"  {line}" for line in in_lines({str(folder): why for folder, why in left_out.items()}))
+        raise UserError("\n".join([f"none of these {len(folders)} runs can be audited:", *reasons]))
     if len(folders) == 1:
         return done[folders[0]]
     return together(done, left_out)
+
+
+def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
+    """Each reason once: the first folder that it has left out, and how many more. left_out: reasons, by folder."""
+    alike: dict[str, list[str]] = {}
+    for folder, why in left_out.items():
+        alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")
+    for first, *more in alike.values():
+        yield first + (f"\n  and {len(more)} more likewise" if more else "")
 
 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:

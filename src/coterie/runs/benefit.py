@@ -78,19 +78,48 @@ def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
     found = read_npz(path)
     forms = [form for form in FORMS if f"{form}outputs" in found]
     try:
-        sizes = found["sizes"].astype(np.int64)
+        clients, sizes = found["clients"], found["sizes"]
         each = [found[key] for key in ("rows", "labels", *(f"{form}outputs" for form in forms))]
-        if (sizes < 0).any() or any(len(array) != sizes.sum() for array in each):
-            raise ValueError("its arrays differ in length")
+        _check(clients, sizes, *each, task=task)
         ends = np.cumsum(sizes)[:-1]
         of_forms = [Targets(task).scores(array) for array in each[2:]]
         rows, labels, *scores = (np.split(array, ends) for array in (*each[:2], *of_forms))
         return {
             str(name): Predicted(rows[i], labels[i], {form: of[i] for form, of in zip(forms, scores, strict=True)})
-            for i, name in zip(range(len(sizes)), found["clients"], strict=True)
+            for i, name in enumerate(clients)
         }
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path} holds no clients' test samples ({error!r}): run again") from None
+
+
+def _check(
+    clients: NDArray[Any],
+    sizes: NDArray[Any],
+    rows: NDArray[Any],
+    labels: NDArray[Any],
+    *outputs: NDArray[Any],
+    task: TaskKind,
+) -> None:
+    """Raises ValueError for arrays that ``write`` does not make. Outputs of a diverged model are not finite."""
+    if clients.ndim != 1 or clients.dtype.kind != "U" or len(set(clients.tolist())) < len(clients):
+        raise ValueError("clients are no different names")
+    for name, array in (("sizes", sizes), ("rows", rows)):
+        if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any():
+            raise ValueError(f"{name} are no whole numbers of at least 0")
+    if len(sizes) != len(clients) or (sizes > len(rows)).any() or sizes.sum() != len(rows):
+        raise ValueError("sizes are not those of the clients' test samples")
+    if not outputs or any(one.ndim != 2 or one.dtype.kind != "f" or one.shape != outputs[0].shape for one in outputs):
+        raise ValueError("outputs are no rows of numbers")
+    width = outputs[0].shape[1]
+    shape = (len(rows),) if task == "classes" else (len(rows), width)
+    if labels.shape != shape or len(outputs[0]) != len(rows) or labels.dtype.kind not in "iuf":
+        raise ValueError("labels, outputs and rows do not fit together")
+    if task == "classes" and (
+        labels.dtype.kind == "f" or (len(labels) and not 0 <= labels.min() <= labels.max() < width)
+    ):
+        raise ValueError(f"labels are no numbers of {width} classes")
+    if not np.isfinite(labels).all():
+        raise ValueError("labels are not finite")
 
 
 Runs = Mapping[int, Mapping[str, Predicted]]

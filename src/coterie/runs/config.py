@@ -40,6 +40,8 @@ SIDES = frozenset(
 )
 """Options that move no number of a round."""
 
+_OF_SCHEMA = ("target", "gaps", "categories", "kind", "task", "scaling")
+
 MOST_EVALUATED = 1000
 """Clients that are scored where nobody asks for more. Audits of recorded views want all."""
 
@@ -173,6 +175,10 @@ def resolve(config: RunConfig) -> Resolved:
         hint = suggest(config.mode, system.modes)
         raise UserError(f"{system.name} has no mode {config.mode!r}{hint} It has: {', '.join(system.modes)}")
     check_bounds(config, "option {!r}")
+    if given["schema"] is not None:
+        said = [key for key in _OF_SCHEMA if given[key] != getattr(RunConfig, key)]
+        if said:
+            raise UserError(f"{said[0]}={given[said[0]]} has no effect beside schema, which says it: leave it out")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
     given["metrics"] = given["metrics"] or defaults.metrics
@@ -223,7 +229,7 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
     if precision == "auto":
         precision = "bf16" if has_fast_bf16(accelerator) else "fp32"
     paths = {"data_dir": given["data_dir"], "devices": given["devices"] if given["devices"].endswith(".toml") else None}
-    paths["data"] = given["data"] if is_path(given["data"]) else None
+    paths |= {"data": given["data"] if is_path(given["data"]) else None, "schema": given["schema"]}
     absolute = {key: str(Path(path).expanduser().resolve()) for key, path in paths.items() if path is not None}
     model = given["model"] or default_model(given["data"])
     if given["availability"] is not None:

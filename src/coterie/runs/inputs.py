@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from coterie.data.dataset import ALIGNED, Dataset, Part
 from coterie.data.drift import Drift, parse_drift
 from coterie.data.neighbourhoods import Nodes, as_nodes, augmented, in_subgraphs
 from coterie.data.partition import Split, held_out_of, hold_out
+from coterie.data.preparing import read_schema
 from coterie.data.sources import load
 from coterie.data.synthetic import HELD_CLIENTS, Drawn, deal_synthetic
 from coterie.data.tasks import Task, column_of, deal, of_clients
@@ -238,6 +240,7 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
         target=config.target,
         gaps=config.gaps,
         categories=config.categories,
+        schema=None if config.schema is None else read_schema(Path(config.schema)),
         test_share=config.test_share,
         fold=None if config.folds is None else (config.folds, config.seed),
         kind=config.kind,

@@ -169,6 +169,17 @@ def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
     return _sklearn("log_loss")(labels, scores, labels=np.arange(scores.shape[1]))
 
 
+def _brier(labels: NDArray[Any], scores: Doubles) -> float:
+    """Mean squared distance of probabilities from the truth; of two classes, that of one of them (Brier 1950)."""
+    distance = np.square(scores - np.eye(scores.shape[1])[labels]).sum(axis=1)
+    return float(distance.mean()) / (2 if scores.shape[1] == 2 else 1)
+
+
+def _gini(shares: Doubles) -> float:
+    mean = shares.mean(axis=0)
+    return float((mean * (1 - mean)).sum()) / (2 if len(mean) == 2 else 1)
+
+
 def _r2(labels: NDArray[Any], scores: Doubles) -> float:
     varies = len(labels) > 1 and (np.ptp(labels, axis=0) > 0).all()
     return _sklearn("r2_score")(labels, scores) if varies else float("nan")
@@ -213,6 +224,7 @@ _CLASSES = (
     Metric("mcc", _answered(_sklearn("matthews_corrcoef"), 2), share=False, chance=lambda p: 0.0),
     Metric("kappa", _answered(_sklearn("cohen_kappa_score"), 2), share=False, chance=lambda p: 0.0),
     Metric("log_loss", _log_loss, share=False, higher=False, chance=_entropy),
+    Metric("brier", _brier, share=False, higher=False, chance=_gini),
 )
 _NUMBERS = (
     Metric("r2", _r2, share=False),

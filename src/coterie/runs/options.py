@@ -49,6 +49,10 @@ class RunConfig:
         str | None,
         Option("Columns of your own tables, such as sex,stage, whose values become one input each. [none]"),
     ] = None
+    schema: Annotated[
+        str | None,
+        Option("Schema of your own tables (TOML), which `coterie prepare` proposes. [none]", metavar="FILE", path=True),
+    ] = None
     test_share: Annotated[
         float | None,
         Meta(gt=0, lt=1),

@@ -28,6 +28,7 @@ from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import Resolved, RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, build
+from coterie.runs.explained import calibration
 from coterie.runs.folder import check_free, claim, resumed
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
@@ -269,10 +270,17 @@ class _Running:
         *_, client = e.system.factories(e.settings, e.config.mode).values()
         holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(fl.party_type(client)) else ()
         write_openings(self.out, e.common.roster, holders)
-        result = summary(e, self.set_up, rounds, finish)
+        result = {**summary(e, self.set_up, rounds, finish), "calibration": self._calibration()}
         write_result(self.out, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return FinishedRun(self.out, result, rounds)
+
+    def _calibration(self) -> dict[str, Any] | None:
+        task, outputs = self.experiment.config.task, self.experiment.model.outputs
+        if task != "classes" or outputs != 2 or len(self.experiment.tasks) > 1:
+            return None
+        names = self.experiment.tasks[0].dataset.targets.names or ("0", "1")
+        return calibration(benefit.read(self.out, task).values(), names[1])
 
 
 def write_openings(out: Path, roster: fl.Roster, parties: Iterable[Any]) -> None:
@@ -295,6 +303,7 @@ def write_partition(out: Path, experiment: Experiment) -> None:
         "samples": [len(e.dealt.data[name].y) for name in names],
         "epochs": [e.owns[name].epochs for name in names],
         "label_counts": e.dealt_counts,
+        "class_names": e.tasks[0].dataset.targets.names or (),
         "groups": e.groups(e.dealt.split),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,

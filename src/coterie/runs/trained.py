@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from coterie.data.columns import Column, inputs_of
+from coterie.data.columns import Column, check_columns, inputs_of
 from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
 from coterie.data.targets import Doubles, Targets
@@ -70,6 +70,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
             raise ValueError(f"input_shape {self.input_shape} is too large")
+        check_columns(self.columns)
         if self.columns and (len(inputs_of(self.columns)),) != self.input_shape:
             raise ValueError(f"columns make {len(inputs_of(self.columns))} inputs, not {self.input_shape}")
         names = self.class_names

@@ -64,7 +64,7 @@ class LocalTransport:
         self.clock_s = 0.0
         self.round = 0
         roles = roles_of(parties)
-        self._reader, self._recorder = Reader(spool_bytes // 8), ViewRecorder(roles, transcript, counted)
+        self._reader, self._recorder = Reader(spool_bytes // 2), ViewRecorder(roles, transcript, counted)
         self._start: tuple[Snapshot, list[bytes]] | None = None
         self._keyring, self._roles, self._hub = keyring, roles, hub
         self.members = _Members(parties, self._member)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from coterie.protocol.errors import printable
 from coterie.protocol.messages import M, Message
 from coterie.transport.envelope import Envelope, Opened
 from coterie.transport.member import Observer, Roles
@@ -126,8 +127,7 @@ class Meter:
 
 def shown(text: str) -> str:
     """Words partly of another party's choice, for logs: one line, printable, and not long."""
-    short = text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
-    return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
+    return printable(text if len(text) <= _MOST else f"{text[: _MOST - 3]}...")
 
 
 class ViewRecorder(Observer):

@@ -93,7 +93,7 @@ class Client(fl.Party, role=CLIENT):
         turn = self._turn()
         state = self.config.turned(turn, self.samples, self.epochs)
         fitted: fl.Fitted = yield fl.fit(self, start, msg.round, state=state)
-        change = fitted.weights.astype(np.float64) - start
+        change = np.subtract(fitted.weights, start, dtype=np.float64)
         if not np.isfinite(change).all():  # unsaid, too: a server can have spoilt one group's row to see who is in it
             self.state.alarmed, change = True, np.zeros_like(change)
         weight = self.sums.secret.weight / shared_rows.PARTS
@@ -126,7 +126,8 @@ class Client(fl.Party, role=CLIENT):
             change, d = self.grid.change(total, self.row.secret.total), self.spec.size
             if begins:
                 self.state.start = (self.common.initial + self.grid.mean(change) - change[:d]).astype(np.float32)
-            model = not_below_zero(self.spec, self.state.start + change[:d]).astype(np.float32)
+            change[:d] += self.state.start
+            model = not_below_zero(self.spec, change[:d]).astype(np.float32)
             if self.config.control_variates:
                 steps = [self.config.server_step(r) for r in range(before + 1, msg.sealed_in + 1)]
                 self.state.control = self.state.latest

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from msgspec.structs import replace
+
 import coterie.method as fl
 from coterie.crypto.one_hot import word_name
 from coterie.protocol.spool import Spool
@@ -37,7 +39,7 @@ class Hub(fl.Party, role=HUB):
         client the round that asked it last, and the seconds that it took.
         """
 
-        founded: Grouping = Grouping()
+        founded: Grouping = fl.field(default_factory=Grouping)
         owed: dict[str, tuple[int, ...]] = fl.field(default_factory=dict)
         behind: frozenset[str] = frozenset()
         started: frozenset[str] = frozenset()
@@ -69,7 +71,7 @@ class Hub(fl.Party, role=HUB):
             yield from self._give(r, behind)
         skipped: dict[str, Any] = {"renewed": True} if renewed else {}
         with closing(Spool()) as spool:
-            tickets: list[tuple[str, int, int]] = []
+            tickets: list[tuple[str, HiddenUpdate, int]] = []
             names: dict[tuple[str, int], bytes] = {}
 
             def fold(name: str, upload: HiddenUpdate) -> None:
@@ -80,15 +82,14 @@ class Hub(fl.Party, role=HUB):
                     return
                 self.rows.check(name, upload)
                 if (age := gathering.settle(name, upload.round)) is not None:
-                    parts = upload.word, upload.check, upload.master, upload.seeds
-                    tickets.append((name, upload.round, spool.put(fl.bundle(parts))))
+                    tickets.append((name, replace(upload, word=b""), spool.put(upload.word)))
                     if self.config.check == "norm":
                         names[name, upload.round] = upload_name(name, upload, word_name(upload.word))
                     gathering.used[age] += 1
 
-            def load(ticket: tuple[str, int, int]) -> Taken:
-                name, of, place = ticket
-                return Taken(name, of, HiddenUpdate(of, *fl.unbundle(spool.take(place), 4)))
+            def load(ticket: tuple[str, HiddenUpdate, int]) -> Taken:
+                name, upload, place = ticket
+                return Taken(name, upload.round, replace(upload, word=spool.take(place)))
 
             request = TrainWhole(r) if self.rows.begins else Train(r)
             requests = {name: request for name in gathering.asked if name in joined}
@@ -99,9 +100,9 @@ class Hub(fl.Party, role=HUB):
                 tossing = None
                 if names:
                     tossing = yield from self.norms.proved(r, HELPER, names, self.config.deadline_s)
-                    tickets = [one for one in tickets if one[:2] in tossing.proofs]
+                    tickets = [one for one in tickets if (one[0], one[1].round) in tossing.proofs]
                     skipped["unproved"] = len(names) - len(tickets)
-                on_time = sum(of == r for _, of, _ in tickets)
+                on_time = sum(upload.round == r for _, upload, _ in tickets)
                 added = yield from self.rows.add(r, HELPER, on_time, tickets, load, tossing)
             except (fl.NoAnswerError, fl.PeerError) as error:
                 added, skipped = 0, {**skipped, "skipped": str(error)}

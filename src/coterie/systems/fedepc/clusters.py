@@ -26,7 +26,7 @@ LEAST_LOSS = 1e-6
 """Smaller losses are all alike for the reward."""
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class Chosen(msgspec.Struct):
     """A choice whose reward is not known yet: its contexts (n, 5), and the places of the chosen.
 
     losses: by name, of the model that it started from.

@@ -22,6 +22,8 @@ from coterie.protocol.errors import DecodeError, PeerError
 DAY_S = 86400.0
 SKEW_S = 3600.0
 """A certificate is valid from this long before it was made, for clocks that are slow."""
+SOON_S = 30 * DAY_S
+"""Who looks is warned so long before a certificate ends, and `deploy renew` renews it from then on."""
 AUTHORITY_NAME = "coterie authority"
 _MAX_PEM = 1 << 14
 
@@ -82,8 +84,8 @@ def sign(
 ) -> bytes:
     """The certificate (PEM) of a party, the operator, or the engine's server.
 
-    authority: its certificate.  public: DER, from ``requested``.  hosts: the server's DNS names or addresses; it may
-    also be a client, of other servers of its cluster.
+    It ends at the latest with the authority's. authority: its certificate.  public: DER, from ``requested``.  hosts:
+    the server's DNS names or addresses; it may also be a client, of other servers of its cluster.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(_common(name)))
     if hosts:
@@ -103,6 +105,13 @@ def certified(certificate: bytes) -> bytes:
     """The public key (DER) in a certificate (PEM), of which nothing is checked. Raises DecodeError."""
     public = _load(certificate).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def hosts(certificate: bytes) -> tuple[str, ...]:
+    """The server's DNS names and addresses in a certificate (PEM); () in another. Raises DecodeError."""
+    extensions = _load(certificate).extensions
+    found = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
+    return tuple(str(host.value) for one in found for host in one)
 
 
 def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s: float) -> None:
@@ -142,6 +151,7 @@ def _load(certificate: bytes) -> x509.Certificate:
 
 def _leaf(authority: bytes, public: bytes, now_s: float, days: float) -> x509.CertificateBuilder:
     issuer, key = _load(authority), serialization.load_der_public_key(public)
+    days = min(days, (validity(authority)[1] - now_s) / DAY_S)
     issuer_key = issuer.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert isinstance(issuer_key, ec.EllipticCurvePublicKey)

@@ -1,0 +1,295 @@
+"""Tables by a schema: everything that is wrong with one at once, its samples, new samples, and a proposed schema."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from coterie.data.columns import (
+    DATES,
+    MISSING,
+    MOST_CATEGORIES,
+    Cells,
+    Column,
+    Schema,
+    days,
+    encoded,
+    inputs_of,
+    is_date,
+    ordered,
+    plausible,
+    value_of,
+    word_of,
+)
+from coterie.data.samples import (
+    OF_CLIENTS,
+    SPLIT,
+    TARGETS,
+    Samples,
+    Table,
+    label_columns_of,
+    owners_of,
+    read_table,
+    test_rows,
+    words,
+)
+from coterie.data.targets import is_number, whole
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.model_spec import TaskKind
+
+_HEAD = """\
+# What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
+# low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.
+# kind: number, category (with values), date (with a format), id (kept beside predictions), ignore.
+
+"""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """where: file, column and rows.  what: is wrong there, and what helps.  fault: whether the file cannot be used."""
+
+    where: str
+    what: str
+    fault: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+def read_schema(path: Path) -> Schema:
+    """The schema in a TOML file. Raises UserError that names the file and what is wrong with it."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_bytes().decode()), Schema)
+    except OSError as error:
+        raise UserError(f"cannot read the schema {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise UserError(f"{path} is no schema: {error}; coterie prepare propose writes one to begin with") from None
+
+
+def to_toml(schema: Schema) -> str:
+    columns = [{"name": one.name, "kind": one.kind} | msgspec.to_builtins(one) for one in schema.columns]
+    return _HEAD + tomli_w.dumps(msgspec.to_builtins(schema) | {"column": columns})
+
+
+def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples | None, list[Remark]]:
+    """The samples in a csv or parquet file, None if there is a fault, and all that is to be said of the file.
+
+    x: (n, inputs) float64, scaled.  y: (n,) int64, of ``schema.names``.  by: the column that names clients.
+    """
+    try:
+        table = read_table(path)
+    except UserError as error:
+        return None, [Remark("", str(error))]
+    rows, found = cells_of(table, schema.columns, (schema.label, SPLIT, by), "the schema")
+    y, of_labels = _labels(table, schema)
+    found += of_labels
+    owner = test = None
+    try:
+        test = test_rows(table)
+        if test is not None and test.all():
+            found.append(Remark(f"{path}, column {SPLIT!r}", "no row is for training: write train in some"))
+        if by is not None and by not in table.columns:
+            found.append(_lacking(table, by))
+        elif by is not None:
+            owner = owners_of(table.columns[by], f"{path}, column {by!r}", partial(table.at, by))
+    except UserError as error:
+        found.append(Remark("", str(error)))
+    if any(one.fault for one in found):
+        return None, found
+    x, features = encoded(_inputs(schema.columns), rows), inputs_of(schema.columns)
+    return Samples(str(path), x, y, owner, test, features, targets=(schema.label,), schema=schema), found
+
+
+def prepared(path: Path, schema: Schema, by: str | None = None) -> Samples:
+    """The same; raises UserError with all faults."""
+    samples, found = checked(path, schema, by)
+    if samples is None:
+        _refuse(found, f"`coterie prepare check SCHEMA {path.name}` lists all findings")
+    assert samples is not None
+    return samples
+
+
+def new_samples(
+    path: Path, columns: Sequence[Column], labels: Sequence[str] = (), task: TaskKind = "classes"
+) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
+    """Samples to be predicted from a csv or parquet file, their labels, and what names them, by column.
+
+    columns: of training, found by name.  labels: the columns of labels in training; if unknown, one of ``TARGETS``.
+    task: of training. Labels are None if the file has none, and for other tasks than ``classes``. Raises UserError.
+    """
+    if not columns:
+        raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
+    table, names = read_table(path), {column.name for column in columns}
+    labels = [name for name in table.columns if name in (labels or TARGETS) and name not in names]
+    rows, found = cells_of(table, columns, (*labels, SPLIT), "the model")
+    _refuse(found)
+    x = encoded(_inputs(columns), rows)
+    own = [column.name for column in columns if column.kind == "id" and column.name in table.columns]
+    ids = {name: [str(cell).strip() for cell in table.columns[name]] for name in own}
+    if not labels or task != "classes":
+        return x, None, ids
+    y = words(table.columns[labels[0]], "label", partial(table.at, labels[0]))
+    numbers = whole(y, str(path))
+    return x, y if numbers is None else numbers, ids
+
+
+def cells_of(
+    table: Table, columns: Sequence[Column], beside: Collection[str | None], who: str
+) -> tuple[Cells, list[Remark]]:
+    """The cells of columns that are inputs, (n, columns), and what is wrong with them, and with the table's columns.
+
+    beside: names of other columns that it may have.  who: knows the columns, for the messages.
+    """
+    inputs, known = _inputs(columns), {column.name for column in columns} | {*beside}
+    found = [_lacking(table, column.name) for column in inputs if column.name not in table.columns]
+    strange = (name for name in table.columns if name not in known)
+    found += [Remark(table.where, f"{who} does not know the column {name!r}: remove it") for name in strange]
+    rows = np.empty((_length(table), len(inputs)), object)
+    if not len(rows):
+        return rows, [*found, Remark(table.where, "there is no row below the header")]
+    for j, column in enumerate(inputs):
+        if column.name in table.columns:
+            rows[:, j], wrong = _read_column(table, column)
+            if not wrong and all(cell is None for cell in rows[:, j]):
+                what = "every cell is empty, so the column tells nothing here: leave it so, or fill it"
+                wrong = [Remark(f"{table.where}, column {column.name!r}", what, fault=False)]
+            found += wrong
+    return rows, found
+
+
+def _inputs(columns: Iterable[Column]) -> list[Column]:
+    return [column for column in columns if column.kind not in ("id", "ignore")]
+
+
+def _length(table: Table) -> int:
+    return len(next(iter(table.columns.values()), ()))
+
+
+def _lacking(table: Table, name: str) -> Remark:
+    there = f"There are: {', '.join(table.columns) or 'no others'}"
+    return Remark(table.where, f"has no column {name!r}{suggest(name, table.columns)} {there}")
+
+
+def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remark]]:
+    """As ``_read`` with ``value_of``; a column of good numbers is read at once, which is faster."""
+    cells = table.columns[column.name]
+    if column.kind == "number" and cells.dtype.kind in "biufO":
+        low, high = plausible(column)
+        with suppress(ValueError, TypeError):
+            values = cells.astype(np.float64)
+            if (np.isfinite(values) & (low <= values) & (values <= high)).all():
+                return values.astype(object), []
+    return _read(table, column.name, partial(value_of, column))
+
+
+def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[NDArray[Any], list[Remark]]:
+    """What a function reads from the cells of a column, (n,) objects, and a finding for each kind of problem."""
+    cells, values = table.columns[name], np.empty(_length(table), object)
+    wrong: dict[str, list[int]] = {}
+    for row, cell in enumerate(cells):
+        try:
+            values[row] = read(cell)
+        except ValueError as problem:
+            wrong.setdefault(str(problem), []).append(row)
+    return values, [
+        Remark(table.among(name, rows), problem.replace("{}", repr(str(cells[rows[0]])), 1))
+        for problem, rows in wrong.items()
+    ]
+
+
+def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remark]]:
+    """Labels (n,) as numbers of classes; 0 where one is wrong."""
+    number = {name: i for i, name in enumerate(schema.names)}
+
+    def code(cell: Any) -> int:
+        if str(cell).strip().lower() in MISSING:
+            raise ValueError("there is no label: fill it in, or remove the row")
+        if word_of(cell) not in number:
+            raise ValueError(f"{{}} is none of the classes {', '.join(schema.classes)}: correct it, or remove the row")
+        return number[word_of(cell)]
+
+    if schema.label not in table.columns:
+        return np.zeros(_length(table), np.int64), [_lacking(table, schema.label)]
+    values, found = _read(table, schema.label, code)
+    codes = np.array([value or 0 for value in values], np.int64)
+    if not found and len(codes) and len({*codes}) == 1:
+        what = (
+            f"all labels are {schema.names[codes[0]]!r}: a client needs two classes; add samples, or do not take part"
+        )
+        found = [Remark(f"{table.where}, column {schema.label!r}", what)]
+    return codes, found
+
+
+def _refuse(found: Iterable[Remark], advice: str = "") -> None:
+    """Raises UserError with all faults, if there is one."""
+    if faults := [str(one) for one in found if one.fault]:
+        raise UserError("\n".join([*faults, *([advice] if advice and len(faults) > 1 else [])]))
+
+
+# -- a proposal -------------------------------------------------------------------------------------------------------
+
+
+def propose(
+    paths: Sequence[Path], label: str | None, positive: str | None = None, categories: Collection[str] = ()
+) -> tuple[Schema, list[Remark]]:
+    """A schema for these csv or parquet files, and what its reader should know of it.
+
+    label: the column; None for one of ``TARGETS``.  positive: a class; None for the last of two.  categories: columns
+    whose values are categories though they are numbers. Raises UserError.
+    """
+    tables = [read_table(path) for path in paths]
+    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    labels = label_columns_of(dict.fromkeys(names, ()), label, None, str(paths[0]))
+    if len(labels) > 1:
+        raise UserError(f"a schema has one column of labels, not {', '.join(labels)}: name one with --label")
+    if missing := [name for name in categories if name not in names]:
+        raise UserError(f"no file has the column {missing[0]!r}{suggest(missing[0], names)} Check --categories")
+
+    def cells(name: str) -> list[Any]:
+        found = (cell for table in tables for cell in table.columns.get(name, ()))
+        return [cell for cell in found if str(cell).strip().lower() not in MISSING]
+
+    classes = ordered({word_of(cell) for cell in cells(labels[0])})
+    features = [name for name in names if name not in (labels[0], SPLIT)]
+    columns, notes = [], []
+    for name in features:
+        column, others = _proposed(name, cells(name), name in categories)
+        columns.append(column)
+        if others:
+            what = f"its dates are read as {column.format}, and fit {', '.join(others)}, too: see which it is"
+            notes.append(Remark(f"column {name!r}", what, fault=False))
+    try:
+        made = Schema(labels[0], classes, tuple(columns), positive or (classes[-1] if len(classes) == 2 else None))
+    except ValueError as error:
+        raise UserError(f"{paths[0]}: these files give no schema: {error}") from None
+    return made, notes
+
+
+def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, Sequence[str]]:
+    """What the cells of a column look like, without gaps, and other formats that its dates fit."""
+    found, plain = [word_of(cell) for cell in cells], name.strip().lower()
+    formats = [one for one in DATES if all(is_date(cell, one) for cell in cells)]
+    numbers = [float(word) for word in found if is_number(word) and np.isfinite(float(word))]
+    many = 2 * len({*found}) > len(found) > 2 or len({*found}) > MOST_CATEGORIES
+    if not found or plain in OF_CLIENTS:
+        return Column(name, "ignore"), ()
+    if plain == "id" or plain.endswith(("_id", " id")):
+        return Column(name, "id"), ()
+    if formats and not category:
+        numbers = [days(cell, formats[0]) for cell in cells]
+    elif category or 2 * len(numbers) < len(found):
+        return (Column(name, "id") if many and not category else Column(name, values=ordered({*found}))), ()
+    mean, scale, fill = (float(f"{of(numbers):.6g}") for of in (np.mean, np.std, np.median))
+    format = formats[0] if formats else None
+    return Column(name, format=format, fill=fill, mean=mean, scale=scale if scale > 0 else 1.0), formats[1:]

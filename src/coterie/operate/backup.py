@@ -1,0 +1,74 @@
+"""A copy of an operator's folder with the hub in it, in one file, from which a lost or damaged disk is put back.
+
+No party's home is in it: a party never goes on from an older state, and joins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from coterie.deploy.home import HUB, STATE
+from coterie.deploy.logs import LOG
+from coterie.operate.folder import Folder, locked, open_folder
+from coterie.operate.server import admit
+from coterie.protocol.errors import UserError
+from coterie.record.files import FOLDER_MODE, check_new, opened, reading, whole_folder, writing
+
+
+def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
+    """Write an operator's folder to a file (tar, gzip; mode 0600); gives its size in bytes. Raises UserError, RunError.
+
+    The hub may run: its state is copied first, and its next start cuts a run folder that is newer. authority: with the
+    operator's keys, too.
+    """
+    folder = open_folder(path)
+    with locked(folder), writing(out):
+        descriptor, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
+                for one in _files(folder, authority):
+                    with contextlib.suppress(FileNotFoundError), opened(one, follow=False) as content:
+                        tar.addfile(tar.gettarinfo(arcname=str(one.relative_to(path)), fileobj=content), content)
+            os.replace(name, out)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    return out.stat().st_size
+
+
+def _files(folder: Folder, authority: bool) -> Iterator[Path]:
+    """The hub's state first. Without packets under way, logs and locks."""
+    yield folder.path / HUB / STATE
+    yield from (folder.plan, folder.operator, folder.config, folder.members, *folder.path.glob("*.cert"))
+    private = [folder.authority] if authority else []
+    for place in (folder.hub, folder.tls, folder.joined, folder.requests, folder.invitations, folder.run, *private):
+        for one in sorted(place.rglob("*")):
+            if one.is_file() and not one.is_symlink() and not one.name.startswith((".", LOG, STATE)):
+                yield one
+    yield from folder.nats.glob("*.pem")
+
+
+def restore(file: Path, path: Path) -> None:
+    """Put a backup back as a new folder, whole or not at all. Raises UserError for a damaged one."""
+    check_new(path, "a deployment")
+    with whole_folder(path) as begun:
+        try:
+            with reading(file), gzip.open(file) as data, tarfile.open(fileobj=data) as tar:
+                for one in tar:
+                    place, content = PurePosixPath(one.name), tar.extractfile(one) if one.isreg() else None
+                    if content is None or ".." in place.parts or place.is_absolute():
+                        raise tarfile.TarError(f"{one.name!r:.80} is in it")
+                    for above in reversed(place.parents):
+                        (begun / above).mkdir(FOLDER_MODE, exist_ok=True)
+                    (begun / place).write_bytes(content.read())
+                    (begun / place).chmod(one.mode & 0o666)
+                data.read()  # to the checksum at its end
+        except (tarfile.TarError, EOFError, zlib.error) as error:
+            raise UserError(f"{file} is damaged, or no backup of a deployment: {error}") from None
+        admit(open_folder(begun), at=path)

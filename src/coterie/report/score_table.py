@@ -1,0 +1,112 @@
+"""The scores of a comparison as a table: on a terminal, in Markdown, in LaTeX (booktabs), and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.report.comparison import measures
+from coterie.report.words import spread
+from coterie.runs.metrics import score
+
+Row = Mapping[str, Any]
+"""Of a method in ``compare.json``."""
+_TUNED = "tuned: after each client's own fine-tuning"
+_PRIOR = "prior: with each client's own label shares, unless the batch looks like other labels"
+_MIXED = "mixed: the model with the prior and the tuned one, by the likelihood of held-out samples"
+_FLAGGED = "flagged, false alarms: poisoned and other contributions that the method takes for poisoned"
+_GROUPS = "groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance"
+_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"±": r"$\pm$", "–": "--"})
+
+
+@dataclass(frozen=True)
+class ScoreColumn:
+    """One measure of every method. wrapped: its head, with a break.  values: ``Spread`` by method, or None.
+
+    scale: by which values are multiplied.  form: of numbers.  explained: a word of the head, or "".
+    """
+
+    wrapped: str
+    values: Sequence[Row | None]
+    scale: float
+    form: str
+    explained: str = ""
+
+    @property
+    def head(self) -> str:
+        return self.wrapped.replace("\n", " ")
+
+    def texts(self) -> list[str]:
+        return [spread(value, self.scale, self.form) for value in self.values]
+
+
+def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[ScoreColumn]:
+    """The measures that any method has. measured: the metrics of the comparison, the first one leads."""
+    first, *others = measures({"measures": measured})
+    name, is_share = first["name"], first["share"]
+    head = "%" if not others and name == "accuracy" else _head(first)
+    wanted = [
+        (f"local\n{head}", f"local_{name}", is_share, None, ""),
+        (f"local {head},\ntuned", f"fine_tuned_local_{name}", is_share, None, _TUNED),
+        (f"local {head},\nprior", f"prior_local_{name}", is_share, None, _PRIOR),
+        (f"local {head},\nmixed", f"mixed_local_{name}", is_share, None, _MIXED),
+        (f"global\n{head}", f"global_{name}", is_share, None, ""),
+        *(
+            (f"{side}\n{_head(one)}", f"{side}_{one['name']}", one["share"], None, "")
+            for one in others
+            for side in ("local", "global")
+        ),
+        ("backdoor\nworks %", "backdoor_success", True, None, ""),
+        ("flagged\n%", "detection_rate", True, None, _FLAGGED),
+        ("false\nalarms %", "false_alarms", True, None, _FLAGGED),
+        ("groups\nfound", "ari", False, ".2f", _GROUPS),
+    ]
+    found = []
+    for wrapped, field, share, form, explained in wanted:
+        values = [score(row, field) for row in rows]
+        if any(values):
+            form = form or (".1f" if share else ".4g")
+            found.append(ScoreColumn(wrapped, values, 100 if share else 1, form, explained))
+    return found
+
+
+def markdown(content: Row) -> str:
+    """content: of ``compare.json``."""
+    head, *rows = _cells(content)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def latex(content: Row) -> str:
+    """A ``tabular`` for the package booktabs."""
+    head, *rows = ([cell.translate(_LATEX) for cell in line] for line in _cells(content))
+    body = [f"{' & '.join(row)} \\\\" for row in rows]
+    top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
+    return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def as_csv(content: Row) -> str:
+    """A line a method, measure and seed: ``method, measure, seed, value``. Shares stay shares."""
+    rows, written = content["rows"], io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["method", "measure", "seed", "value"])
+    for one in score_columns(rows, content["measures"]):
+        for row, value in zip(rows, one.values, strict=True):
+            for seed, of_seed in zip(content["seeds"], value["values"] if value else (), strict=False):
+                writer.writerow([row["method"], one.head.replace(" %", ""), seed, of_seed])
+    return written.getvalue()
+
+
+def _cells(content: Row) -> Iterator[list[str]]:
+    rows = content["rows"]
+    found = score_columns(rows, content["measures"])
+    yield ["method", *(one.head for one in found)]
+    for row, *texts in zip(rows, *(one.texts() for one in found), strict=True):
+        yield [row["method"], *texts]
+
+
+def _head(measure: Row) -> str:
+    return f"{measure['label']} %" if measure["share"] else str(measure["label"])

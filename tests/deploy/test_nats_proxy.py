@@ -1,0 +1,180 @@
+"""A party that may leave its network by HTTPS alone: through a proxy to a server at port 443, with all its rights."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from nats_rig import Rig, drain
+
+from benchmarks.engines import servers_in
+from coterie.deploy.engine import EngineError, NotAdmittedError, Tls, UndeliverableError
+from coterie.deploy.nats import NatsEngine
+
+HOST = "broker.example.org"
+URL = f"nats://{HOST}:443"
+
+
+class Proxy:
+    """It knows one name, and lets others than its user through only if it has none. said: the first lines of requests.
+
+    As a proxy of the hospital's it resolves the name: nobody else here can.
+    """
+
+    def __init__(self, port: int, user: str = "") -> None:
+        self.said: list[str] = []
+        self._port, self._user = port, user
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._ends: list[socket.socket] = [self._listening]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                here, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(here,), daemon=True).start()
+
+    def _answer(self, here: socket.socket) -> None:
+        asked = b""
+        while b"\r\n\r\n" not in asked and (data := here.recv(1000)):
+            asked += data
+        first, *headers = asked.decode().split("\r\n")
+        self.said.append(first)
+        basic = f"Proxy-Authorization: Basic {base64.b64encode(self._user.encode()).decode()}"
+        if self._user and basic not in headers:
+            here.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            here.close()
+        elif first != f"CONNECT {HOST}:443 HTTP/1.1":
+            here.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            here.close()
+        else:
+            try:
+                there = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                here.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+                here.close()
+                return
+            self._ends += [here, there]
+            here.sendall(b"HTTP/1.1 200 Connection established\r\nVia: a test\r\n\r\n")
+            for one, other in ((here, there), (there, here)):
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Rig(tmp_path, ("hub", "client/1"))
+    own = made.authority.tls("engine", [HOST, "127.0.0.1"])
+    made.servers = servers_in(tmp_path, 1, own, made.access)
+    with made:
+        yield made
+
+
+@pytest.fixture
+def proxy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    made = Proxy(rig.server.listen.port, "ward:7 %")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://ward:7%20%25@{made.address}")
+    yield made
+    made.close()
+
+
+def far(rig: Rig, name: str, tls: Tls | None = None, url: str = URL, connect_s: float = 10) -> NatsEngine:
+    made = NatsEngine(name, [url], tls or rig.tls[name], rig.parties, connect_s=connect_s)
+    rig.engines.append(made)
+    return made
+
+
+def test_packets_pass_a_proxy_both_ways_and_after_the_server_was_killed(rig: Rig, proxy: Proxy) -> None:
+    """The hub is beside the server, and needs no proxy."""
+    hub, one = rig.engine("hub"), far(rig, "client/1")
+    body = os.urandom(3_000_000)
+    hub.push("client/1", body, "down")
+    one.push("hub", body, "up")
+    assert [each.body for each in drain(one, 2)] == [body]
+    assert [each.body for each in drain(hub, 2)] == [body]
+    assert "client/1" in hub.nodes()
+    assert proxy.said == [f"CONNECT {HOST}:443 HTTP/1.1"]
+    rig.server.kill()
+    rig.server.start()
+    one.push("hub", b"again", "again")
+    assert [each.body for each in drain(hub, 2)] == [b"again"]
+    assert len(proxy.said) >= 2
+
+
+def test_rights_are_the_same_behind_a_proxy(rig: Rig, proxy: Proxy) -> None:
+    one = far(rig, "client/1")
+    one._link.run(one._link.client.publish("cot.hub.hub", b"as another"))
+    with pytest.raises(UndeliverableError, match="denies client-1"):
+        one.pull(5)
+    another_key = rig.authority.tls("client/1")
+    with pytest.raises(NotAdmittedError):
+        far(rig, "client/1", another_key)
+    rig.server.reload(rig.admitting(["hub"]))
+    with pytest.raises(NotAdmittedError):
+        one.pull(20)
+
+
+def test_a_proxy_that_refuses_says_why_and_no_password_is_shown(
+    rig: Rig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://ward:wrong@{proxy.address}")
+    with pytest.raises(EngineError, match=r"the proxy 127\.0\.0\.1 does not let it through: HTTP/1\.1 407") as refused:
+        far(rig, "client/1", connect_s=1)
+    assert "wrong" not in str(refused.value)
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(EngineError, match="HTTPS_PROXY is a proxy of kind socks5: name one as http://host:port"):
+        far(rig, "client/1", connect_s=1)
+
+
+@pytest.mark.parametrize("url", [f"nats://{HOST}:4222", "nats://127.0.0.1:443", URL])
+def test_only_what_looks_like_https_goes_through_the_proxy(
+    rig: Rig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """Not another port, not this machine, and not what NO_PROXY names."""
+    monkeypatch.setenv("NO_PROXY", HOST if url == URL else "")
+    with pytest.raises(EngineError, match="no connection"):
+        far(rig, "client/1", url=url, connect_s=0.5)
+    assert proxy.said == []
+
+
+def test_a_proxy_that_reads_tls_cannot_work(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows a certificate of its own authority, and cannot show the party's to the server."""
+    other = Rig(rig.folder / "interceptor", ("hub", "client/1"))
+    other.servers = servers_in(other.folder, 1, other.authority.tls("engine", [HOST]), other.access)
+    other.server.start()
+    proxy = Proxy(other.server.listen.port)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+    try:
+        with pytest.raises(EngineError, match="the server's certificate is refused"):
+            far(rig, "client/1", connect_s=5)
+    finally:
+        proxy.close()
+        other.server.stop()

@@ -1,0 +1,216 @@
+"""The hub's disk is lost, and its backup put back: the run goes on after the rounds that the parties have done."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deployments import Study, everything
+from federation import planted
+from live_deployment import live
+from nodes import Doom, Node, Nodes, steady
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.deploy.home import STATE, hub_home
+from coterie.deploy.packet_queue import NodeLimits
+from coterie.operate.backup import back_up, restore
+from coterie.operate.folder import authority_of
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig
+from coterie.runs.runner import load_result
+from tests.transport.test_processes import CASES
+
+TARGETS = planted([0, 0, 1, 1], 16)
+ROUNDS, BACK, LOST = 9, 2, 6
+OF_ALL = {"fedavg", "fedcaprivacy", "ofl", "coterie"}
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def used(study: Study) -> None:
+    """What a run leaves, and what does not belong in a backup."""
+    study.enrol("hospital-a", "study/homes/a")
+    study.invite("hospital-b")
+    hub_home(study.path)  # takes the newest plan
+    (study.folder.hub / STATE).write_bytes(b"state")
+    (study.folder.hub / "log.jsonl.1").write_bytes(b"log")
+    study.folder.run.mkdir()
+    (study.folder.run / "metrics.jsonl").write_bytes(b"{}\n")
+    (study.folder.nats / "store").mkdir()
+    (study.folder.nats / "store" / "packets").write_bytes(b"packets")
+
+
+@pytest.mark.parametrize("authority", [False, True])
+def test_all_that_counts_comes_back(study: Study, authority: bool) -> None:
+    used(study)
+    before, file = everything(study.path), study.at / "backup.tgz"
+    assert back_up(study.path, file, authority=authority) == file.stat().st_size
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert everything(study.path) == before
+    new = study.at / "new"
+    restore(file, new)
+    found = everything(new)
+    lost = {name for name in before if name not in found}
+    aside = {name for name in before if name.startswith(("homes/", "nats/store", ".lock", "hub/log"))}
+    kept = set() if authority else {name for name in before if name.startswith("authority/")}
+    assert lost == aside | kept
+    conf = found.pop("nats/nats.conf").decode()
+    assert f"{new}/nats/certificate.pem" in conf
+    assert found == {name: before[name] for name in found}
+    for path in (new, *new.rglob("*")):
+        mode = path.stat().st_mode & 0o777
+        assert mode == (0o700 if path.is_dir() else (study.path / path.relative_to(new)).stat().st_mode & 0o777), path
+    assert hub_home(new).identity == hub_home(study.path).identity
+    if authority:
+        authority_of(study.folder)
+
+
+def packed(*members: tuple[str, bytes], link: bool = False) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        if link:
+            info = tarfile.TarInfo("hub")
+            info.type, info.linkname = tarfile.SYMTYPE, "/tmp"
+            tar.addfile(info)
+    return data.getvalue()
+
+
+def test_a_damaged_or_hostile_file_leaves_nothing(study: Study, tmp_path: Path) -> None:
+    used(study)
+    file, new = tmp_path / "backup.tgz", tmp_path / "into" / "new"
+    back_up(study.path, file)
+    data = file.read_bytes()
+    for wrong in (
+        data[: len(data) // 2],
+        data[:-3],
+        data[:2000] + bytes([data[2000] ^ 1]) + data[2001:],
+        b"no archive",
+        b"",
+        packed(("../out", b"x")),
+        packed(("/tmp/out", b"x")),
+        packed(link=True),
+        packed(("config.toml", b"")),
+    ):
+        file.write_bytes(wrong)
+        with pytest.raises(UserError, match=r"is damaged, or no backup|cannot read|holds no deployment"):
+            restore(file, new)
+        assert list((tmp_path / "into").iterdir()) == []
+    file.write_bytes(data)
+    with pytest.raises(UserError, match="is there already"):
+        restore(file, study.path)
+
+
+def test_the_commands(study: Study) -> None:
+    file, new = study.at / "backup.tgz", study.at / "new"
+    said = CliRunner().invoke(app, ["deploy", "backup", str(study.path), "--out", str(file), "--authority"])
+    assert (said.exit_code, "with the operator's keys: a secret" in said.output) == (0, True)
+    said = CliRunner().invoke(app, ["deploy", "restore", str(file), str(new)])
+    assert (said.exit_code, f"coterie deploy hub {new}" in said.output.replace("\n", "")) == (0, True)
+    assert not (new / "homes").exists()
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+class Restored(Doom):
+    """The hub dies when all are in a round after LOST, and goes on from its state after round BACK."""
+
+    def __init__(self, apart: Nodes) -> None:
+        super().__init__(when=self.is_time)
+        self.apart, self.backup, self.nodes, self.round = apart, b"", dict[str, Node](), 0
+
+    def is_time(self, hub: Node, what: str) -> bool:
+        """Every party has begun the hub's attempt."""
+        eras = {one.kept.era for one in (hub, *self.nodes.values())}
+        self.round = (hub.kept.era or (0, 0))[0]
+        return what == "before it is done" and self.round > LOST and len(eras) == 1
+
+    def point(self, what: str) -> None:
+        store = self.apart.stores[self.apart.hub]
+        node: Any = self.node
+        if not self.backup and node is not None and node.kept.done == BACK and what == "after a commit":
+            self.backup = store.data or b""
+        try:
+            super().point(what)
+        except BaseException:
+            store.data = self.backup
+            raise
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "settings"),
+    [pytest.param(*case, marks=() if case[0] in OF_ALL and case[1] == "paper" else pytest.mark.long) for case in CASES],
+    ids=["-".join(map(str, case[:2])) for case in CASES],
+)
+def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: str, settings: dict[str, Any]) -> None:
+    """All rounds before theirs cost an attempt or two together, and all parties take part in the rest."""
+    apart = steady(TARGETS, name, NodeLimits(patience_s=20.0, grace_s=2.0, poll_s=0.02), mode=mode, **settings)
+    doom = apart.dooms[apart.hub] = Restored(apart)
+    eras = dict[str, list[tuple[int, int]]]()
+
+    def node(of: str, **options: Any) -> Node:
+        made = make(of, **options)
+        made.observer.began = eras.setdefault(of, []).append  # type: ignore[method-assign]
+        if of != apart.hub:
+            doom.nodes[of] = made
+        return made
+
+    make, apart.node = apart.node, node  # type: ignore[method-assign]
+    apart.run(ROUNDS)
+    assert doom.died == 1
+    rounds = apart.rounds[max(i for i, one in enumerate(apart.rounds) if one.round == BACK + 1) :]
+    lost = [one for one in rounds if one.skipped]
+    assert 1 <= len(lost) <= 2, "two if reports of the round before were under way"
+    assert lost[-1].skipped == f"the hub's disk was put back: parties are in round {doom.round}"
+    after = [one for one in rounds[len(lost) :] if one.round <= ROUNDS]
+    assert [one.round for one in after] == list(range(doom.round, ROUNDS + 1))
+    assert not any(one.gone for one in after)
+    for of, those in eras.items():
+        if of != apart.hub:
+            assert those == sorted(set(those)), "no attempt twice, and none that is over"
+    assert np.isfinite(apart.models()).all()
+
+
+def test_a_few_that_lie_do_not_make_the_hub_leave_out_rounds() -> None:
+    from tests.deploy.test_excluded import ONE, OTHER, Heard
+
+    heard = Heard(steady(planted([0, 0, 1], 16)))
+    heard.begin((1, 0))
+    heard.report(ONE, (900, 0))
+    assert not heard.broken()
+    heard.report(OTHER, (3, 0))
+    assert heard.hub._reached() == (3, 0)  # two of three: what the lower of them says
+    heard.hub.close()
+
+
+@pytest.mark.long
+def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
+    """Over NATS, by the commands, while the hub runs; then its run folder tells of all of it."""
+    config = RunConfig("fedavg", rounds=10, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
+    file = tmp_path / "backup.tgz"
+    with live(tmp_path, config, ("hospital-a", "hospital-b")) as deployed:
+        folder = deployed.folder
+
+        def tell() -> None:
+            lines = (folder.run / "metrics.jsonl").read_bytes().splitlines() if folder.run.exists() else []
+            if len(lines) >= 3 and not file.exists():
+                back_up(folder.path, file)
+
+        deployed.run(tell)
+    done = load_result(folder.run)
+    assert [line["round"] for line in done.rounds] == list(range(1, 11))
+    shutil.rmtree(folder.path / "hub")
+    new = tmp_path / "new"
+    restore(file, new)
+    assert hub_home(new).state.exists()

@@ -1,0 +1,55 @@
+"""One page for those who answer for the data: what left, how private, what attacks found, and whether it helps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.protocol.errors import UserError
+from coterie.report.statement import statement
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compared") / "all"
+    coterie.compare(["fedavg"], data="heart", rounds=1, record=True, audit=True, out=out, progress=False)
+    return out
+
+
+def test_a_page_says_it_all(compared: Path) -> None:
+    page = statement(compared / "fedavg-0")
+    result = json.loads((compared / "fedavg-0" / "result.json").read_text())
+    assert page.startswith(
+        "# Statement: FedAvg on heart\n\n4 clients trained a model together for 1 round, in a simulation"
+    )
+    assert "| server | Update | " in page
+    assert f"{result['bytes_up_by_role']['client'] / 4:.0f} B from each client, on average" in page
+    assert "- **server** learns every client's plain model and number of samples in every round, by name." in page
+    assert "**broker**" not in page
+    assert "| all 4 clients | everybody together | no proof | no proof |" in page
+    assert "Counted: trained model and number of samples." in page
+    assert "| server: models, as they are sent | everything | 1.00 |" in page
+    assert "## Does it help? AUROC on each client's own test samples, together against alone" in page
+    assert sum(line.startswith("| cleveland | ") for line in page.splitlines()) == 2
+    assert len(page.split()) < 800
+
+
+def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, tmp_path: Path) -> None:
+    for name in ("result.json", "metrics.jsonl", "config.toml"):
+        (tmp_path / name).write_text((compared / "fedavg-0" / name).read_text())
+    result = json.loads((tmp_path / "result.json").read_text())
+    epsilon = {"replace one sample": 2.5}
+    for i, one in enumerate(result["ledger"].values()):
+        one["against"] = {"server": epsilon if i else {}}
+    (tmp_path / "result.json").write_text(json.dumps({**result, "audit": None, "data": "a|b\n<b>"}))
+    page = statement(tmp_path)
+    assert r"# Statement: FedAvg on a\|b \<b\>" in page
+    assert "This run was not attacked: record a run with --record, and use `coterie audit`." in page
+    assert "was not compared: use `coterie compare`" in page
+    assert "| client/1, client/2, client/3 | server | 2.5 | no proof |" in page
+    assert "| client/0 | server | no proof | no proof |" in page
+    with pytest.raises(UserError, match="missing"):
+        statement(tmp_path / "nothing")
