@@ -11,24 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering import signature as module
-from coterie.clustering.signature import (
-    BOUND,
-    FEATURES,
-    GUARD,
-    HOLDERS,
-    RIDGE,
-    find_groups,
-    guarded,
-    halves,
-    mapped,
-    placed,
-    plausible,
-    reference,
-    signature,
-    statistics,
-    statistics_size,
-    within_reach,
-)
+from coterie.clustering import signature as sig
 from coterie.protocol.errors import UserError
 
 LABELS = 6
@@ -47,14 +30,14 @@ def clients(
         shares = source.dirichlet(np.full(LABELS, skew))
         y = source.choice(LABELS, samples, p=shares)
         x = centres[y] + source.normal(0, 0.6, (samples, 12))
-        made.append((mapped(x @ turns[k]), y) if kind == "rotate" else (mapped(x), orders[k][y]))
+        made.append((sig.mapped(x @ turns[k]), y) if kind == "rotate" else (sig.mapped(x), orders[k][y]))
     return made
 
 
 def told(data: Any) -> Any:
     """The reference of these clients."""
-    kept = np.sum([np.bincount(y, minlength=LABELS) > 0 for _, y in data], axis=0) >= HOLDERS
-    return reference(np.sum([statistics(x, y, kept) for x, y in data], axis=0), kept)
+    kept = np.sum([np.bincount(y, minlength=LABELS) > 0 for _, y in data], axis=0) >= sig.HOLDERS
+    return sig.reference(np.sum([sig.statistics(x, y, kept) for x, y in data], axis=0), kept)
 
 
 def rows_of(data: Any, to: Any = None, seed: int = 0) -> np.ndarray:
@@ -62,13 +45,13 @@ def rows_of(data: Any, to: Any = None, seed: int = 0) -> np.ndarray:
     to, source = to or told(data), np.random.default_rng(seed)
     rows = []
     for x, y in data:
-        first = halves(y, source)
-        rows.append(np.concatenate([signature(x[half], y[half], to) for half in (first, ~first)]))
+        first = sig.halves(y, source)
+        rows.append(np.concatenate([sig.signature(x[half], y[half], to) for half in (first, ~first)]))
     return np.stack(rows)
 
 
 def found(rows: np.ndarray, **options: Any) -> Any:
-    return find_groups(rows, np.random.default_rng(0), **options)
+    return sig.find_groups(rows, np.random.default_rng(0), **options)
 
 
 # -- a slow twin -------------------------------------------------------------------------------------------------------
@@ -76,10 +59,10 @@ def found(rows: np.ndarray, **options: Any) -> Any:
 
 def test_statistics_and_reference_are_those_of_a_slow_twin() -> None:
     data = clients([0, 1, 0, 1, 1], seed=3, samples=9)
-    kept = np.array([sum((y == c).any() for _, y in data) >= HOLDERS for c in range(LABELS)])
+    kept = np.array([sum((y == c).any() for _, y in data) >= sig.HOLDERS for c in range(LABELS)])
     assert 0 < kept.sum() < LABELS
-    shares, sums = np.zeros(LABELS), np.zeros((LABELS, FEATURES))
-    second = np.zeros((FEATURES, FEATURES))
+    shares, sums = np.zeros(LABELS), np.zeros((LABELS, sig.FEATURES))
+    second = np.zeros((sig.FEATURES, sig.FEATURES))
     for x, y in data:
         n = sum(kept[label] for label in y)
         for sample, label in zip(x, y, strict=True):
@@ -87,21 +70,21 @@ def test_statistics_and_reference_are_those_of_a_slow_twin() -> None:
                 shares[label] += 1 / n
                 sums[label] += sample / n
                 second += np.outer(sample, sample) / n
-    total = np.sum([statistics(x, y, kept) for x, y in data], axis=0)
-    assert len(total) == statistics_size(LABELS)
+    total = np.sum([sig.statistics(x, y, kept) for x, y in data], axis=0)
+    assert len(total) == sig.statistics_size(LABELS)
     assert np.allclose(total[:LABELS], shares, atol=1e-12)
-    assert np.allclose(total[LABELS : LABELS * (1 + FEATURES)].reshape(LABELS, FEATURES), sums, atol=1e-12)
-    to = reference(total, kept)
-    means = np.array([sums[c] / shares[c] if kept[c] else np.zeros(FEATURES) for c in range(LABELS)])
-    within = np.zeros((FEATURES, FEATURES))
+    assert np.allclose(total[LABELS : LABELS * (1 + sig.FEATURES)].reshape(LABELS, sig.FEATURES), sums, atol=1e-12)
+    to = sig.reference(total, kept)
+    means = np.array([sums[c] / shares[c] if kept[c] else np.zeros(sig.FEATURES) for c in range(LABELS)])
+    within = np.zeros((sig.FEATURES, sig.FEATURES))
     for x, y in data:
         n = sum(kept[label] for label in y)
         for sample, label in zip(x, y, strict=True):
             if kept[label]:
                 within += np.outer(sample - means[label], sample - means[label]) / n / len(data)
     assert np.allclose(to.means, means)
-    ridge = RIDGE * np.trace(within) / FEATURES * np.eye(FEATURES)
-    assert np.allclose(to.whiten @ (within + ridge) @ to.whiten, np.eye(FEATURES), atol=1e-8)
+    ridge = sig.RIDGE * np.trace(within) / sig.FEATURES * np.eye(sig.FEATURES)
+    assert np.allclose(to.whiten @ (within + ridge) @ to.whiten, np.eye(sig.FEATURES), atol=1e-8)
     assert np.allclose(to.whiten, to.whiten.T)
 
 
@@ -109,23 +92,23 @@ def test_a_signature_is_that_of_a_slow_twin() -> None:
     data = clients([0, 1, 0, 1], seed=4)
     to = told(data)
     x, y = data[1]
-    blocks, pooled, n = [], np.zeros(FEATURES), sum(to.kept[label] for label in y)
+    blocks, pooled, n = [], np.zeros(sig.FEATURES), sum(to.kept[label] for label in y)
     for c in range(LABELS):
         own = [to.whiten @ (sample - to.means[c]) for sample, label in zip(x, y, strict=True) if label == c]
         if not own or not to.kept[c]:
-            blocks.append(np.zeros(FEATURES))
+            blocks.append(np.zeros(sig.FEATURES))
             continue
         blocks.append(np.sqrt(len(own)) * np.mean(own, axis=0))
         pooled += len(own) * np.mean(own, axis=0) / np.sqrt(n)
     whole = np.concatenate([*blocks, pooled])
-    assert np.allclose(signature(x, y, to), whole / np.linalg.norm(whole), atol=1e-10)
+    assert np.allclose(sig.signature(x, y, to), whole / np.linalg.norm(whole), atol=1e-10)
 
 
 @given(st.integers(1, 40), st.integers(0, 1000))
 def test_halves_are_stratified(n: int, seed: int) -> None:
     source = np.random.default_rng(seed)
     y = source.integers(0, 4, n)
-    first = halves(y, source)
+    first = sig.halves(y, source)
     for c in range(4):
         assert abs(int(first[y == c].sum()) - int((~first)[y == c].sum())) <= 1
     assert abs(int(first.sum()) - int((~first).sum())) <= 1
@@ -133,20 +116,20 @@ def test_halves_are_stratified(n: int, seed: int) -> None:
 
 def test_no_clients_numbers_are_beyond_the_bound() -> None:
     """So that every term of the sums fits a lane, whatever the data."""
-    x = mapped(1e6 * np.random.default_rng(0).normal(size=(30, 4, 40)))
-    assert np.abs(x).max() == BOUND
-    assert x.shape == (30, FEATURES)
-    assert np.abs(statistics(x, np.zeros(30, np.int64), np.ones(LABELS, bool))).max() <= BOUND**2
+    x = sig.mapped(1e6 * np.random.default_rng(0).normal(size=(30, 4, 40)))
+    assert np.abs(x).max() == sig.BOUND
+    assert x.shape == (30, sig.FEATURES)
+    assert np.abs(sig.statistics(x, np.zeros(30, np.int64), np.ones(LABELS, bool))).max() <= sig.BOUND**2
 
 
 def test_the_map_keeps_few_numbers_and_projects_many_alike_for_all() -> None:
     few = np.arange(6.0).reshape(1, 2, 3) / 10
-    assert np.array_equal(mapped(few)[0, :6], few.ravel())
-    assert not mapped(few)[0, 6:].any()
+    assert np.array_equal(sig.mapped(few)[0, :6], few.ravel())
+    assert not sig.mapped(few)[0, 6:].any()
     many = np.random.default_rng(1).normal(size=(5, 300))
     module._signs.cache_clear()
-    again = mapped(many)
-    assert np.array_equal(mapped(many[2:]), again[2:])
+    again = sig.mapped(many)
+    assert np.array_equal(sig.mapped(many[2:]), again[2:])
     assert 0.8 < again.std() < 1.2
 
 
@@ -163,7 +146,7 @@ def test_groups_are_found_where_tasks_differ_and_labels_are_skewed(kind: str, nu
         assert groups.number == number
         assert len(groups.eigenvalues) == number - 1
         assert adjusted_rand_score(truth, groups.labels) == 1
-        assert GUARD[0] <= groups.quality <= GUARD[1]
+        assert sig.GUARD[0] <= groups.quality <= sig.GUARD[1]
 
 
 @pytest.mark.parametrize("skew", [0.3, 1.0, 100.0])
@@ -181,7 +164,7 @@ def test_newcomers_are_placed_in_their_group_against_the_sums_of_the_founders() 
     rows = rows_of(data, to)
     groups = found(rows[:21])
     assert adjusted_rand_score(truth[:21], groups.labels) == 1
-    assert adjusted_rand_score(truth, np.concatenate([groups.labels, placed(rows[21:], groups)])) == 1
+    assert adjusted_rand_score(truth, np.concatenate([groups.labels, sig.placed(rows[21:], groups)])) == 1
 
 
 def test_a_fixed_number_is_taken_without_a_test() -> None:
@@ -221,8 +204,8 @@ def test_the_null_of_random_signs_holds_its_level() -> None:
 
 def test_the_guard_is_the_ratio_that_it_says() -> None:
     products = np.array([[0.9, 0.3, 0.0], [0.5, 0.7, 0.0], [0.1, 0.2, 0.5]])
-    assert guarded(products, np.array([0, 0, 1])) == pytest.approx(0.7 / 0.4)
-    assert np.isnan(guarded(np.zeros((3, 3)), np.zeros(3, np.int64)))
+    assert sig.guarded(products, np.array([0, 0, 1])) == pytest.approx(0.7 / 0.4)
+    assert np.isnan(sig.guarded(np.zeros((3, 3)), np.zeros(3, np.int64)))
 
 
 # -- the edge ----------------------------------------------------------------------------------------------------------
@@ -249,9 +232,9 @@ def test_clients_of_one_sample_of_dropped_labels_and_of_none_have_signatures() -
     assert np.isfinite(one).all()
     assert sorted(np.linalg.norm(half) for half in np.split(one, 2)) == pytest.approx([0, 1])
     none = type(to)(to.means, to.whiten, np.zeros(LABELS, bool))
-    assert not signature(x, y, none).any()
-    assert not statistics(x, y, none.kept).any()
-    assert not statistics(x[:0], y[:0], to.kept).any()
+    assert not sig.signature(x, y, none).any()
+    assert not sig.statistics(x, y, none.kept).any()
+    assert not sig.statistics(x[:0], y[:0], to.kept).any()
 
 
 def test_a_constant_input_does_no_harm() -> None:
@@ -267,16 +250,16 @@ def test_a_constant_input_does_no_harm() -> None:
         (lambda total: np.where(np.arange(len(total)) < LABELS, -total, total), "what is no count"),
         (lambda total: 0 * total, "what is no count"),
         (lambda total: np.where(np.arange(len(total)) == LABELS, 1e5, total), "no statistics"),
-        (lambda total: np.where(np.arange(len(total)) >= LABELS * (1 + FEATURES), -total, total), "no statistics"),
+        (lambda total: np.where(np.arange(len(total)) >= LABELS * (1 + sig.FEATURES), -total, total), "no statistics"),
     ],
 )
 def test_sums_of_no_data_are_refused(spoil: Any, message: str) -> None:
     data = clients([0, 1] * 4)
     kept = np.ones(LABELS, bool)
-    total = np.sum([statistics(x, y, kept) for x, y in data], axis=0)
-    reference(total, kept)
+    total = np.sum([sig.statistics(x, y, kept) for x, y in data], axis=0)
+    sig.reference(total, kept)
     with pytest.raises(UserError, match=message):
-        reference(spoil(total), kept)
+        sig.reference(spoil(total), kept)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +282,7 @@ def test_a_vector_that_is_no_signature_is_told_apart_under_any_mask() -> None:
     rows = rows_of(clients([0, 1] * 6, seed=11))
     rows[4] *= 40
     mask = np.random.default_rng(0).normal(0, 30, rows.shape[1])
-    assert plausible(rows + mask).tolist() == [i != 4 for i in range(12)]
-    groups = found(rows[plausible(rows)])
-    assert within_reach(rows[0], groups)
-    assert not within_reach(rows[4], groups)
+    assert sig.plausible(rows + mask).tolist() == [i != 4 for i in range(12)]
+    groups = found(rows[sig.plausible(rows)])
+    assert sig.within_reach(rows[0], groups)
+    assert not sig.within_reach(rows[4], groups)

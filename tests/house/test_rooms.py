@@ -23,7 +23,6 @@ MOST_MODULES = 12
 
 BUSY: frozenset[str] = frozenset(
     {
-        "privacy/attacks/joint_key.py",
         "privacy/audits/fedcaprivacy.py",
         "privacy/audits/ofl.py",
         "privacy/audits/pafed.py",
@@ -41,7 +40,6 @@ BUSY: frozenset[str] = frozenset(
         "runs/inputs.py",
         "runs/runner.py",
         "systems/ofl/client.py",
-        "systems/ofl/config.py",
         "systems/pafed/aggregator.py",
     }
 )

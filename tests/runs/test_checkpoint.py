@@ -14,25 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import checkpoint_parts as rig
 import msgspec
 import numpy as np
 import pytest
 import toy_federation
-from checkpoint_parts import (
-    TOY,
-    edited,
-    edits,
-    half_of,
-    head_of,
-    joined,
-    mode,
-    parts,
-    put,
-    rewritten,
-    sealed,
-    state_of,
-    with_party,
-)
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kept_parties import bytes_of, head, kept, log_of
@@ -50,13 +36,13 @@ SLACK = 4 << 20  # bytes that reading may take beyond a few times the file
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after round 2 of 4, with messages under way."""
-    return half_of(tmp_path_factory.mktemp("half") / "run")
+    return rig.half_of(tmp_path_factory.mktemp("half") / "run")
 
 
 @pytest.fixture(scope="module")
 def resolved(half: Path) -> RunConfig:
     """The run's options as its checkpoint is compared with."""
-    return resolve(TOY)
+    return resolve(rig.TOY)
 
 
 @pytest.fixture
@@ -69,12 +55,12 @@ def copy(half: Path, tmp_path: Path) -> Path:
 
 
 def test_every_file_of_a_checkpoint_is_this_users_alone(half: Path) -> None:
-    assert mode(half / "checkpoint") == 0o700
-    assert {path.name: mode(path) for path in (half / "checkpoint").iterdir()} == {
+    assert rig.mode(half / "checkpoint") == 0o700
+    assert {path.name: rig.mode(path) for path in (half / "checkpoint").iterdir()} == {
         "checkpoint.bin": 0o600,
         log_of(half).name: 0o600,
     }
-    assert mode(half / "views.bin") == 0o600
+    assert rig.mode(half / "views.bin") == 0o600
 
 
 def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
@@ -97,7 +83,7 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
         real(descriptor)
 
     monkeypatch.setattr(files.os, "fsync", watched)
-    run(replace(TOY, out=str(copy)), resume=True)
+    run(replace(rig.TOY, out=str(copy)), resume=True)
     assert seen <= {0o600}
     test_every_file_of_a_checkpoint_is_this_users_alone(copy)
 
@@ -115,8 +101,8 @@ def test_a_party_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_it_holds_models_in_the_plain(half: Path) -> None:
     """Why it is private: the weights that a client ended its training with lie there as they are."""
     models = {}
-    for name in (f"client/{i}" for i in range(TOY.clients or 0)):
-        models[name] = state_of(half, name).last
+    for name in (f"client/{i}" for i in range(rig.TOY.clients or 0)):
+        models[name] = rig.state_of(half, name).last
         if models[name] is not None:
             assert models[name].astype("<f4").tobytes() in bytes_of(half, name)
     assert any(model is not None for model in models.values())
@@ -132,16 +118,16 @@ def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_em
     (copy / "checkpoint").symlink_to(victim)
     held = {path.name: path.read_bytes() for path in victim.iterdir()}
     with pytest.raises(fl.UserError, match=r"checkpoint is a symbolic link"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
     assert {path.name: path.read_bytes() for path in victim.iterdir()} == held
-    assert mode(victim) == 0o755
+    assert rig.mode(victim) == 0o755
 
 
 def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path) -> None:
     """Without a checkpoint to read, the run starts anew; a link that leads nowhere yet is one, too."""
     victim = copy.parent / "victim"
     shutil.rmtree(copy / "checkpoint")
-    made = build(replace(TOY, out=str(copy)))
+    made = build(replace(rig.TOY, out=str(copy)))
     saver = checkpoint.Saver(copy, made)
     (copy / "checkpoint").symlink_to(victim)
     with pytest.raises(fl.UserError, match=r"checkpoint is a symbolic link"):
@@ -161,7 +147,7 @@ def test_what_is_no_file_of_the_folder_is_not_read(copy: Path, name: str, made: 
     else:
         path.symlink_to("/dev/zero" if "endless" in made else moved)
     with pytest.raises(fl.UserError, match="no regular file" if made == "a pipe" else "symbolic link"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_another_users_folder_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +159,14 @@ def test_another_users_folder_is_refused(copy: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "lstat", others)
     with pytest.raises(fl.UserError, match="checkpoint belongs to another user"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_no_file_but_an_old_log_is_deleted(copy: Path) -> None:
     strangers = ["letters.txt", "parties.bin", "parties.1.bin.old", "parties.x.bin", "other.1.bin"]
     for name in (*strangers, "parties.977.bin"):
         (copy / "checkpoint" / name).write_bytes(b"here")
-    run(replace(TOY, out=str(copy)), resume=True)
+    run(replace(rig.TOY, out=str(copy)), resume=True)
     left = {path.name for path in (copy / "checkpoint").iterdir()}
     assert left == {*strangers, "checkpoint.bin", log_of(copy).name}
 
@@ -194,7 +180,7 @@ def test_a_growing_file_that_is_a_symbolic_link_is_refused_and_what_is_behind_it
     (copy / name).unlink()
     (copy / name).symlink_to(victim)
     with pytest.raises(fl.UserError, match=rf"{name} is a symbolic link"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
     assert victim.read_text() == "mine"
 
 
@@ -234,17 +220,17 @@ def outcome(out: Path, resolved: RunConfig, data: bytes) -> dict[str, Any] | Non
         assert peak < 20 * len(data) + SLACK
 
 
-@given(changes=edits)
+@given(changes=rig.edits)
 @example(changes=[("cut", 0.0, 0, 1)])
 @example(changes=[("cut", 0.999, 0, 1)])
 def test_damage_is_refused_or_changes_nothing(half: Path, resolved: RunConfig, place: Path, changes: Any) -> None:
     whole = (half / CHECKPOINT).read_bytes()
-    damaged = edited(whole, changes)
+    damaged = rig.edited(whole, changes)
     found = outcome(place, resolved, damaged)
     assert (found is None) == (damaged != whole)
 
 
-@given(part=st.sampled_from(["body", "head", "frames"]), changes=edits)
+@given(part=st.sampled_from(["body", "head", "frames"]), changes=rig.edits)
 def test_damage_behind_a_right_digest_gives_an_error_or_a_checkpoint_that_fits(
     half: Path, resolved: RunConfig, place: Path, part: str, changes: Any
 ) -> None:
@@ -252,14 +238,14 @@ def test_damage_behind_a_right_digest_gives_an_error_or_a_checkpoint_that_fits(
 
     A frame or a number may be another.
     """
-    head, frames = parts(half)
+    head, frames = rig.parts(half)
     if part == "body":
-        body = edited(joined(head, frames), changes)
+        body = rig.edited(rig.joined(head, frames), changes)
     else:
         pieces = {"head": head, "frames": frames}
-        body = joined(*({**pieces, part: edited(pieces[part], changes)}).values())
+        body = rig.joined(*({**pieces, part: rig.edited(pieces[part], changes)}).values())
     usual = outcome(place, resolved, (half / CHECKPOINT).read_bytes())
-    found = outcome(place, resolved, sealed(body))
+    found = outcome(place, resolved, rig.sealed(body))
     assert usual is not None
     if found is not None:
         assert found["parties"] == usual["parties"]
@@ -290,79 +276,79 @@ def stranger(fields: dict[str, Any]) -> None:
 
 
 HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
-    ("a size beyond the file", put(1 << 60, "snapshot", "sizes", 0)),
-    ("a size too small", put(0, "snapshot", "sizes", 0)),
+    ("a size beyond the file", rig.put(1 << 60, "snapshot", "sizes", 0)),
+    ("a size too small", rig.put(0, "snapshot", "sizes", 0)),
     ("a negative size", moved),
-    ("a ticket of no frame", put(1 << 40, "snapshot", "parcels", 0, 4)),
-    ("a negative ticket", put(-1, "snapshot", "parcels", 0, 4)),
-    ("a stranger's message", put("nobody", "snapshot", "parcels", 0, 0, 0)),
-    ("a message to a stranger", put("nobody", "snapshot", "parcels", 0, 0, 1)),
-    ("a message that arrives never", put(float("inf"), "snapshot", "parcels", 0, 2)),
-    ("a negative number", put(-5, "snapshot", "parcels", 0, 0, 7)),
-    ("no time", put(float("nan"), "snapshot", "clock_s")),
-    ("a number that can't grow", put((1 << 64) - 1, "snapshot", "numbers", ..., "sent")),
-    ("a number that can grow no more", put(1 << 62, "snapshot", "numbers", ..., "sent")),
-    ("a stranger at work", put({"nobody": [0.0, 0]}, "snapshot", "busy")),
-    ("a link from nowhere", put([["nobody", "hub", [0.0, 0]]], "snapshot", "links")),
-    ("a message taken from nobody known", put({"nobody": 1}, "snapshot", "numbers", ..., "taken")),
-    ("a round before the first", put(-1, "round")),
-    ("another round", put(1, "round")),
-    ("a round that the metrics lack", put(3, "round")),
-    ("a negative length", put(-1, "metrics_bytes")),
-    ("a length beyond the file", put(1 << 62, "metrics_bytes")),
-    ("a length inside a line", put(50, "metrics_bytes")),
-    ("negative views", put(-1, "views_bytes")),
-    ("a set-up that is none", put([], "set_up")),
-    ("a set-up without its costs", put({}, "set_up")),
-    ("a log that is not there", put(99, "log")),
-    ("a log of no number", put(-1, "log")),
-    ("a log that is longer than the file", put(1 << 62, "log_bytes")),
-    ("a party before the beginning", put(-1, "parties", ..., 0)),
-    ("a party beyond the end", put(1 << 62, "parties", ..., 0)),
-    ("a party larger than all memory", put(1 << 62, "parties", ..., 1)),
-    ("a party of no bytes", put(0, "parties", ..., 1)),
-    ("a party with another digest", put(bytes(32), "parties", ..., 2)),
-    ("a party with no digest", put(b"", "parties", ..., 2)),
+    ("a ticket of no frame", rig.put(1 << 40, "snapshot", "parcels", 0, 4)),
+    ("a negative ticket", rig.put(-1, "snapshot", "parcels", 0, 4)),
+    ("a stranger's message", rig.put("nobody", "snapshot", "parcels", 0, 0, 0)),
+    ("a message to a stranger", rig.put("nobody", "snapshot", "parcels", 0, 0, 1)),
+    ("a message that arrives never", rig.put(float("inf"), "snapshot", "parcels", 0, 2)),
+    ("a negative number", rig.put(-5, "snapshot", "parcels", 0, 0, 7)),
+    ("no time", rig.put(float("nan"), "snapshot", "clock_s")),
+    ("a number that can't grow", rig.put((1 << 64) - 1, "snapshot", "numbers", ..., "sent")),
+    ("a number that can grow no more", rig.put(1 << 62, "snapshot", "numbers", ..., "sent")),
+    ("a stranger at work", rig.put({"nobody": [0.0, 0]}, "snapshot", "busy")),
+    ("a link from nowhere", rig.put([["nobody", "hub", [0.0, 0]]], "snapshot", "links")),
+    ("a message taken from nobody known", rig.put({"nobody": 1}, "snapshot", "numbers", ..., "taken")),
+    ("a round before the first", rig.put(-1, "round")),
+    ("another round", rig.put(1, "round")),
+    ("a round that the metrics lack", rig.put(3, "round")),
+    ("a negative length", rig.put(-1, "metrics_bytes")),
+    ("a length beyond the file", rig.put(1 << 62, "metrics_bytes")),
+    ("a length inside a line", rig.put(50, "metrics_bytes")),
+    ("negative views", rig.put(-1, "views_bytes")),
+    ("a set-up that is none", rig.put([], "set_up")),
+    ("a set-up without its costs", rig.put({}, "set_up")),
+    ("a log that is not there", rig.put(99, "log")),
+    ("a log of no number", rig.put(-1, "log")),
+    ("a log that is longer than the file", rig.put(1 << 62, "log_bytes")),
+    ("a party before the beginning", rig.put(-1, "parties", ..., 0)),
+    ("a party beyond the end", rig.put(1 << 62, "parties", ..., 0)),
+    ("a party larger than all memory", rig.put(1 << 62, "parties", ..., 1)),
+    ("a party of no bytes", rig.put(0, "parties", ..., 1)),
+    ("a party with another digest", rig.put(bytes(32), "parties", ..., 2)),
+    ("a party with no digest", rig.put(b"", "parties", ..., 2)),
     ("a party without a place", lost),
     ("a place without a party", stranger),
-    ("a roster with another name", put("client/9", "roster", "entries", 3, 0)),
-    ("a roster with another role", put("hub", "roster", "entries", 3, 1)),
-    ("a roster with another key", put(bytes(32), "roster", "entries", 3, 2)),
+    ("a roster with another name", rig.put("client/9", "roster", "entries", 3, 0)),
+    ("a roster with another role", rig.put("hub", "roster", "entries", 3, 1)),
+    ("a roster with another key", rig.put(bytes(32), "roster", "entries", 3, 2)),
     ("a roster in another order", turned),
-    ("a roster without parties", put([], "roster", "entries")),
-    ("a roster of another session", put(bytes(16), "roster", "session")),
-    ("a roster of another operator", put(bytes(32), "roster", "operator")),
-    ("a roster of an operator without a key", put(b"", "roster", "operator")),
-    ("a roster that nobody signed", put(b"", "roster", "signature")),
-    ("a config that is none", put("system = 3", "config")),
-    ("envelopes that are none", put([1, 2], "snapshot", "parcels")),
+    ("a roster without parties", rig.put([], "roster", "entries")),
+    ("a roster of another session", rig.put(bytes(16), "roster", "session")),
+    ("a roster of another operator", rig.put(bytes(32), "roster", "operator")),
+    ("a roster of an operator without a key", rig.put(b"", "roster", "operator")),
+    ("a roster that nobody signed", rig.put(b"", "roster", "signature")),
+    ("a config that is none", rig.put("system = 3", "config")),
+    ("envelopes that are none", rig.put([1, 2], "snapshot", "parcels")),
 ]
 
 
 @pytest.mark.parametrize(("name", "change"), HEADS, ids=[name for name, _ in HEADS])
 def test_a_head_that_lies_is_refused(half: Path, copy: Path, name: str, change: Any) -> None:
     before = (copy / "metrics.jsonl").read_bytes()
-    (copy / CHECKPOINT).write_bytes(rewritten(half, change))
+    (copy / CHECKPOINT).write_bytes(rig.rewritten(half, change))
     tracemalloc.start()
     with pytest.raises(fl.UserError):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
     assert tracemalloc.get_traced_memory()[1] < 64 << 20
     tracemalloc.stop()
     assert (copy / "metrics.jsonl").read_bytes() == before, "and nothing was cut off on its word"
 
 
 def test_views_that_are_shorter_than_the_head_says_are_refused(half: Path, copy: Path) -> None:
-    (copy / CHECKPOINT).write_bytes(rewritten(half, put(1 << 62, "views_bytes")))
+    (copy / CHECKPOINT).write_bytes(rig.rewritten(half, rig.put(1 << 62, "views_bytes")))
     with pytest.raises(fl.UserError, match=r"views\.bin is shorter"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 @pytest.mark.parametrize("length", [0, 1, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: int) -> None:
-    whole = joined(*parts(half))
-    (copy / CHECKPOINT).write_bytes(sealed(struct.pack("<Q", length) + whole[8:]))
+    whole = rig.joined(*rig.parts(half))
+    (copy / CHECKPOINT).write_bytes(rig.sealed(struct.pack("<Q", length) + whole[8:]))
     with pytest.raises(fl.UserError, match=r"checkpoint\.bin"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 9, 40, 60])
@@ -370,19 +356,19 @@ def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, 
     """Up to the end of the frames: a cut frame would give other numbers without a word."""
     body = (half / CHECKPOINT).read_bytes()[:-32]
     for end in (left, len(body) - 1 - left):
-        (copy / CHECKPOINT).write_bytes(sealed(body[:end]))
+        (copy / CHECKPOINT).write_bytes(rig.sealed(body[:end]))
         with pytest.raises(fl.UserError, match=r"checkpoint\.bin"):
-            run(replace(TOY, out=str(copy)), resume=True)
+            run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 # -- every party's own bytes -------------------------------------------------------------------------------------------
 
 
-@given(changes=edits)
+@given(changes=rig.edits)
 def test_damage_in_a_partys_bytes_is_refused_and_no_others(half: Path, place: Path, changes: Any) -> None:
     (place / CHECKPOINT).write_bytes((half / CHECKPOINT).read_bytes())
     own, whole = head(half).parties["client/2"], log_of(half).read_bytes()
-    damaged = edited(whole, changes)
+    damaged = rig.edited(whole, changes)
     log_of(place).write_bytes(damaged)
     same = damaged[own.at : own.at + own.size] == bytes_of(half, "client/2")
     with contextlib.nullcontext() if same else pytest.raises(fl.UserError, match=r"parties\..*where client/2 lies"):
@@ -395,7 +381,7 @@ def forge(out: Path, name: str, change: Callable[[dict[bytes, list[Any]]], None]
     fields = msgspec.msgpack.decode(kept(out, name).kept[16:])
     change(fields["arrays"])
     body = msgspec.msgpack.encode(fields)
-    with_party(out, name, kept=hashlib.blake2b(body, digest_size=16).digest() + body)
+    rig.with_party(out, name, kept=hashlib.blake2b(body, digest_size=16).digest() + body)
 
 
 def of_first(**fields: Any) -> Callable[[dict[bytes, list[Any]]], None]:
@@ -429,23 +415,23 @@ def test_arrays_that_are_not_what_they_say_are_refused(
 ) -> None:
     forge(copy, party, change)
     with pytest.raises(fl.UserError, match=words):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_a_well_made_state_with_a_model_of_another_shape_is_refused(copy: Path) -> None:
     made = {"state": toy_federation.Hub.State(np.zeros(7, np.float32)), "secret": fl.Nothing()}
-    with_party(copy, "hub", kept=fl.state.dump(made))
+    rig.with_party(copy, "hub", kept=fl.state.dump(made))
     before = (copy / "metrics.jsonl").read_bytes()
     with pytest.raises(fl.UserError, match=r"a model of shape \(7,\)"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
     assert (copy / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_key_that_is_none_is_refused(copy: Path) -> None:
     for bad in (fl.Identity(b"short", bytes(32)), fl.Identity(bytes(32), b"short"), fl.Identity(bytes(32), bytes(32))):
-        with_party(copy, "hub", identity=bad)
+        rig.with_party(copy, "hub", identity=bad)
         with pytest.raises(fl.UserError, match=r"parties\..* holds keys of hub that differ from the roster"):
-            run(replace(TOY, out=str(copy)), resume=True)
+            run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_two_parties_that_were_swapped_are_refused(half: Path, copy: Path) -> None:
@@ -453,34 +439,36 @@ def test_two_parties_that_were_swapped_are_refused(half: Path, copy: Path) -> No
         of = fields["parties"]
         of["client/0"], of["client/1"] = of["client/1"], of["client/0"]
 
-    (copy / CHECKPOINT).write_bytes(rewritten(half, swap))
+    (copy / CHECKPOINT).write_bytes(rig.rewritten(half, swap))
     with pytest.raises(fl.UserError, match=r"parties\..* holds client/1 where client/0 lies"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_a_party_in_anothers_name_is_refused_by_its_keys(copy: Path) -> None:
     """Names and digests are put right; that leaves the keys, which the roster names."""
     other = kept(copy, "client/1")
-    with_party(copy, "client/0", identity=other.identity, kept=other.kept)
+    rig.with_party(copy, "client/0", identity=other.identity, kept=other.kept)
     with pytest.raises(fl.UserError, match=r"holds keys of client/0 that differ from the roster"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_a_log_of_another_run_is_refused(copy: Path, tmp_path: Path) -> None:
     """It is a good file of these very parties."""
-    half_of(tmp_path / "other")
+    rig.half_of(tmp_path / "other")
     log_of(copy).write_bytes(log_of(tmp_path / "other").read_bytes())
     with pytest.raises(fl.UserError, match=r"or not the file that the checkpoint was written with"):
-        run(replace(TOY, out=str(copy)), resume=True)
+        run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def resigned(out: Path, change: Callable[[list[Any]], None]) -> None:
     """The checkpoint with other entries in its roster, signed by an operator of one's own."""
-    head = head_of(out)
+    head = rig.head_of(out)
     entries = [fl.Entry(*one) for one in head["roster"]["entries"]]
     change(entries)
     roster = sign_roster(tuple(entries), SigningKey.generate(), head["roster"]["session"])
-    (out / CHECKPOINT).write_bytes(rewritten(out, put(msgspec.to_builtins(roster, builtin_types=[bytes]), "roster")))
+    (out / CHECKPOINT).write_bytes(
+        rig.rewritten(out, rig.put(msgspec.to_builtins(roster, builtin_types=[bytes]), "roster"))
+    )
 
 
 def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> None:
@@ -503,7 +491,7 @@ def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> N
         (copy / CHECKPOINT).write_bytes(whole)
         resigned(copy, change)
         with pytest.raises(fl.UserError, match=words):
-            run(replace(TOY, out=str(copy)), resume=True)
+            run(replace(rig.TOY, out=str(copy)), resume=True)
 
 
 def test_an_experiment_with_another_roster_is_not_continued(half: Path, copy: Path, resolved: RunConfig) -> None:
@@ -534,7 +522,7 @@ def test_only_parties_that_have_changed_are_written(resolved: RunConfig, tmp_pat
     changed = {name for name, place in last.parties.items() if place != first.parties[name]}
     assert changed == {"client/3", "client/4"}
     assert last.log_bytes == first.log_bytes + sum(last.parties[name].size for name in changed)
-    assert state_of(tmp_path, "client/3").rounds == (7,)
+    assert rig.state_of(tmp_path, "client/3").rounds == (7,)
     saver.close()
     made.close()
 
@@ -554,7 +542,7 @@ def test_a_log_of_which_half_counts_no_more_gives_way_to_another(resolved: RunCo
         live = sum(place.size for place in now.parties.values())
         assert live <= now.log_bytes <= 2 * live + now.parties["client/3"].size
         assert [path.name for path in (tmp_path / "checkpoint").glob("parties.*")] == [log_of(tmp_path).name]
-        assert state_of(tmp_path, "client/3").rounds == tuple(range(r))
+        assert rig.state_of(tmp_path, "client/3").rounds == tuple(range(r))
         assert kept(tmp_path, "client/0") == others
         seen.append(now.log)
     assert 1 < seen[-1] < 40

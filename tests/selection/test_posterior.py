@@ -9,43 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.selection import posterior as post
 from coterie.selection.bandit import Bandit, Cics, learned, theta
 from coterie.selection.contexts import standardised_rewards
-from coterie.selection.posterior import (
-    Past,
-    SetSums,
-    between,
-    covariance,
-    distances,
-    energy_distance,
-    matern,
-    mean_distances,
-    phi,
-    posterior,
-    printed_distance,
-    printed_posterior,
-)
 
 NUMBERS = {"length_scale": 2.0, "noise": 0.5, "slope": 0.7, "sigma": 0.8}
 
 
-def random_past(sets: int, seed: int, scale: float = 1.0, most: int = 6) -> Past:
+def random_past(sets: int, seed: int, scale: float = 1.0, most: int = 6) -> post.Past:
     """Random sets with random rewards, their features summed."""
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, most + 1, sets)
     contexts = scale * draw.normal(size=(int(sizes.sum()), 5))
     parts = np.split(contexts, np.cumsum(sizes)[:-1])
-    features = np.array([phi(x).sum(axis=0) / 10 for x in parts]).reshape(sets, 11)
-    return Past(contexts, sizes, features, draw.normal(size=sets))
+    features = np.array([post.phi(x).sum(axis=0) / 10 for x in parts]).reshape(sets, 11)
+    return post.Past(contexts, sizes, features, draw.normal(size=sets))
 
 
-def as_sums(sets: list[np.ndarray], past: Past) -> SetSums:
+def as_sums(sets: list[np.ndarray], past: post.Past) -> post.SetSums:
     """What kernels need of these sets of contexts, one by one."""
-    return SetSums(
+    return post.SetSums(
         np.array([len(x) for x in sets], float),
-        np.array([distances(x, x).sum() for x in sets]),
-        np.array([mean_distances(x, past.contexts, past.sizes).sum(axis=0) for x in sets]),
-        np.array([phi(x).sum(axis=0) / 10 for x in sets]),
+        np.array([post.distances(x, x).sum() for x in sets]),
+        np.array([post.mean_distances(x, past.contexts, past.sizes).sum(axis=0) for x in sets]),
+        np.array([post.phi(x).sum(axis=0) / 10 for x in sets]),
     )
 
 
@@ -60,11 +47,11 @@ def slow_distance(x: np.ndarray, y: np.ndarray) -> float:
 
 def slow_kernel(x: np.ndarray, y: np.ndarray) -> float:
     s = 3**0.5 * slow_distance(x, y) / NUMBERS["length_scale"]
-    linear = float(phi(x).sum(axis=0) @ phi(y).sum(axis=0)) / 100
+    linear = float(post.phi(x).sum(axis=0) @ post.phi(y).sum(axis=0)) / 100
     return NUMBERS["sigma"] ** 2 * (1 + s) * np.exp(-s) + NUMBERS["slope"] ** 2 * linear
 
 
-def sets_of(past: Past) -> list[np.ndarray]:
+def sets_of(past: post.Past) -> list[np.ndarray]:
     return np.split(past.contexts, np.cumsum(past.sizes)[:-1])
 
 
@@ -75,24 +62,26 @@ def test_the_distance_of_hand_made_sets():
     a, b = np.zeros((1, 5)), np.zeros((2, 5))
     b[:, 0] = (0, 4)  # {0} and {0, 4}: cross 2, within 0 and 2, so the energy distance is 2
     assert slow_distance(a, b) == pytest.approx(2**0.5)
-    assert energy_distance(2.0, 0.0, 2.0) == pytest.approx(2**0.5)
-    assert matern(0.0, 3.0) == 1
-    assert matern(3.0, 3.0) == pytest.approx((1 + 3**0.5) * np.exp(-(3**0.5)))
+    assert post.energy_distance(2.0, 0.0, 2.0) == pytest.approx(2**0.5)
+    assert post.matern(0.0, 3.0) == 1
+    assert post.matern(3.0, 3.0) == pytest.approx((1 + 3**0.5) * np.exp(-(3**0.5)))
 
 
 def test_a_set_is_at_distance_0_from_itself_and_from_its_copies():
     past = random_past(6, 0)
     for x in sets_of(past):
-        own = distances(x, x).mean()
-        assert energy_distance(distances(x, x).mean(), own, own) == 0
+        own = post.distances(x, x).mean()
+        assert post.energy_distance(post.distances(x, x).mean(), own, own) == 0
         assert slow_distance(x, np.tile(x, (3, 1))) == pytest.approx(0, abs=1e-7)
-        assert printed_distance(distances(x, x).sum(), len(x), len(x)) == pytest.approx(own)  # as printed it is not 0
+        assert post.printed_distance(post.distances(x, x).sum(), len(x), len(x)) == pytest.approx(
+            own
+        )  # as printed it is not 0
 
 
 @given(st.integers(1, 14), st.integers(0, 10**6), st.sampled_from([0.01, 1.0, 50.0]), st.floats(0.1, 10))
 def test_gram_matrices_have_no_negative_eigenvalue(sets, seed, scale, length_scale):
     past = random_past(sets, seed, scale)
-    gram = covariance(past, between(past.contexts, past.sizes), length_scale, slope=0.0, sigma=1.0)
+    gram = post.covariance(past, post.between(past.contexts, past.sizes), length_scale, slope=0.0, sigma=1.0)
     assert np.abs(gram - gram.T).max() == 0
     assert np.linalg.eigvalsh(gram).min() > -1e-9
 
@@ -102,11 +91,14 @@ def test_the_printed_kernel_is_not_positive_semi_definite():
     for seed in range(40):
         past = random_past(12, seed)
         sets, sizes = sets_of(past), past.sizes.astype(float)
-        total = np.array([[distances(x, y).sum() for y in sets] for x in sets])
-        printed = matern(printed_distance(total, sizes[:, None], sizes), 2.0)
+        total = np.array([[post.distances(x, y).sum() for y in sets] for x in sets])
+        printed = post.matern(post.printed_distance(total, sizes[:, None], sizes), 2.0)
         least = min(least, float(np.linalg.eigvalsh(printed).min()))
         right = min(
-            right, float(np.linalg.eigvalsh(covariance(past, between(past.contexts, past.sizes), 2.0, 0.0, 1.0)).min())
+            right,
+            float(
+                np.linalg.eigvalsh(post.covariance(past, post.between(past.contexts, past.sizes), 2.0, 0.0, 1.0)).min()
+            ),
         )
     assert least < -0.05
     assert right > 0
@@ -116,7 +108,7 @@ def test_mean_distances_in_chunks_are_those_of_loops(monkeypatch):
     past, x = random_past(5, 3), np.random.default_rng(1).normal(size=(9, 5))
     monkeypatch.setattr("coterie.selection.posterior._CHUNK", 30)
     slow = [[np.mean([np.linalg.norm(u - v) for v in y]) for y in sets_of(past)] for u in x]
-    assert mean_distances(x, past.contexts, past.sizes) == pytest.approx(np.array(slow))
+    assert post.mean_distances(x, past.contexts, past.sizes) == pytest.approx(np.array(slow))
 
 
 # -- the full posterior ------------------------------------------------------------------------------------------------
@@ -132,7 +124,7 @@ def test_the_posterior_is_that_of_a_gaussian_conditioned_by_inverses(seed):
     prior = np.array([slow_kernel(x, x) for x in sets])
     values, centre, unit = standardised_rewards(past.rewards)
     inverse = np.linalg.inv(k)
-    mean, deviation = posterior(past, **NUMBERS)(as_sums(sets, past))
+    mean, deviation = post.posterior(past, **NUMBERS)(as_sums(sets, past))
     assert mean == pytest.approx(centre + unit * cross @ inverse @ values)
     assert deviation == pytest.approx(unit * np.sqrt(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross)))
 
@@ -154,11 +146,11 @@ def test_theta_finds_the_slope_that_made_the_rewards():
 def test_the_deviation_after_twenty_pulls_of_one_set_and_that_of_the_printed_recursion():
     """1 / (1 + t / noise^2) of the prior's variance is left; the printed recursion forgets all pulls but the last."""
     x = np.zeros((1, 5))
-    past = Past(np.zeros((20, 5)), np.ones(20, np.int64), np.zeros((20, 11)), np.tile([-1.0, 1.0], 10))
+    past = post.Past(np.zeros((20, 5)), np.ones(20, np.int64), np.zeros((20, 11)), np.tile([-1.0, 1.0], 10))
     sums = as_sums([x], past)
-    sums = SetSums(sums.size, sums.pairs, sums.past, np.zeros((1, 11)))
-    _, right = posterior(past, 2.0, 0.5, 0.0, 1.0)(sums)
-    _, printed = printed_posterior(past, 2.0, 0.5)(sums)
+    sums = post.SetSums(sums.size, sums.pairs, sums.past, np.zeros((1, 11)))
+    _, right = post.posterior(past, 2.0, 0.5, 0.0, 1.0)(sums)
+    _, printed = post.printed_posterior(past, 2.0, 0.5)(sums)
     assert float(right[0]) ** 2 == pytest.approx(0.25 / (20 + 0.25))  # .0123
     assert float(printed[0]) ** 2 == pytest.approx(0.25 / 1.25)  # .20, however often it is tried
 
@@ -169,7 +161,7 @@ def test_the_printed_recursion_is_algorithm_3_line_8():
     sets = sets_of(past)
 
     def k(x: np.ndarray, y: np.ndarray) -> float:
-        return float(matern(distances(x, y).sum() / max(len(x), len(y)) ** 2, 2.0))
+        return float(post.matern(post.distances(x, y).sum() / max(len(x), len(y)) ** 2, 2.0))
 
     others = sets_of(random_past(4, 6, most=3))
     everything = [*sets, *others]
@@ -179,7 +171,7 @@ def test_the_printed_recursion_is_algorithm_3_line_8():
         mean = mean + gain * (reward - mean[t])
     last = sets[-1]
     variance = [k(x, x) - k(x, last) ** 2 / (k(last, last) + 0.25) for x in others]
-    found, deviation = printed_posterior(past, 2.0, 0.5)(as_sums(others, past))
+    found, deviation = post.printed_posterior(past, 2.0, 0.5)(as_sums(others, past))
     assert found == pytest.approx(mean[len(sets) :])
     assert deviation == pytest.approx(np.sqrt(np.maximum(variance, 0)))
 
@@ -187,11 +179,11 @@ def test_the_printed_recursion_is_algorithm_3_line_8():
 def test_before_any_reward_all_that_is_known_is_the_prior():
     empty = Bandit().past()
     sets = [np.ones((2, 5)), np.zeros((1, 5))]
-    mean, deviation = posterior(empty, **NUMBERS)(as_sums(sets, empty))
+    mean, deviation = post.posterior(empty, **NUMBERS)(as_sums(sets, empty))
     assert mean.tolist() == [0, 0]
     expected = [NUMBERS["sigma"] ** 2 + NUMBERS["slope"] ** 2 * n for n in (11 * 0.2**2, 0.1**2)]
     assert np.square(deviation) == pytest.approx(expected)
-    mean, deviation = printed_posterior(empty, 2.0, 0.5)(as_sums(sets, empty))
+    mean, deviation = post.printed_posterior(empty, 2.0, 0.5)(as_sums(sets, empty))
     assert (mean.tolist(), deviation.tolist()) == ([0, 0], [1, 1])
 
 
@@ -199,7 +191,7 @@ def test_a_set_s_sums_over_all_subsets_agree_with_the_sets_themselves():
     from coterie.selection.search import Devices
 
     past, x = random_past(3, 8), np.random.default_rng(2).normal(size=(4, 5))
-    devices = Devices(x, np.ones(4), mean_distances(x, past.contexts, past.sizes), phi(x) / 10)
+    devices = Devices(x, np.ones(4), post.mean_distances(x, past.contexts, past.sizes), post.phi(x) / 10)
     members = np.array([m for m in product([False, True], repeat=4) if any(m)])
     found, slow = devices.sums(members), as_sums([x[m] for m in members], past)
     for name in ("size", "pairs", "past", "features"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -12,6 +13,8 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.crypto.threshold import Group
+from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.budget import Budget
 from coterie.dp.distributed import Distributed
 from coterie.dp.gaussian import noise_multiplier
@@ -97,6 +100,12 @@ def warn_of_silence(budget: Budget | None, release: Release) -> None:
 
 def rotation(session: bytes, r: int) -> bytes:
     return session + r.to_bytes(8, "little")
+
+
+def error_of_sums(parameters: str, holders: Sequence[str]) -> float:
+    """The stated error of a sum of a vector of each, under joint pads of a key that they hold n-of-n."""
+    group = Group(parameters, tuple(holders), 0, emulated=True, summands=len(holders))
+    return padded_error(group, dict.fromkeys(group.holders, 1))
 
 
 def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> None:

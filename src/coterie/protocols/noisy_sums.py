@@ -18,13 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto.ckks_parameters import named
-from coterie.crypto.threshold import Group
-from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
 from coterie.protocols.local_training import sample_size
-from coterie.protocols.noise import affords, check_sums, mean_change, rotation, warn_of_silence
+from coterie.protocols.noise import affords, check_sums, error_of_sums, mean_change, rotation, warn_of_silence
 
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
 """Who sees a sum; and who opens a single vector, if every client has the key."""
@@ -50,11 +48,7 @@ def check_noise(config: Any, common: fl.Common) -> None:
     """Raises UserError for noise that is not possible; warns of a budget for no round."""
     parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
     check_sums(mechanism, parties, "clients", 0.0)
-    if config.keys == "centre":
-        error = named(CENTRE_SET).error(parties)
-    else:
-        group = Group(SHARED_SET, tuple(common.clients), 0, emulated=True, summands=len(common.clients))
-        error = padded_error(group, dict.fromkeys(group.holders, 1))
+    error = named(CENTRE_SET).error(parties) if config.keys == "centre" else error_of_sums(SHARED_SET, common.clients)
     check_sums(mechanism, parties, "clients", error * mechanism.largest_alone(parties) / REACH)
     warn_of_silence(config.budget(), mechanism.release())
 

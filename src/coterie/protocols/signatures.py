@@ -24,21 +24,7 @@ from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering import evidence
-from coterie.clustering.signature import (
-    HOLDERS,
-    FoundGroups,
-    Reference,
-    find_groups,
-    halves,
-    mapped,
-    placed,
-    plausible,
-    reference,
-    signature,
-    statistics,
-    statistics_size,
-    within_reach,
-)
+from coterie.clustering import signature as sig
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
 from coterie.crypto.sketch import expanded, project
@@ -99,7 +85,7 @@ class GroupingState(msgspec.Struct):
     """The helper's state. base: the blinded signature that differences are taken from.  found: the groups."""
 
     base: StoredVector | None = None
-    found: FoundGroups | None = None
+    found: sig.FoundGroups | None = None
 
 
 def labels(spec: fl.ModelSpec) -> int:
@@ -107,7 +93,7 @@ def labels(spec: fl.ModelSpec) -> int:
 
 
 def lengths(spec: fl.ModelSpec) -> dict[int, int]:
-    return {HELD: labels(spec), STATISTICS: statistics_size(labels(spec))}
+    return {HELD: labels(spec), STATISTICS: sig.statistics_size(labels(spec))}
 
 
 # ---------------------------------------------------------------------------------------------------------- the hub
@@ -208,11 +194,11 @@ def group(
     if before.base is None or before.found is None:
         positions, differences = comparable(opened)
         rows = np.asarray(differences * step, np.float64)
-        honest = plausible(rows)
+        honest = sig.plausible(rows)
         if 2 * honest.sum() <= len(opened):
             raise fl.PeerError(f"{len(opened)} signatures, but no majority of them can be some")
         base = opened[positions[int(np.flatnonzero(~differences.any(axis=1))[0])]]
-        found = find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
+        found = sig.find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
         return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)
     base, near = key.blinded(before.base), dict[int, Floats]()
@@ -221,11 +207,11 @@ def group(
             row = np.asarray(one.minus(base) * step, np.float64)
         except CiphertextError:
             continue
-        if within_reach(row, before.found):
+        if sig.within_reach(row, before.found):
             near[j] = row
     if not near:
         raise fl.PeerError(f"{len(opened)} vectors, none of which can be a signature")
-    new = placed(np.stack(list(near.values())), before.found)
+    new = sig.placed(np.stack(list(near.values())), before.found)
     return before, Grouped(msg.round, np.array(list(near), np.int64), new, "")
 
 
@@ -240,23 +226,23 @@ def labels_held(own: fl.OwnData, count: int) -> Floats:
 
 @fl.local("label statistics")
 def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: bool = False) -> Floats:
-    x = evidence.features(own.x) if standardised else mapped(own.x)
-    return statistics(x, _labels(own, len(kept)), kept)
+    x = evidence.features(own.x) if standardised else sig.mapped(own.x)
+    return sig.statistics(x, _labels(own, len(kept)), kept)
 
 
 @fl.local("label residuals")
 def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
     """Raises PeerError for a total of no data. (2, (labels + 1) m) the signatures of two halves of its samples."""
-    x, y, to = mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
-    first = halves(y, np.random.default_rng(seed))
-    return np.stack([signature(x[half], y[half], to) for half in (first, ~first)])
+    x, y, to = sig.mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
+    first = sig.halves(y, np.random.default_rng(seed))
+    return np.stack([sig.signature(x[half], y[half], to) for half in (first, ~first)])
 
 
 @fl.local("residual spread")
 def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
     """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
-    first, by = halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
+    first, by = sig.halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
     one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
     return evidence.spread_terms((one, other))
 
@@ -267,9 +253,9 @@ def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread
     return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
 
 
-def _reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
+def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:
     try:
-        return reference(total, kept)
+        return sig.reference(total, kept)
     except fl.UserError as error:
         raise fl.PeerError(str(error)) from None
 
@@ -328,4 +314,4 @@ def signature_cost(client: KeyedParty, msg: Characterise) -> fl.Cost:
 
 
 def _kept(totals: Mapping[int, Floats]) -> NDArray[np.bool_]:
-    return np.asarray(np.rint(totals[HELD]) >= HOLDERS)
+    return np.asarray(np.rint(totals[HELD]) >= sig.HOLDERS)

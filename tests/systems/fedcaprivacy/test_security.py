@@ -20,13 +20,7 @@ from benchmarks.security.__main__ import main
 from benchmarks.security.compared import summary
 from benchmarks.security.fedcaprivacy import VARIANTS, configured, measured
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.audits.fedcaprivacy import (
-    by_rounds,
-    csp_rows,
-    order,
-    passive,
-    recorded_rounds,
-)
+from coterie.privacy.audits import fedcaprivacy
 from coterie.privacy.views import by_round, granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.protocols.anonymous import SERVICE, Relayed
@@ -47,7 +41,7 @@ def attacks() -> dict[str, dict[str, list[AttackResult]]]:
     found = {}
     for variant in VARIANTS:
         run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=3, partition="dirichlet:0.3"))
-        found[variant] = {finding.name: list(finding.results) for finding in passive(run)}
+        found[variant] = {finding.name: list(finding.results) for finding in fedcaprivacy.passive(run)}
         experiment.close()
     return found
 
@@ -177,11 +171,11 @@ def test_the_services_rows_are_exact_differences_of_models() -> None:
     trained = np.stack([run.party(name).state.weights for name in run.common.clients])
     grid = np.rint(trained * 65536.0) / 65536
     views = run.transport.transcript.views
-    (one,) = recorded_rounds(views, run.common.clients, identity)
+    (one,) = fedcaprivacy.recorded_rounds(views, run.common.clients, identity)
     assert (one.rows == grid[one.who] - grid[one.who[0]]).all()
     assert (one.models == grid[one.who]).all()
     assert [run.common.clients[i] for i in one.who] == list(run.hub.state.clustered_order)
-    positions, rows = csp_rows(views[CSP], held_key(views[CSP], SERVICE), 1)
+    positions, rows = fedcaprivacy.csp_rows(views[CSP], held_key(views[CSP], SERVICE), 1)
     assert positions == list(range(6))
     assert (rows == one.rows).all()
 
@@ -192,11 +186,11 @@ def test_rounds_with_others_are_linked_by_who_was_in_both() -> None:
     run.rounds(3)
     views = run.transport.transcript.views
     assert list(by_round(views[CSP], Relayed)) == [1, 2, 3]
-    rounds = recorded_rounds(views, run.common.clients, identity)
+    rounds = fedcaprivacy.recorded_rounds(views, run.common.clients, identity)
     assert [sorted(one.who) for one in rounds] == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], [1, 2, 3, 4, 5]]
     counts = np.random.default_rng(0).integers(1, 9, (6, 3))
     told: Any = SimpleNamespace(label_counts=counts, spec=run.common.spec, initial=run.common.initial, groups=None)
-    found = {finding.name: finding for finding in by_rounds(told, rounds)}
+    found = {finding.name: finding for finding in fedcaprivacy.by_rounds(told, rounds)}
     assert [result.n for result in found["csp: re-linked, by vectors"].results] == [5, 4]
 
 
@@ -204,8 +198,11 @@ def test_views_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="record from the set-up on"):
         granted(View("csp", "csp"))
     with pytest.raises(UserError, match="not the uploads"):
-        order(np.zeros((2, 3)), {"a": np.zeros(3), "b": np.ones(3)})
-    assert sorted(order(np.zeros((2, 3)), {"a": np.ones(3), "b": np.ones(3), "c": np.zeros(3)})) == ["a", "b"]
+        fedcaprivacy.order(np.zeros((2, 3)), {"a": np.zeros(3), "b": np.ones(3)})
+    assert sorted(fedcaprivacy.order(np.zeros((2, 3)), {"a": np.ones(3), "b": np.ones(3), "c": np.zeros(3)})) == [
+        "a",
+        "b",
+    ]
 
 
 def test_summary_is_the_mean_over_rounds_and_its_standard_error_over_runs() -> None:

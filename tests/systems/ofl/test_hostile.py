@@ -17,18 +17,7 @@ from coterie.crypto.roster import signed
 from coterie.dp.uploads import Standard
 from coterie.protocols.reports import StatusReport
 from coterie.systems.ofl import SYSTEM, messages
-from coterie.systems.ofl.messages import (
-    Fresh,
-    HandOver,
-    Inherited,
-    Lead,
-    Mandate,
-    Submit,
-    Submitted,
-    Upload,
-    Work,
-    names,
-)
+from coterie.systems.ofl import messages as msgs
 from coterie.systems.ofl.sparse import bits, places_of
 
 TARGETS = planted([0, 0, 0, 1, 1, 1, 2, 2, 2], 24)
@@ -47,12 +36,12 @@ def member_of(made: Any, cluster: int = 0) -> str:
     return next(name for name in made.hub.members()[cluster] if name not in leaders)
 
 
-def resigning(party: Any, change: Callable[[Upload], Upload]) -> None:
+def resigning(party: Any, change: Callable[[msgs.Upload], msgs.Upload]) -> None:
     """This member signs another upload than its own."""
-    misbehaving(party, Work, lambda self, msg, upload: signed(self.own, change(upload)))
+    misbehaving(party, msgs.Work, lambda self, msg, upload: signed(self.own, change(upload)))
 
 
-WRONG: list[tuple[Callable[[Upload], Upload], str]] = [
+WRONG: list[tuple[Callable[[msgs.Upload], msgs.Upload], str]] = [
     (lambda u: replace(u, places=u.places[::-1].copy()), "do not ascend"),
     (lambda u: replace(u, places=u.places + np.int32(1000)), "outside the model"),
     (lambda u: replace(u, values=u.values[:-1]), "values for"),
@@ -74,7 +63,7 @@ def test_an_upload_that_no_honest_member_sends_is_refused_and_the_others_count(c
     assert (liar, 2) not in counted(made)
 
 
-def resent(party: Any, upload: Upload, r: int) -> Upload:
+def resent(party: Any, upload: msgs.Upload, r: int) -> msgs.Upload:
     """The same upload, signed for another round, with a report of that round."""
     report = replace(fl.codec.decode(upload.report, StatusReport), round=r)
     report = signed(party.own, report, party.common.roster.session)
@@ -85,10 +74,10 @@ def test_an_upload_of_a_later_round_does_not_have_its_leader_refused() -> None:
     made = settled(detection="none")
     liar, leader = member_of(made), made.hub.state.leaders[0]
 
-    def twice(self: Any, msg: Work, upload: Upload) -> Any:
+    def twice(self: Any, msg: msgs.Work, upload: msgs.Upload) -> Any:
         return (fl.To(leader, upload), fl.To(leader, resent(self, upload, 99))) if msg.round == 2 else upload
 
-    misbehaving(made.party(liar), Work, twice)
+    misbehaving(made.party(liar), msgs.Work, twice)
     made.round(2)
     note = made.round(3)
     assert note["participants"] == 9
@@ -138,7 +127,7 @@ def test_a_leader_without_the_hubs_signature_leads_nobody() -> None:
     made = settled(detection="none")
     leader = made.hub.state.leaders[0]
     on_the_wire(
-        made.transport, Lead, lambda msg: replace(msg, mandates=msg.mandates[64:] + msg.mandates[:64]), dst=leader
+        made.transport, msgs.Lead, lambda msg: replace(msg, mandates=msg.mandates[64:] + msg.mandates[:64]), dst=leader
     )
     note = made.round(2)
     assert made.refusals("client", "Work") == len(made.hub.members()[0]) - 1  # each has another's
@@ -150,7 +139,7 @@ def test_a_leader_cannot_tell_its_members_another_median_of_samples() -> None:
     """With it a leader would set how much of its model a member uploads. The hub signs it."""
     made = settled(detection="none", full_samples=None)
     leader = made.hub.state.leaders[0]
-    on_the_wire(made.transport, Lead, lambda msg: replace(msg, usual=msg.usual / 10), dst=leader)
+    on_the_wire(made.transport, msgs.Lead, lambda msg: replace(msg, usual=msg.usual / 10), dst=leader)
     made.round(2)
     assert made.refusals("client", "Work") == len(made.hub.members()[0]) - 1
 
@@ -158,10 +147,10 @@ def test_a_leader_cannot_tell_its_members_another_median_of_samples() -> None:
 def test_a_mandate_of_an_earlier_round_is_none() -> None:
     made = settled(detection="none")
     leader = made.hub.state.leaders[0]
-    old = on_the_wire(made.transport, Lead, lambda msg: msg, dst=leader)
+    old = on_the_wire(made.transport, msgs.Lead, lambda msg: msg, dst=leader)
     made.round(2)
     mandates = old[0].mandates
-    on_the_wire(made.transport, Lead, lambda msg: replace(msg, mandates=mandates), dst=leader)
+    on_the_wire(made.transport, msgs.Lead, lambda msg: replace(msg, mandates=mandates), dst=leader)
     made.round(3)
     assert made.refusals("client", "Work") == len(made.hub.members()[0]) - 1
 
@@ -170,9 +159,9 @@ def test_parameters_come_from_the_leader_of_the_day_once_and_no_more_than_were_a
     made = settled(detection="none")
     name, leader = member_of(made), made.hub.state.leaders[0]
     party = made.party(name)
-    right = Mandate(2, 0, leader, made.hub.state.usual)
+    right = msgs.Mandate(2, 0, leader, made.hub.state.usual)
     mandate = signed(made.hub.own, right, name).signature
-    good = Fresh(2, 0, mandate, right.usual, bits(np.array([1]), 24), np.ones(1, np.float32))
+    good = msgs.Fresh(2, 0, mandate, right.usual, bits(np.array([1]), 24), np.ones(1, np.float32))
     cases = [
         (replace(good, cluster=1), leader, "signature"),
         (replace(good, usual=right.usual + 1), leader, "signature"),
@@ -201,7 +190,7 @@ def test_parameters_come_from_the_leader_of_the_day_once_and_no_more_than_were_a
         (lambda led: replace(led, cluster=led.cluster + 1), "leads cluster"),
         (lambda led: replace(led, up=2.0), "of shares"),
         (lambda led: replace(led, reports=fl.bundle([])), "bundle"),
-        (lambda led: replace(led, members=names(["client/8"] * len(led.rounds))), "not in its cluster"),
+        (lambda led: replace(led, members=msgs.names(["client/8"] * len(led.rounds))), "not in its cluster"),
     ],
     ids=["counted before", "not yet", "cluster", "shares", "reports", "members"],
 )
@@ -220,7 +209,7 @@ def test_a_leader_that_counts_what_it_must_not_gives_no_model(change: Any, why: 
 def test_a_leader_that_sends_garbage_for_a_ciphertext_is_left_out(detection: str) -> None:
     made = settled(mode="hardened", mechanism="standard", detection=detection)
     liar = made.hub.state.leaders[1]
-    misbehaving(made.party(liar), Submit, lambda self, msg, sent: Submitted(msg.round, b"no ciphertext"))
+    misbehaving(made.party(liar), msgs.Submit, lambda self, msg, sent: msgs.Submitted(msg.round, b"no ciphertext"))
     note = made.round(2)
     assert made.refusals("server", "Submitted") >= 1
     assert liar not in note["s_factors"]
@@ -276,13 +265,13 @@ def test_an_inherited_upload_that_its_member_has_not_signed_is_refused() -> None
     made = settled(detection="none")
     made.hub.state.owing = {made.hub.state.leaders[0]: 2}
     victim = member_of(made, 1)
-    false = Upload(1, made.common.spec.digest, np.zeros(0, np.int32), np.zeros(0, np.float32), bytes(3), b"")
+    false = msgs.Upload(1, made.common.spec.digest, np.zeros(0, np.int32), np.zeros(0, np.float32), bytes(3), b"")
 
     def forged(self: Any, msg: Any, sent: Any) -> Any:
-        letter = Inherited(msg.round, names([victim]), fl.bundle([fl.codec.encode(false)]), False)
+        letter = msgs.Inherited(msg.round, msgs.names([victim]), fl.bundle([fl.codec.encode(false)]), False)
         return (*sent, fl.To(made.hub.state.leaders[1], letter))
 
-    misbehaving(made.party(made.hub.state.leaders[0]), HandOver, forged)
+    misbehaving(made.party(made.hub.state.leaders[0]), msgs.HandOver, forged)
     note = made.round(2)
     assert any(key.startswith(("leader/Inherited", "client/Inherited")) for key in made.refused), made.refused
     assert note["participants"] == 9
@@ -317,7 +306,7 @@ def test_buffers_never_travel() -> None:
     )
     made.rounds(2)
     assert made.transport.transcript is not None
-    sent = [u for view in made.transport.transcript.of_role("leader") for _, u in view.messages(Upload)]
+    sent = [u for view in made.transport.transcript.of_role("leader") for _, u in view.messages(msgs.Upload)]
     assert sent
     assert all(u.places is not None and u.places.max() < 20 for u in sent)
     assert (made.hub.state.weights[20:] == 1).all()

@@ -14,20 +14,8 @@ from pafed_parts import TARGETS, change, four, model, stranger
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, bundle, unbundle
 from coterie.protocols.pads import Unpad
+from coterie.systems.pafed import messages as msgs
 from coterie.systems.pafed.classification import MOST_MASK
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    LARGEST,
-    Compare,
-    Compared,
-    Convert,
-    Converted,
-    Invert,
-    Inverted,
-    Refresh,
-    Refreshed,
-)
 
 D = TARGETS.shape[1]
 
@@ -61,8 +49,13 @@ def blinded(helper: Any, **options: Any) -> bytes:
     return made.to_bytes()
 
 
-REQUEST = {Refreshed: Refresh, Converted: Convert, Compared: Compare, Inverted: Invert}
-COUNT = {Compared: lambda m: m.count, Inverted: lambda m: 3}
+REQUEST = {
+    msgs.Refreshed: msgs.Refresh,
+    msgs.Converted: msgs.Convert,
+    msgs.Compared: msgs.Compare,
+    msgs.Inverted: msgs.Invert,
+}
+COUNT = {msgs.Compared: lambda m: m.count, msgs.Inverted: lambda m: 3}
 WRONG = [
     *(
         Wrong(f"{kind.__name__}: {name}", kind, make, why)
@@ -74,18 +67,18 @@ WRONG = [
     ),
     *(
         Wrong(f"{kind.__name__}: {name}", kind, make, why)
-        for kind in (Refreshed, Converted)
+        for kind in (msgs.Refreshed, msgs.Converted)
         for name, make, why in (
             ("without the mask", lambda h, m, a: change(a, cipher=key(h).encrypt(np.zeros(D), 0).to_bytes()), ""),
             ("fewer terms", lambda h, m, a: change(a, cipher=blinded(h)), ""),
             ("another level", lambda h, m, a: change(a, cipher=blinded(h, level=2)), ""),
         )
     ),
-    Wrong("Converted: another client", Converted, lambda h, m, a: change(a, client="client/9"), "client/9"),
-    Wrong("Converted: under sk_s", Converted, lambda h, m, a: change(a, cipher=blinded(h)), "under key"),
+    Wrong("Converted: another client", msgs.Converted, lambda h, m, a: change(a, client="client/9"), "client/9"),
+    Wrong("Converted: under sk_s", msgs.Converted, lambda h, m, a: change(a, cipher=blinded(h)), "under key"),
     *(
         Wrong(f"{kind.__name__}: {name}", kind, make, why)
-        for kind in (Compared, Inverted)
+        for kind in (msgs.Compared, msgs.Inverted)
         for name, make, why in (
             ("one too many", lambda h, m, a: change(a, ciphers=scalars(h, 30)), "parts were expected"),
             (
@@ -111,11 +104,11 @@ WRONG = [
 ]
 
 
-def most(answer: Compared | Inverted) -> int:
-    return MOST_MASK if isinstance(answer, Compared) else LARGEST
+def most(answer: msgs.Compared | msgs.Inverted) -> int:
+    return MOST_MASK if isinstance(answer, msgs.Compared) else msgs.LARGEST
 
 
-def parts(answer: Compared | Inverted) -> int:
+def parts(answer: msgs.Compared | msgs.Inverted) -> int:
     return int(np.frombuffer(answer.ciphers[:4], "<u4")[0])
 
 
@@ -125,7 +118,7 @@ def test_a_wrong_answer_of_the_helper_skips_the_round_and_says_why(wrong: Wrong)
     run = four()
     run.round(1)
     before, asked = model(run), REQUEST[wrong.kind]
-    helper = run.party(HELPER)
+    helper = run.party(msgs.HELPER)
     honest = type(helper)
     misbehaving(helper, asked, wrong.make)
     notes = run.round(2)
@@ -133,7 +126,7 @@ def test_a_wrong_answer_of_the_helper_skips_the_round_and_says_why(wrong: Wrong)
     if wrong.why == "gave no direct answer":
         assert wrong.why in notes["skipped"]
     else:
-        assert run.refusals(HUB, wrong.kind.__name__) == (4 if wrong.kind is Converted else 1)  # one a client
+        assert run.refusals(msgs.HUB, wrong.kind.__name__) == (4 if wrong.kind is msgs.Converted else 1)  # one a client
         assert any(wrong.why in reason for reason in run.refused)
     assert np.abs(model(run) - before).max() < 1e-6
     helper.__class__ = honest
@@ -143,7 +136,7 @@ def test_a_wrong_answer_of_the_helper_skips_the_round_and_says_why(wrong: Wrong)
     assert np.abs(model(run) - before).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", [Refreshed, Convert, Compare, Inverted])
+@pytest.mark.parametrize("kind", [msgs.Refreshed, msgs.Convert, msgs.Compare, msgs.Inverted])
 def test_what_is_lost_between_the_servers_skips_the_round(kind: type[Message]) -> None:
     run = four()
     run.round(1)
@@ -152,7 +145,7 @@ def test_what_is_lost_between_the_servers_skips_the_round(kind: type[Message]) -
     notes = run.round(2)
     assert "lost on the way" in notes["skipped"]
     assert notes["participants"] == 0
-    assert notes["lost_updates"] == (4 if kind in (Compare, Compared, Invert, Inverted) else 0)
+    assert notes["lost_updates"] == (4 if kind in (msgs.Compare, msgs.Compared, msgs.Invert, msgs.Inverted) else 0)
     assert np.abs(model(run) - before).max() < 1e-6
     run.transport.intercept = None
     assert "skipped" not in run.round(3)
@@ -162,7 +155,7 @@ def test_a_helper_that_is_gone_ends_no_run_and_is_named_in_every_round() -> None
     run = four()
     run.round(1)
     for r in (2, 3, 4):
-        run.links.away[HELPER, r] = "offline"
+        run.links.away[msgs.HELPER, r] = "offline"
     assert {run.round(r)["skipped"].split(":")[0] for r in (2, 3, 4)} == {"helper did not answer Refresh"}
     notes = run.round(5)  # late updates of round 1 have waited
     assert notes["staleness"][0] == 2
@@ -175,11 +168,11 @@ def test_a_helper_that_lies_within_the_form_is_believed() -> None:
     run.round(1)
     before = model(run)
 
-    def lie(helper: Any, request: Invert, answer: Inverted) -> Inverted:
+    def lie(helper: Any, request: msgs.Invert, answer: msgs.Inverted) -> msgs.Inverted:
         made = [key(helper).encrypt_scalar(value, 1 << 11) for value in (300.0, -300.0, 0.0)]
         return change(answer, ciphers=bundle([cipher.to_bytes() for cipher in made]))
 
-    misbehaving(run.party(HELPER), Invert, lie)
+    misbehaving(run.party(msgs.HELPER), msgs.Invert, lie)
     assert "skipped" not in run.round(2)
     assert np.linalg.norm(model(run) - before) > 5
 
@@ -191,11 +184,11 @@ def test_the_helper_opens_one_vector_a_round() -> None:
     """A second one, of whatever is under the mask, could be an update: see test_pafed_security.py."""
     run = four()
     run.rounds(2)
-    helper = run.party(HELPER)
-    ((_, first),) = run.view(HELPER).messages(Refresh, 2)
+    helper = run.party(msgs.HELPER)
+    ((_, first),) = run.view(msgs.HELPER).messages(msgs.Refresh, 2)
     for r in (2, 1, 0):
         with pytest.raises(Exception, match=f"asked to open a vector of round {r} after one of round 2"):
-            helper.refresh(change(first, round=r), HUB)
+            helper.refresh(change(first, round=r), msgs.HUB)
 
 
 @pytest.mark.parametrize("mode", ["paper", "hardened"])
@@ -205,48 +198,48 @@ def test_the_helper_opens_so_many_scalars_a_round_as_an_honest_round_has(mode: s
     """
     run = four(mode=mode)
     run.rounds(2)
-    helper, late = run.party(HELPER), {"paper": 4 * 10, "hardened": 2}[mode]
-    compared, inverted = (next(run.view(HELPER).messages(kind, 2))[1] for kind in (Compare, Invert))
+    helper, late = run.party(msgs.HELPER), {"paper": 4 * 10, "hardened": 2}[mode]
+    compared, inverted = (next(run.view(msgs.HELPER).messages(kind, 2))[1] for kind in (msgs.Compare, msgs.Invert))
     for handler, message in ((helper.compare, compared), (helper.invert, inverted)):
         with pytest.raises(PeerError, match=f"a second {type(message).__name__} of round 2"):
-            handler(message, HUB)
+            handler(message, msgs.HUB)
     most = late + run.config.dummies
     for r, count in ((3, most + 1), (3, 1 << 15)):
         helper.state.unpadded = (3, late)
         with pytest.raises(PeerError, match=rf"{count} scalars to open, where this round has {most} at most"):
-            helper.compare(Compare(r, count, scalars(helper, 1)), HUB)
+            helper.compare(msgs.Compare(r, count, scalars(helper, 1)), msgs.HUB)
     with pytest.raises(PeerError, match="8 scalars to open, where this round has 4 at most"):
-        helper.invert(Invert(3, 2, scalars(helper, 8)), HUB)
-    assert len(unbundle(helper.compare(Compare(3, most, scalars(helper, most)), HUB).ciphers, most)) == most
+        helper.invert(msgs.Invert(3, 2, scalars(helper, 8)), msgs.HUB)
+    assert len(unbundle(helper.compare(msgs.Compare(3, most, scalars(helper, most)), msgs.HUB).ciphers, most)) == most
 
 
 def test_the_helper_of_padded_updates_counts_the_late_ones_itself() -> None:
     run = four(mode="hardened")
     run.rounds(2)
-    helper = run.party(HELPER)
-    singles = [msg for _, msg in run.view(HELPER).messages(Unpad, 2) if len(msg.rounds) == 1]
+    helper = run.party(msgs.HELPER)
+    singles = [msg for _, msg in run.view(msgs.HELPER).messages(Unpad, 2) if len(msg.rounds) == 1]
     assert helper.state.unpadded == (2, len(singles))
     assert len(singles) == sum(len(msg.rounds) for msg in singles) == 2
     assert helper.late(3) == 0
     with pytest.raises(PeerError, match=r"5 scalars to open, where this round has 4 at most"):
-        helper.compare(Compare(3, 5, scalars(helper, 5)), HUB)
+        helper.compare(msgs.Compare(3, 5, scalars(helper, 5)), msgs.HUB)
 
 
 HELPED: list[tuple[str, type[Message], Callable[[Any], Any], str]] = [
-    ("a model without a mask", Refresh, lambda m: change(m, cipher=PLAIN["model"]), "mask"),
-    ("another key", Refresh, lambda m: change(m, cipher=PLAIN["other"]), "under key"),
-    ("an unknown client", Convert, lambda m: change(m, client="client/77"), "nothing to convert for client/77"),
-    ("very many", Compare, lambda m: change(m, count=1 << 30), "scalars to open"),
-    ("a wrong count", Compare, lambda m: change(m, count=m.count + 1), "bundle"),
-    ("a vector among scalars", Compare, lambda m: with_first(m, PLAIN["one"]), "something other than scalars"),
-    ("a vector to invert", Invert, lambda m: with_first(m, PLAIN["one"]), "something other than scalars"),
-    ("a masked vector to compare", Compare, lambda m: with_first(m, PLAIN["masked one"]), "mask"),
+    ("a model without a mask", msgs.Refresh, lambda m: change(m, cipher=PLAIN["model"]), "mask"),
+    ("another key", msgs.Refresh, lambda m: change(m, cipher=PLAIN["other"]), "under key"),
+    ("an unknown client", msgs.Convert, lambda m: change(m, client="client/77"), "nothing to convert for client/77"),
+    ("very many", msgs.Compare, lambda m: change(m, count=1 << 30), "scalars to open"),
+    ("a wrong count", msgs.Compare, lambda m: change(m, count=m.count + 1), "bundle"),
+    ("a vector among scalars", msgs.Compare, lambda m: with_first(m, PLAIN["one"]), "something other than scalars"),
+    ("a vector to invert", msgs.Invert, lambda m: with_first(m, PLAIN["one"]), "something other than scalars"),
+    ("a masked vector to compare", msgs.Compare, lambda m: with_first(m, PLAIN["masked one"]), "mask"),
 ]
 PLAIN: dict[str, bytes] = {}
 
 
-def with_first(message: Compare | Invert, cipher: bytes) -> Compare | Invert:
-    count = message.count if isinstance(message, Compare) else 4
+def with_first(message: msgs.Compare | msgs.Invert, cipher: bytes) -> msgs.Compare | msgs.Invert:
+    count = message.count if isinstance(message, msgs.Compare) else 4
     return change(message, ciphers=bundle([cipher, *unbundle(message.ciphers, count)[1:]]))
 
 
@@ -266,7 +259,7 @@ def test_what_the_helper_can_not_accept_it_refuses_with_a_reason(
     on_the_wire(run.transport, kind, lambda m: make(m) if getattr(m, "client", "client/0") == "client/0" else m)
     notes = run.round(2)
     (reason, *others) = run.refused  # without a refreshed model there is nothing to convert either
-    assert all(kind is Refresh and "Convert: nothing to convert" in other for other in others)
+    assert all(kind is msgs.Refresh and "Convert: nothing to convert" in other for other in others)
     assert reason.startswith(f"helper/{kind.__name__}:")
     assert why in reason
     assert notes["skipped"].endswith(": refused")
@@ -285,9 +278,9 @@ def test_what_the_helper_can_not_accept_it_refuses_with_a_reason(
 def test_what_the_helper_inverts_and_when_a_class_is_left_out(sums: tuple, inverted: tuple) -> None:
     run = four()
     run.round(1)
-    helper = run.party(HELPER)
+    helper = run.party(msgs.HELPER)
     key = helper.keys.own("service")
-    request = Invert(1, 1, bundle([key.public.encrypt_scalar(x).to_bytes() for x in sums]))
-    answer = unbundle(helper.invert(request, HUB).ciphers, 3)
+    request = msgs.Invert(1, 1, bundle([key.public.encrypt_scalar(x).to_bytes() for x in sums]))
+    answer = unbundle(helper.invert(request, msgs.HUB).ciphers, 3)
     got = [float(key.decrypt(key.public.from_bytes(part, 1, terms=1 << 11))[0]) for part in answer]
     np.testing.assert_allclose(got, inverted, rtol=0.01, atol=0.02)

@@ -23,11 +23,7 @@ from pafed_parts import (
 from tampering import flipped
 
 from coterie.protocol.effects import Fit, Fitted
-from coterie.systems.pafed.messages import (
-    HUB,
-    Train,
-    Update,
-)
+from coterie.systems.pafed import messages
 
 D = TARGETS.shape[1]
 
@@ -40,15 +36,15 @@ class Bad:
     """What a client sends instead, properly signed or not, and what the aggregator says to it."""
 
     name: str
-    make: Callable[[Any, Update], Update]
+    make: Callable[[Any, messages.Update], messages.Update]
     why: str
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-def holding(cipher: Callable[[Any], Any]) -> Callable[[Any, Update], Update]:
+def holding(cipher: Callable[[Any], Any]) -> Callable[[Any, messages.Update], messages.Update]:
     """With another ciphertext (a vector, or bytes), everything signed."""
 
-    def make(party: Any, update: Update) -> Update:
+    def make(party: Any, update: messages.Update) -> messages.Update:
         made = cipher(party)
         return signed(party, change(update, cipher=made if isinstance(made, bytes) else made.to_bytes()))
 
@@ -59,7 +55,7 @@ def pk(party: Any) -> Any:
     return party.keys.public("service")
 
 
-def own(party: Any, update: Update) -> Any:
+def own(party: Any, update: messages.Update) -> Any:
     return pk(party).from_bytes(update.cipher)
 
 
@@ -67,11 +63,11 @@ def under(name: str) -> Callable[[Any], Any]:
     return lambda p: stranger(pk(p).emulated, name).encrypt(np.zeros(D))
 
 
-def told(length: float) -> Callable[[Any, Update], Update]:
+def told(length: float) -> Callable[[Any, messages.Update], messages.Update]:
     return lambda p, u: signed(p, change(u, length=length))
 
 
-def of_round(r: int) -> Callable[[Any, Update], Update]:
+def of_round(r: int) -> Callable[[Any, messages.Update], messages.Update]:
     return lambda p, u: signed(p, change(u, round=r))
 
 
@@ -101,7 +97,7 @@ def masked(party: Any, length: int) -> Any:
 def test_a_bad_update_is_refused_and_the_others_go_on(bad: Bad, emulated: bool) -> None:
     run = four(emulated=emulated, delta=0.0, **dict(bad.settings))
     run.round(1)
-    misbehaving(run.party("client/0"), Train, lambda party, request, update: bad.make(party, update))
+    misbehaving(run.party("client/0"), messages.Train, lambda party, request, update: bad.make(party, update))
     before = model(run)
     notes, updates = taken(run, 2)
     ((reason, count),) = run.refused.items()
@@ -119,7 +115,7 @@ def test_who_comes_first_with_another_form_shuts_nobody_out_and_ends_no_run(delt
     """Neither the sum of those in time nor the products of the late ones meet a vector that they can't take."""
     run = four(delta=delta)
     for name in run.common.clients[:2]:
-        misbehaving(run.party(name), Train, lambda p, r, u: holding(lambda p: own(p, u).at_level(1))(p, u))
+        misbehaving(run.party(name), messages.Train, lambda p, r, u: holding(lambda p: own(p, u).at_level(1))(p, u))
     notes = [run.round(r) for r in range(1, 6)]
     assert {note.get("skipped", "no update came") for note in notes} == {"no update came"}
     assert 8 <= sum(note["participants"] for note in notes) <= 10  # the others' of five rounds, but those under way
@@ -128,15 +124,15 @@ def test_who_comes_first_with_another_form_shuts_nobody_out_and_ends_no_run(delt
 def test_two_different_answers_count_once_and_the_first_stands() -> None:
     run = four(delta=0.0)
 
-    def twice(party: Any, request: Train, update: Update) -> Any:
+    def twice(party: Any, request: messages.Train, update: messages.Update) -> Any:
         other = signed(party, change(update, cipher=pk(party).encrypt(-np.ones(D) / D**0.5).to_bytes()))
-        return to(HUB, update, other)
+        return to(messages.HUB, update, other)
 
-    misbehaving(run.party("client/0"), Train, twice)
+    misbehaving(run.party("client/0"), messages.Train, twice)
     start = model(run)
     _, updates = taken(run, 1)
     first = {name: opened(run, u) for name, u in reversed(updates)}
-    assert run.refusals(HUB, "Update") == 1
+    assert run.refusals(messages.HUB, "Update") == 1
     assert np.abs(model(run) - start - 0.8 * np.mean(list(first.values()), axis=0)).max() < 1e-5
 
 
@@ -144,20 +140,20 @@ def test_an_old_update_in_a_new_message_is_refused_and_a_late_one_counts_once() 
     """client/0 sends its update of round 1 again instead of each later one; its signature is good."""
     run, kept = four(delta=0.0), []
 
-    def again(party: Any, request: Train, update: Update) -> Update:
+    def again(party: Any, request: messages.Train, update: messages.Update) -> messages.Update:
         kept.append(update)
         return kept[0]
 
-    misbehaving(run.party("client/0"), Train, again)
+    misbehaving(run.party("client/0"), messages.Train, again)
     assert [run.round(r)["participants"] for r in (1, 2, 3)] == [4, 3, 3]
-    assert run.refusals(HUB, "Update") == 1
+    assert run.refusals(messages.HUB, "Update") == 1
 
 
 def test_the_update_of_another_client_is_refused() -> None:
     """Replayed with that client's signature, in time and for the right round."""
     run, seen = four(delta=0.0), []
-    misbehaving(run.party("client/0"), Train, lambda p, r, u: seen.append(u) or u)
-    misbehaving(run.party("client/1"), Train, lambda p, r, u: seen[-1] if seen else u)
+    misbehaving(run.party("client/0"), messages.Train, lambda p, r, u: seen.append(u) or u)
+    misbehaving(run.party("client/1"), messages.Train, lambda p, r, u: seen[-1] if seen else u)
     run.links.slow["client/1"] = 2.0
     assert run.round(1)["participants"] == 3
     ((reason, _),) = run.refused.items()
@@ -199,7 +195,7 @@ def test_an_update_that_is_no_number_stays_with_its_sender_who_starts_again_clea
 
 # -- requests to clients -----------------------------------------------------------------------------------------------
 
-FORGED: list[tuple[str, Callable[[Rig, Train], Train], str]] = [
+FORGED: list[tuple[str, Callable[[Rig, messages.Train], messages.Train], str]] = [
     ("signature flipped", lambda run, m: change(m, signature=flipped(m.signature)), "signature"),
     ("made out to another client", lambda run, m: signed_train(run, "client/1", m), "signature"),
     ("an old round", lambda run, m: signed_train(run, "client/0", change(m, round=1)), "for round 1 after round 1"),
@@ -226,7 +222,7 @@ def test_a_forged_request_is_refused_by_its_recipient(name: str, forge: Callable
     run = four(delta=0.0)
     run.round(1)
     dual = run.party("client/0").state.dual
-    on_the_wire(run.transport, Train, lambda m: forge(run, m), dst="client/0", rounds=[2])
+    on_the_wire(run.transport, messages.Train, lambda m: forge(run, m), dst="client/0", rounds=[2])
     assert run.round(2)["participants"] == 3
     ((reason, _),) = run.refused.items()
     assert reason.startswith("client/Train:")

@@ -17,11 +17,10 @@ import coterie.method as fl
 from coterie.aggregation.contribution import contribution
 from coterie.crypto import residues, threshold, threshold_pads
 from coterie.crypto.ckks import PublicKey
-from coterie.devices.links import Delays
 from coterie.dp.uploads import eligible
 from coterie.privacy.attacks.key_in_sum import KeyThief, coefficients, forged, key_agreement
 from coterie.privacy.attacks.wrapping import Between, wrap
-from coterie.privacy.audits import Measured, Recorded, attack
+from coterie.privacy.audits import Delays, Measured, Recorded, attack
 from coterie.privacy.views import check_real
 from coterie.protocols.threshold.pads import Once
 

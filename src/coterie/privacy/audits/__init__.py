@@ -23,7 +23,7 @@ from coterie.privacy.attacks.result import VERDICTS, AttackResult, Expected, ver
 from coterie.training.model import Model
 from coterie.transport.transcript import View
 
-__all__ = ["Attack", "Audit", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
+__all__ = ["Attack", "Audit", "Delays", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
 Meddle = Callable[[fl.Federation, Delays], None]
 """What is done to a run before it begins: to its parties, and to when clients answer."""
 Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.aggregation.contribution import contribution
 from coterie.crypto.roster import check_signed
-from coterie.devices.links import Delays
 from coterie.devices.resources import Status
 from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.privacy.attacks import labels
@@ -31,7 +30,7 @@ from coterie.privacy.attacks.membership import Losses, membership_auc, upload_me
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated, wrap
-from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack, tried
+from coterie.privacy.audits import Audit, Delays, Finding, Measured, Recorded, View, attack, tried
 from coterie.privacy.measures import alike, check_classes, memberships, profiles
 from coterie.privacy.plain import losses, some_rounds
 from coterie.privacy.views import check_real

@@ -19,12 +19,11 @@ from coterie.crypto.keys import public_key
 from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
 from coterie.crypto.split_key import CommitteeShare, joined
-from coterie.devices.links import Delays
 from coterie.privacy.attacks import masks
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
-from coterie.privacy.audits import Audit, Finding, Measured, Meddle, Recorded, View, attack
+from coterie.privacy.audits import Audit, Delays, Finding, Measured, Meddle, Recorded, View, attack
 from coterie.privacy.measures import profiles
 from coterie.privacy.views import check_real, granted, held_key
 from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key

@@ -13,13 +13,11 @@ from msgspec import Meta
 import coterie.method as fl
 from coterie.aggregation.detection import FEWEST
 from coterie.crypto.ckks_parameters import named as parameters_named
-from coterie.crypto.threshold import Group
-from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.distributed import Distributed
 from coterie.dp.heuristic import refuse_epsilon
 from coterie.dp.uploads import Standard, eligible
 from coterie.protocols.local_training import refuse_unused, sample_size
-from coterie.protocols.noise import NoiseSettings, check_sums, warn_of_silence
+from coterie.protocols.noise import NoiseSettings, check_sums, error_of_sums, warn_of_silence
 from coterie.protocols.reports import RANGES, StatusReport, costs, limits
 from coterie.protocols.threshold import Joint
 from coterie.selection.resources import Costs, Ratios, ratios
@@ -243,10 +241,9 @@ def check(config: OFLConfig, common: fl.Common) -> None:
 
 def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
     """Raises UserError if noise on sums is not possible with so many parties, or numbers don't fit the cipher."""
-    clients, names = len(common.clients), tuple(common.clients[: config.clusters])
-    group = Group(PARAMETERS["none"], names, 0, emulated=True, summands=len(names))
-    error = padded_error(group, dict.fromkeys(names, 1)) * config.unit(mechanism.length, clients)
-    makers = config.makers(clients, LEAST_LEADERS)
+    error = error_of_sums(PARAMETERS["none"], common.clients[: config.clusters])
+    error *= config.unit(mechanism.length, len(common.clients))
+    makers = config.makers(len(common.clients), LEAST_LEADERS)
     check_sums(mechanism, makers, config.noise_by, error)
     if config.noise_by == "members" and mechanism.largest_alone(makers) > WHOLE:
         raise fl.UserError(
