@@ -173,7 +173,9 @@ def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: st
     lost = [one for one in rounds if one.skipped]
     assert 1 <= len(lost) <= 2, "two if reports of the round before were under way"
     assert lost[-1].skipped == f"the hub's disk was put back: parties are in round {doom.round}"
-    after = [one for one in rounds[len(lost) :] if one.round <= ROUNDS]
+    after = [
+        one for one in rounds[rounds.index(lost[-1]) + 1 :] if one.round <= ROUNDS
+    ]  # PAFed ends empty rounds at once
     assert [one.round for one in after] == list(range(doom.round, ROUNDS + 1))
     assert not any(one.gone for one in after)
     for of, those in eras.items():
