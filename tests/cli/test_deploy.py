@@ -207,7 +207,7 @@ def test_no_secret_is_printed(cli: Command) -> None:
         ("approve study run.toml", "the request is refused"),
         ("revoke study server", "is the hub"),
         ("doctor .", "holds no deployment"),
-        ("files study", "Give --systemd or --compose"),
+        ("files study", "Give --systemd, --compose or --kubernetes"),
         ("invite study hospital-a --hour 3", "did you mean --hours"),
     ],
 )

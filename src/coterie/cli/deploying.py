@@ -519,11 +519,12 @@ def files(
     folder: Folder,
     systemd: Annotated[bool, typer.Option("--systemd", help="Units for systemd, in DIR/systemd.")] = False,
     compose: Annotated[bool, typer.Option("--compose", help="Files for docker compose, in DIR/compose.")] = False,
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Examples, in DIR/kubernetes.")] = False,
 ) -> None:
     """Write what runs a deployment as services: for each host a folder with its services and a README.
 
     Servers are on hosts of their own. Each service has a user of its own, may write its own folder only, and has no
-    rights that it does not need.
+    rights that it does not need. With the hub's come rules for Prometheus (rules.yml) and a dashboard (grafana.json).
 
     Examples:
 
@@ -533,9 +534,9 @@ def files(
     """
     from coterie.operate.service_files import Kind, service_files
 
-    if not systemd and not compose:
-        raise UserError("which files? Give --systemd or --compose, or both")
-    wanted: dict[Kind, bool] = {"systemd": systemd, "compose": compose}
+    wanted: dict[Kind, bool] = {"systemd": systemd, "compose": compose, "kubernetes": kubernetes}
+    if not any(wanted.values()):
+        raise UserError("which files? Give --systemd, --compose or --kubernetes, or several")
     for kind in (kind for kind, given in wanted.items() if given):
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):

@@ -1,4 +1,4 @@
-"""``coterie deploy files``: systemd units or compose files of the services on each host.
+"""``coterie deploy files``: systemd units, compose files or Kubernetes examples of the services on each host.
 
 A server has its own host, and so its own folder. Each service may write its own folder and nothing else.
 """
@@ -22,13 +22,17 @@ from coterie.operate.server import configuration_of
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, whole_folder
 
-Kind = Literal["systemd", "compose"]
+Kind = Literal["systemd", "compose", "kubernetes"]
+METRICS = "9464"
+"""The port of the hub's numbers, on its loopback interface."""
 STATE = Path("/var/lib/coterie")
 NATS_IMAGE = "nats:2.15.1"
 _MAX_USER = 31
 
+_PLACE = Path(__file__).parent / "templates"
+_EACH = {"systemd": ("unit.service.j2", "coterie-{}.service"), "kubernetes": ("kubernetes.yaml.j2", "{}.yaml")}
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    loader=jinja2.FileSystemLoader(_PLACE),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     keep_trailing_newline=True,
@@ -123,7 +127,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
         token = safe(name)
         place = STATE / token
         if name == plan.roster.hub:
-            words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"))
+            words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"), "--metrics", METRICS)
             first: tuple[str, ...] = ("copy the operator's folder to deployment/, without authority/",)
         else:
             words = ("coterie", "deploy", "party", "--home", str(place / "home"))
@@ -137,11 +141,16 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
 
 
 def _texts(services: Sequence[Service], kind: Kind) -> Iterator[tuple[str, str]]:
-    if kind == "systemd":
-        unit, beside_server = _TEMPLATES.get_template("unit.service.j2"), any(one.server for one in services)
-        for one in services:
-            yield f"coterie-{one.name}.service", unit.render(service=one, beside_server=beside_server)
-    else:
+    beside_server = any(one.server for one in services)
+    if kind == "compose":
         compose = _TEMPLATES.get_template("compose.yaml.j2")
         yield "compose.yaml", compose.render(services=services, nats_image=NATS_IMAGE)
+    else:
+        template, name = _EACH[kind]
+        for one in services:
+            found = _TEMPLATES.get_template(template)
+            yield name.format(one.name), found.render(service=one, beside_server=beside_server, nats_image=NATS_IMAGE)
+    watched = any("--metrics" in one.command for one in services)
+    for name in [*["Dockerfile"] * (kind != "systemd"), *["rules.yml", "grafana.json"] * watched]:
+        yield name, (_PLACE / name).read_text()
     yield "README", _TEMPLATES.get_template("README.j2").render(services=services, kind=kind)
