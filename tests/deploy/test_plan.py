@@ -51,6 +51,8 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
         "signed_s": 1.0,
         "revoked": ("hospital-a",),
         "enrolled": {"hospital-a": 2},
+        "run": 2,
+        "aborted": True,
     }
     assert set(others) == set(Plan.__struct_fields__)
     hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}

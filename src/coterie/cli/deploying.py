@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli import deploy_running, deploy_watching
+from coterie.cli import deploy_running, deploy_runs, deploy_watching
 from coterie.cli.command import Command, CommandGroup
+from coterie.cli.deploy_runs import Folder, Offline, tell_server
 from coterie.cli.guard import guarded
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
@@ -42,9 +43,7 @@ A deployment from its beginning:
   coterie deploy status study --watch                              beside it: who is there, rounds, scores
 """
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
 Scores = Annotated[
     list[str] | None,
     typer.Option(
@@ -141,7 +140,7 @@ def init(
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
-    _say_founded(folder, plan, deployable.training(plan.run))
+    _say_founded(folder, plan, deployable.training(plan.resolved))
 
 
 def _say_founded(folder: Path, plan: Any, trained: str) -> None:
@@ -297,9 +296,12 @@ def approve(
     found = authority.approve(folder, text)
     say(f"Approved: {watching.joined_in_words(found.plan)}")
     say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
+    if not found.now:
+        say(f"{keys.name} takes part from the next run on: coterie deploy start {folder} writes its certificate.")
+        return
     say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
     try:
-        _tell_server(folder, offline)
+        tell_server(folder, offline)
     except RunError as error:  # the approval stands, and the server may be started later
         say(f"Approved, but {error}")
 
@@ -326,18 +328,7 @@ def revoke(
     plan = authority.revoke(folder, name)
     done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
     typer.echo(f"{done}: version {plan.version} of the plan says so.")
-    _tell_server(folder, offline)
-
-
-def _tell_server(folder: Path, offline: bool) -> None:
-    from coterie.operate.folder import open_folder
-    from coterie.operate.server import apply
-
-    if offline:
-        typer.echo(f"The server was not told: run coterie deploy server {folder}")
-        return
-    apply(open_folder(folder))
-    typer.echo("The server knows of it.")
+    tell_server(folder, offline)
 
 
 def _text(path: Path) -> str:
@@ -377,7 +368,7 @@ def server(
     if start:
         nats.serve(place, typer.echo)
         return
-    _tell_server(folder, offline=False)
+    tell_server(folder, offline=False)
     for of, to, count in nats.waiting(place)[:_MOST]:
         typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 
@@ -468,7 +459,8 @@ def _at_least(least: int, option: str, value: int) -> int:
     return value
 
 
-for _command in (init, invite, join, approve, revoke, server, doctor, files):
+_here: tuple[Any, ...] = (init, invite, join, approve, revoke, server, doctor, files)
+for _command in (*_here, deploy_runs.start, deploy_runs.runs, deploy_runs.abort, deploy_runs.agree):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)

@@ -16,11 +16,11 @@ import torch
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
 from coterie.deploy.clock import Clock, RehearsedClock
-from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
+from coterie.deploy.home import Home, check_agreed, check_plan, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
 from coterie.deploy.names import hosts_of, is_loopback
 from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import NewRunError, Plan, plan_hash
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import UserError
@@ -104,7 +104,9 @@ class BuiltParty:
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
-        """Take in a newer plan with its keys and public facts. Raises PeerError for another one."""
+        """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewRunError."""
+        if check_plan(self.home, data)[1].run > self.plan.run:
+            raise NewRunError(data)
         plan = take_plan(self.home, data)
         event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
@@ -119,7 +121,8 @@ class BuiltParty:
 def build_party(home: Home) -> BuiltParty:
     """The party of this home, by its plan. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
-    config = plan.run
+    check_agreed(home, plan)
+    config = plan.resolved
     system, settings, names = _system(plan, config)
     _check_secret(home, plan, config)
     model = build_model(config.model, plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)

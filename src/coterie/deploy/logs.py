@@ -152,6 +152,8 @@ class NodeObserver(Observer):
 
     def committed(self, commit: int, size: int) -> None: ...
 
+    def aborted(self) -> None: ...
+
 
 class Journal(NodeObserver):
     def __init__(self, begins: Callable[[Era], None] = lambda era: None, say: Say = lambda words: None) -> None:

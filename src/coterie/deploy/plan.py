@@ -13,7 +13,7 @@ import msgspec
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.protocol.errors import DecodeError, PeerError
+from coterie.protocol.errors import CoterieError, DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved, from_text
 
@@ -24,6 +24,14 @@ _PURPOSE, _NONE = "plan", "are no plan"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+
+class NewRunError(CoterieError):
+    """The newest plan ends this run. plan: its bytes, signed by the operator."""
+
+    def __init__(self, plan: bytes) -> None:
+        super().__init__("the operator ends this run")
+        self.plan = plan
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +74,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
     numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
     signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
-    enrolled: how often a party has joined, if more than once.
+    enrolled: how often a party has joined, if more than once.  run: its number, from 1. Each has a session and a set-up
+    of its own.  aborted: it ends before its next round.
     """
 
     version: Size
@@ -78,13 +87,15 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed_s: float = 0.0
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
+    run: Size = 1
+    aborted: bool = False
 
     @property
     def session(self) -> str:
         return self.roster.session.hex()
 
     @property
-    def run(self) -> Resolved:
+    def resolved(self) -> Resolved:
         """Raises UserError."""
         return from_text(self.config)
 
@@ -95,6 +106,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What no later version of the same run changes."""
+        return self.config, self.facts, self.settings, self.session
 
     @property
     def believed(self) -> Roster:

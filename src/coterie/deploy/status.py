@@ -70,7 +70,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     rounds.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last
     round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
     waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
-    are shown it from 1.
+    are shown it from 1.  run: its number in this deployment.  aborted: the operator ends it early.
     """
 
     system: str
@@ -85,6 +85,8 @@ class RunStatus(msgspec.Struct, kw_only=True):
     rounds: Count
     clients: Count
     rehearsal: bool = False
+    run: Count = 1
+    aborted: bool = False
     phase: Phase = "waiting"
     round: Count = 0
     attempt: Count = 0

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import decode_json, read_private, write_private
+from coterie.deploy.names import check_name
 from coterie.deploy.plan import Plan
 from coterie.operate import certificates, tokens
 from coterie.operate.folder import (
@@ -28,6 +29,7 @@ from coterie.operate.folder import (
     Folder,
     Joined,
     authority_of,
+    current_members,
     current_plan,
     joined_members,
     locked,
@@ -37,7 +39,6 @@ from coterie.operate.folder import (
 )
 from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, KeyRequest
-from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.setup_info import Entry
 from coterie.record.files import atomic_write
@@ -47,10 +48,13 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
+    """certificate: its file.  now: it is there, and the member on the roster; else the next run brings both."""
+
     entry: Entry
     again: int
     certificate: Path
     plan: Plan
+    now: bool = True
 
 
 # -- inviting -------------------------------------------------------------------------------------------------------
@@ -62,9 +66,8 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
     again: for a member that joined before and has lost its home; it comes with new keys. Raises UserError.
     """
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        role = _role(plan, name)
-        _check_running(folder)
+    with changing(path) as (folder, authority, plan):
+        role = _role(folder, plan, name)
         times = _times(folder, plan, name)
         if times and not again:
             raise UserError(
@@ -72,8 +75,6 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             )
         if again and not times:
             raise UserError(f"{name} has never joined: leave --again out")
-        if not times:
-            _check_open(folder, name)
         if not 0 < hours <= 24 * 31:
             raise UserError(f"an invitation is valid for more than 0 hours and at most a month, not {hours:g} hours")
         invitation = Invitation(
@@ -87,7 +88,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             facts=plan.facts,
             data=role == plan.client_role,
             scores=plan.settings.scores,
-            max_epochs=int(getattr(plan.run.own, "max_epochs", 1)),
+            max_epochs=int(getattr(plan.resolved.own, "max_epochs", 1)),
             not_after_s=now_s + hours * 3600,
             again=times + 1,
         )
@@ -104,7 +105,6 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
     Raises UserError for a request that cannot be approved, with the reason.
     """
     folder = open_folder(path)
-    _check_running(folder)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
 
@@ -112,11 +112,11 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    This uses the invitation up.
+    This uses the invitation up. A sender that is not in a run that has begun gets its certificate with the next one
+    (``runs.start``).
     """
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        _check_running(folder)
+    with changing(path) as (folder, authority, plan):
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
         if invitation is not None:
             ca, left_s = read_private(folder.ca), plan.settings.not_after_s - now_s
@@ -135,14 +135,22 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
             write_private(folder.request_file(keys.name), text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
         _withdraw(folder, keys.name, joined.invitation)
-        if plan.roster.by_name.get(keys.name) != joined.entry:
+        now = keys.name in plan.roster.by_name or (keys.name in dict(plan.members) and not folder.begun)
+        if now and plan.roster.by_name.get(keys.name) != joined.entry:
             plan = _enrolled(folder, authority, plan, joined, now_s)
-        admit(folder)
-        certificate = tokens.Certificate(
-            keys.name, joined.certificate, read_private(folder.ca), read_private(folder.plan)
-        )
-        atomic_write(folder.certificate_file(keys.name), tokens.approved(certificate, authority.signing).encode())
-    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan)
+        elif keys.name in plan.revoked:
+            plan = publish(folder, authority, plan, now_s, revoked=_without(plan.revoked, keys.name))
+        if now:
+            admit(folder)
+            certify(folder, authority, joined)
+    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan, now)
+
+
+def certify(folder: Folder, authority: Authority, joined: Joined) -> None:
+    """Write the certificate of a member on the roster, with the newest plan."""
+    name = joined.entry.name
+    found = tokens.Certificate(name, joined.certificate, read_private(folder.ca), read_private(folder.plan))
+    atomic_write(folder.certificate_file(name), tokens.approved(found, authority.signing).encode())
 
 
 def _examined(
@@ -150,7 +158,7 @@ def _examined(
 ) -> tuple[KeyRequest, bytes, Invitation | None]:
     try:
         keys, request = tokens.read_request(text)
-        _role(plan, keys.name)
+        _role(folder, plan, keys.name)
         joined = read_joined(folder, keys.name) if folder.joined_file(keys.name).exists() else None
         if joined is not None and joined.request == _digest(text):
             if keys.name in plan.revoked:
@@ -161,8 +169,6 @@ def _examined(
         invitation = _invitation(folder, plan, keys, now_s)
         tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
         _check_new_keys(folder, authority, keys, tls)
-        if joined is None:
-            _check_open(folder, keys.name)
         return keys, tls, invitation
     except PeerError as error:
         raise UserError(f"the request is refused: {error}") from None
@@ -204,13 +210,13 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
     entries = {**plan.roster.by_name, name: joined.entry}
     ordered = tuple(entries[member] for member, _ in plan.members if member in entries)
     enrolled = {**plan.enrolled, name: joined.times} if joined.times > 1 else plan.enrolled
-    return _publish(
+    return publish(
         folder,
         authority,
         plan,
         now_s,
         roster=sign_roster(ordered, authority.signing, plan.roster.session),
-        revoked=tuple(one for one in plan.revoked if one != name),
+        revoked=_without(plan.revoked, name),
         enrolled=enrolled,
     )
 
@@ -221,15 +227,15 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
     """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        _role(plan, name)
+    with changing(path) as (folder, authority, plan):
+        _role(folder, plan, name)
         if name == plan.roster.hub:
             raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
         folder.invitation_file(name).unlink(missing_ok=True)
-        if name not in plan.roster.by_name:
+        if not folder.joined_file(name).exists():
             raise UserError(f"{name} has not joined; its invitation, if it had one, is withdrawn")
         if name not in plan.revoked:
-            plan = _publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
+            plan = publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
         folder.certificate_file(name).unlink(missing_ok=True)
         admit(folder)
     return plan
@@ -239,41 +245,39 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
 
 
 @contextlib.contextmanager
-def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
+def changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
+    """An operator's folder, of which no other process of the operator changes anything meanwhile."""
     folder = open_folder(path)
     with locked(folder):
         yield folder, authority_of(folder), current_plan(folder)
 
 
-def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
+def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
+    """The next version of the plan, signed and stored."""
     new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
     atomic_write(folder.plan, plans.sign(new, authority.signing))
     return new
 
 
-def _role(plan: Plan, name: str) -> str:
-    roles: Mapping[str, str] = dict(plan.members)
-    if name not in roles:
-        raise UserError(f"{name[:60]!r} is no member{suggest(name, roles)} Members: {', '.join(roles)}")
-    return roles[name]
+def _role(folder: Folder, plan: Plan, name: str) -> str:
+    members = current_members(folder, plan)
+    if name not in members:
+        raise UserError(
+            f"{name[:60]!r} is no member{suggest(name, members)} Members: {', '.join(members)}. A further client is "
+            f"named in {folder.members} first, and takes part from the next run on"
+        )
+    check_name(name)
+    return members[name].role
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in names if one != name)
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
-
-
-def _check_running(folder: Folder) -> None:
-    if has_ended(folder.run):
-        raise UserError(f"the run of {folder.path} has ended, so nobody joins it any more. Found a new deployment")
-
-
-def _check_open(folder: Folder, name: str) -> None:
-    if folder.begun:
-        raise UserError(
-            f"{name} cannot join any more: the run has begun, and its clients are numbered. Found a new deployment"
-        )
 
 
 def _secret(authority: Authority, invitation: Invitation) -> bytes:

@@ -67,10 +67,11 @@ def own_openings(path: Path) -> Statements | None:
 
 
 def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
-    """The party of a home in its state of the last commit, and the rest of that. Raises UserError without one."""
-    stored = FileStore(home.state).read()
-    if stored is None:
+    """The party of a home in its state of the last commit, of any run, and the rest of that. Raises UserError."""
+    at = home if home.state.exists() else home.former
+    stored = None if at is None else FileStore(at.state).read()
+    if at is None or stored is None:
         raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
-    found = build_party(home)
+    found = build_party(at)
     kept, _ = unpack(stored, found.party)
     return found, kept

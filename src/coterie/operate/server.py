@@ -50,7 +50,7 @@ def access_of(folder: Folder) -> Access:
 
 
 def leaders(plan: Plan) -> frozenset[str]:
-    system = plan.run.definition
+    system = plan.resolved.definition
     return frozenset(
         e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
     )
@@ -134,8 +134,9 @@ def apply(folder: Folder) -> None:
     admit(folder)
     plan = current_plan(folder)
     if (pid := running(folder)) is not None:
-        os.kill(pid, signal.SIGHUP)
-        time.sleep(_RELOAD_S)
+        for _ in range(2):  # a member that is new to nats-server (2.15.1) reaches the others from the second time on
+            os.kill(pid, signal.SIGHUP)
+            time.sleep(_RELOAD_S)
     own = _operator_tls(folder)
     check_installed()
     from coterie.deploy.nats_stream import provision

@@ -126,7 +126,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"))
             first: tuple[str, ...] = ("copy the operator's folder to deployment/, without authority/",)
         else:
-            words = ("coterie", "deploy", "party", "--home", str(place / "home"))
+            words = ("coterie", "deploy", "party", "--stay", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""
             first = (
                 f"coterie deploy join {token}.token{data} --home {place / 'home'}",

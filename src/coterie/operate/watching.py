@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coterie.deploy.home import decode_json
+from coterie.deploy.home import RUNS, decode_json
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
@@ -23,7 +23,7 @@ class NotBegunError(UserError):
 
 
 def joined_in_words(plan: Plan) -> str:
-    there = len(plan.roster.entries) - len(plan.revoked)
+    there = len(plan.believed.entries)
     without = f", without {', '.join(plan.missing)}" if plan.missing else ""
     return f"{there} of {len(plan.members)} members have joined{without}"
 
@@ -51,6 +51,13 @@ def read_status(folder: Path) -> RunStatus:
         )
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
         return decode_json(path, file.read(), RunStatus)
+
+
+def all_statuses(folder: Folder) -> Iterator[RunStatus]:
+    """Of all runs that the hub has begun, the first one first. Raises UserError."""
+    former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
+    places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
+    yield from (read_status(place) for place in places if (place / STATUS).exists())
 
 
 def has_ended(run: Path) -> bool:
