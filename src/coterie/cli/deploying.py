@@ -351,7 +351,8 @@ def server(
     """Bring the NATS server to the newest plan; with --start, run one on this machine.
 
     approve, revoke and --start do this by themselves if they reach the server and the operator's keys are here. If it
-    runs on another machine, first copy DIR/nats/nats.conf there, and have it read with nats-server --signal reload.
+    runs on another machine, first copy DIR/nats/nats.conf there, and have it read with nats-server --signal reload
+    (after deploy start with new members twice).
 
     Also says what waits at the server, from which party and for which: a party that sends without end, or that is away.
 
