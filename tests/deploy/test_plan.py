@@ -53,6 +53,7 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
         "enrolled": {"hospital-a": 2},
         "run": 2,
         "aborted": True,
+        "warm": True,
     }
     assert set(others) == set(Plan.__struct_fields__)
     hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}

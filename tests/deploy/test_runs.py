@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from live_deployment import Live, digits, live
 
-from coterie.deploy.built_party import build_party
+from coterie.deploy.built_party import build_party, stored_party
 from coterie.deploy.home import has_agreed, plan_of, read_home
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import runs
 from coterie.operate.authority import approve, invite, revoke
 from coterie.operate.joining import accept, join
-from coterie.operate.own_model import own_model, stored_party
+from coterie.operate.own_model import own_model
 from coterie.operate.server import access_of
 from coterie.operate.watching import all_statuses, read_status
 from coterie.protocol.errors import UserError

@@ -21,6 +21,9 @@ def start(
     folder: Folder,
     config: Annotated[Path | None, typer.Option(help="What to run (TOML). [what the last run had]")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds. [that of the config]")] = None,
+    warm: Annotated[
+        bool, typer.Option("--begin-from-models", help="Parties begin with their models of the last run.")
+    ] = False,
     offline: Offline = False,
 ) -> None:
     """Start another run of all members that have joined and are not revoked. Homes and keys stay.
@@ -31,18 +34,18 @@ def start(
 
     Examples:
 
-      coterie deploy start study --rounds 20
+      coterie deploy start study --rounds 20 --begin-from-models
 
       coterie deploy start study --config other.toml
     """
     from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
-    plan, say = of.start(folder, config, rounds=rounds), typer.echo
+    plan, say = of.start(folder, config, rounds=rounds, warm=warm), typer.echo
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     say(f"Next: coterie deploy hub {folder}, and each owner runs coterie deploy agree --home H")
-    tell_server(folder, offline)
+    tell_server(folder, offline, reloads=2)
 
 
 @guarded
@@ -115,12 +118,12 @@ def agree(
     say(f"{own.name} has agreed to run {plan.run}.")
 
 
-def tell_server(folder: Path, offline: bool) -> None:
+def tell_server(folder: Path, offline: bool, reloads: int = 1) -> None:
     from coterie.operate.folder import open_folder
     from coterie.operate.server import apply
 
     if offline:
         typer.echo(f"The server was not told: run coterie deploy server {folder}")
         return
-    apply(open_folder(folder))
+    apply(open_folder(folder), reloads)
     typer.echo("The server knows of it.")

@@ -79,7 +79,7 @@ class Home:
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
-        self.path, self.about = path, about
+        self.path, self.about, self.run = path, about, run
         of = path if run is None else path / RUNS / str(run)
         self.name, self.role, self.server, self.report = about.name, about.role, about.server, about.report
         self.operator = bytes.fromhex(about.operator)
@@ -98,8 +98,9 @@ class Home:
 
     @property
     def former(self) -> Home | None:
-        """This home in the last former run that its party has begun."""
-        begun = [int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}")]
+        """This home in the last run before this one that its party has begun."""
+        runs = [int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}")]
+        begun = [run for run in runs if self.run is None or run < self.run]
         return Home(self.path, self.about, max(begun)) if begun else None
 
     def seed(self) -> int:

@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
     signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
     enrolled: how often a party has joined, if more than once.  run: its number, from 1. Each has a session and a set-up
-    of its own.  aborted: it ends before its next round.
+    of its own.  aborted: it ends before its next round.  warm: parties begin with their models of the former run.
     """
 
     version: Size
@@ -88,6 +88,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
     run: Size = 1
+    warm: bool = False
     aborted: bool = False
 
     @property
@@ -110,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def terms(self) -> tuple[object, ...]:
         """What no later version of the same run changes."""
-        return self.config, self.facts, self.settings, self.session
+        return self.config, self.facts, self.settings, self.session, self.warm
 
     @property
     def believed(self) -> Roster:

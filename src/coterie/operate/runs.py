@@ -33,13 +33,15 @@ def start(
     config: Path | None = None,
     *,
     rounds: int | None = None,
+    warm: bool = False,
     session: bytes | None = None,
     now_s: float | None = None,
 ) -> Plan:
     """Sign the plan of another run of all members that have joined and are not revoked.
 
-    config: a file, or None for that of the last run.  rounds: instead of its own.  session: 16 bytes, or None to draw
-    them. New members get their certificates now. Raises UserError while a run goes on.
+    config: a file, or None for that of the last run.  rounds: instead of its own.  warm: parties begin with their
+    models of the last run.  session: 16 bytes, or None to draw them.
+    New members get their certificates now. Raises UserError while a run goes on.
     """
     now_s = time.time() if now_s is None else now_s
     with changing(path) as (folder, authority, plan):
@@ -59,6 +61,10 @@ def start(
         resolved, ordered = checked(given, members, settings)
         if resolved.public and not settings.public:
             raise UserError(f"the hub has no public samples, which {resolved.system} needs: found another deployment")
+        if warm:
+            _check_warm(old, resolved)
+            if not folder.begun and read_home(folder.hub).former is None:
+                raise UserError("no run has begun yet, with whose models another one could begin")
         entries = tuple(joined[one.name].entry for one in ordered)
         new = publish(
             folder,
@@ -67,6 +73,7 @@ def start(
             now_s,
             run=plan.run + 1,
             aborted=False,
+            warm=warm,
             config=to_toml(resolved),
             settings=settings,
             members=tuple((one.name, one.role) for one in ordered),
@@ -112,6 +119,8 @@ def changes(home: Home) -> Iterator[str]:
     if not known:
         return
     old = plans.check(read_private(Home(home.path, home.about, known[-1]).plan), home.operator)
+    if new.warm:
+        yield "parties begin with their models of the last run"
     before, now = old.resolved, new.resolved
     yield from (f"rounds: {before.rounds}, now {now.rounds}", *differences(before, now))
     for word, here, there in (("without", old, new), ("with", new, old)):
@@ -122,6 +131,17 @@ def changes(home: Home) -> Iterator[str]:
         a, b = getattr(old.settings, name), getattr(new.settings, name)
         if a != b:
             yield f"{name}: {a}, now {b}"
+
+
+def _check_warm(old: Resolved, new: Resolved) -> None:
+    new.definition.check_warm(new.own, new.mode)
+    for name, one, other in (
+        ("system", old.system, new.system),
+        ("model", old.model, new.model),
+        ("number of models", old.own.models, new.own.models),
+    ):
+        if one != other:
+            raise UserError(f"the {name} was {one} and is {other}, so no party could begin with its models")
 
 
 def _again(old: Resolved, rehearsal: bool) -> RunConfig:

@@ -125,16 +125,17 @@ CONNECT_S = 5.0
 _RELOAD_S = 0.3
 
 
-def apply(folder: Folder) -> None:
+def apply(folder: Folder, reloads: int = 1) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
     Raises RunError if the server cannot be reached, and UserError without the extra or the operator's keys. All else is
-    done then; repeating is safe.
+    done then; repeating is safe.  reloads: 2 for members that nats-server does not know yet, which 2.15.1 connects with
+    the others the second time.
     """
     admit(folder)
     plan = current_plan(folder)
     if (pid := running(folder)) is not None:
-        for _ in range(2):  # a member that is new to nats-server (2.15.1) reaches the others from the second time on
+        for _ in range(reloads):
             os.kill(pid, signal.SIGHUP)
             time.sleep(_RELOAD_S)
     own = _operator_tls(folder)

@@ -211,8 +211,11 @@ class ModelClient(Party, role="client"):
     def last_models(self) -> NDArray[np.float32]:
         """(k, d) the models that it was sent last, or the initial ones before that."""
         if self.state.last is None:
-            return self.common.starts[: self.config.models]
+            return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
+
+    def last_starts(self) -> NDArray[np.float32]:
+        return self.last_models()
 
     def fit(self, start: Vector, r: int, **more: Any) -> Fit:
         own = self.local is not None and not is_generator(self.local)
@@ -313,6 +316,9 @@ class Server(Party, role="server"):
             step = np.asarray(self.rule(self.state, change, config), np.float64)
             self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
+
+    def last_starts(self) -> NDArray[np.float32]:
+        return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, Vector]:
         """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""

@@ -159,7 +159,7 @@ class HeldRow(msgspec.Struct):
 
     masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
     since: the round in which its groups were made, 0 for the set-up.  started: it has opened the first row of groups
-    that were made anew.  lost: a row was out of the range in which it cannot have wrapped.
+    that began with whole models.  lost: a row was out of the range in which it cannot have wrapped.
     """
 
     group: int = -1
@@ -194,7 +194,7 @@ class ClientRow(Component):
         secret = self.secret
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
-            secret.round, secret.since, secret.started = max(since - 1, 0), since, not since
+            secret.round, secret.since, secret.started = max(since - 1, 0), since, not (since or self.party.common.warm)
             secret.rounds, secret.lost = 0, False
         return shared_rows.queries(group, groups, self.party.secrets("query", since))
 

@@ -79,6 +79,8 @@ class Client(fl.Party, role=CLIENT):
         """The same, with its whole model on top: once, before its group's first row."""
         if self.row.secret.started:
             raise fl.PeerError("a whole model is wanted of new groups alone, before their first row")
+        if self.common.warm and not self.row.secret.since and self.own.starts is None:
+            raise fl.PeerError(f"{self.name} has no model of a former run, and waits for its group's")
         update = yield from self._trained(msg)
         self.state.wholes = (*self.state.wholes, msg.round)
         return update
@@ -133,6 +135,9 @@ class Client(fl.Party, role=CLIENT):
                 self.state.drift = self._drift(self.state.weights - model, msg.rounds - added, float(np.mean(steps)))
             self.state.weights = model
         return RowOpened(msg.round)
+
+    def last_starts(self) -> fl.Vector:
+        return np.asarray(self.state.weights[None])
 
     def _turn(self) -> fl.Vector:
         """(d,) by how much the next training is turned, in all its steps; 0 at first, and without control variates."""
