@@ -15,7 +15,7 @@ import pytest
 from live_deployment import Live, digits, live
 
 from coterie.deploy.built_party import build_party, stored_party
-from coterie.deploy.home import has_agreed, plan_of, read_home
+from coterie.deploy.home import agree, has_agreed, plan_of, read_home, take_plan
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import runs
 from coterie.operate.authority import approve, invite, revoke
@@ -100,11 +100,11 @@ def admit(deployed: Live) -> None:
     provision([deployed.server.url], deployed.folder.operator_tls, access)
 
 
-def sixth(deployed: Live, at: Path, name: str) -> Path:
+def sixth(deployed: Live, at: Path, name: str, role: str = "client") -> Path:
     """A client that is invited in the middle, and joins with the certificate that the next run brings."""
     folder = deployed.folder
     with folder.members.open("a") as file:
-        file.write(f'\n[[member]]\nname = "{name}"\nrole = "client"\n')
+        file.write(f'\n[[member]]\nname = "{name}"\nrole = "{role}"\n')
     x, y = digits(9)
     np.savez(at / "late.npz", x=x, y=y)
     home, request = join(invite(folder.path, name), at / "d" / "homes" / name, at / "late.npz", out=at)
@@ -168,3 +168,48 @@ def test_a_second_run_of_those_who_agree(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"hospital-b has not agreed to run 2 .*deploy agree --home"):
             build_party(read_home(homes["hospital-b"]))
         assert [one.run for one in all_statuses(folder)] == [1, 2]
+
+
+JOINTLY: list[tuple[str, str, dict[str, Any]]] = [
+    ("fedavg", "paper", {}),
+    ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1}),
+    ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2}),
+    ("fedepc", "hardened", {"min_cluster": 2}),
+    ("mingledpie", "hardened", {"clusters": 2, "hardening": "uploads", "keys": "threshold"}),
+    ("ofl", "hardened", {"clusters": 2, "recluster_every": 2}),
+    ("pafed", "paper", {"participation": 1.0, "keys": "threshold"}),
+]
+"""Methods with groups or joint keys, and settings for five clients."""
+
+
+@pytest.mark.parametrize(
+    ("system", "mode", "settings"),
+    [pytest.param(*one, id=one[0], marks=[pytest.mark.long] * (one[0] != "fedavg")) for one in JOINTLY],
+)
+def test_a_set_up_anew_has_the_members_of_its_run(
+    tmp_path: Path, system: str, mode: str, settings: dict[str, Any]
+) -> None:
+    """Groups are founded and joint keys are made of those of the second run: one came, and one is revoked."""
+    config = RunConfig(system, rounds=1, mode=mode, settings={**settings, "max_epochs": 1})
+    with live(tmp_path, config, [f"client/{i}" for i in range(5)]) as deployed:
+        deployed.run()
+        folder, role = deployed.folder, deployed.homes["client/0"].role
+        new = sixth(deployed, tmp_path, "client/5", role)
+        revoke(folder.path, "client/4")
+        runs.start(folder.path)
+        accept(read_home(new), folder.certificate_file("client/5").read_text())
+        homes = {name: home for name, home in deployed.homes.items() if name != "client/4"}
+        homes["client/5"] = read_home(new)
+        for home in homes.values():
+            agree(home, take_plan(home, folder.plan.read_bytes()))
+        second = Live(folder, homes, deployed.server)
+        admit(second)
+        second.run()
+        status = read_status(folder.run)
+        assert (status.run, status.done, status.skipped) == (2, 1, 0)
+        assert {one.name for one in status.parties if one.missed} == set()
+        for name, home in homes.items():
+            if home.role == role:
+                found = stored_party(home)[0]
+                assert found.party.clients == ("client/0", "client/1", "client/2", "client/3", "client/5")
+                assert (found.own_model() is not None, name) == (True, name)
