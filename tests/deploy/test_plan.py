@@ -52,6 +52,9 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
         "revoked": ("hospital-a",),
         "enrolled": {"hospital-a": 2},
         "certificates": {"hospital-a": b"PEM"},
+        "run": 2,
+        "aborted": True,
+        "warm": True,
     }
     assert set(others) == set(Plan.__struct_fields__)
     hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}

@@ -16,9 +16,9 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.built_party import build_party
 from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
-from coterie.deploy.home import Home, plan_of, take_plan
+from coterie.deploy.home import Home, plan_of, take_plan, write_private
 from coterie.deploy.process import as_hub, as_party, wait_for_begin, wait_for_parties
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import locked
 from tests.deploy.test_plan import PLAN
 
@@ -171,13 +171,16 @@ def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path
     study = Study(tmp_path)
     home = joined(study)
     assert build_party(home).party.name == "hospital-a"
-    plan = plan_of(home)
+    plan, ours = plan_of(home), home.plan.read_bytes()
     operator = SigningKey((study.folder.authority / "signing").read_bytes())
     shared = replace(plan.settings, rehearsal=True)
     emulated = plan.config.replace('crypto = "real"', 'crypto = "emulated"')
     assert emulated != plan.config
     for worse, why in (({"settings": shared}, "is a rehearsal"), ({"config": emulated}, "has emulated ciphers")):
-        plan = replace(plan_of(home), version=plan.version + 1, settings=plan.settings, config=plan.config)
-        take_plan(home, plans.sign(replace(plan, **worse), operator))
+        other = plans.sign(replace(plan, version=plan.version + 1, **worse), operator)
+        with pytest.raises(PeerError, match="changes the terms of run 1"):
+            take_plan(home, other)
+        write_private(home.plan, other)
         with pytest.raises(UserError, match=why):
             build_party(home)
+        write_private(home.plan, ours)

@@ -15,9 +15,10 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import certificates
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
-from coterie.operate import authority, founding, joining, tokens
+from coterie.operate import authority, founding, joining, runs, tokens
 from coterie.operate.folder import Folder, current_plan, read_joined
 from coterie.operate.members import PlannedMember
+from coterie.operate.server import access_of
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 
@@ -120,37 +121,35 @@ def test_revoking_withdraws_an_invitation(study: Study) -> None:
     refused(study, request, "no open invitation")
 
 
-def test_nobody_joins_a_run_that_has_ended(study: Study) -> None:
-    """Not even a party that has lost its home: no hub would ever tell it anything."""
-    home = study.enrol()
-    text = study.invite(again=True)
-    _, request = study.join(text, "again")
-    study.folder.run.mkdir()
-    hub = {"session": "s", "plan_sha256": "r", "plan": 1, "engine": "nats", "pid": 1, "rounds": 2, "clients": 3}
-    status = {"system": "fedavg", "title": "FedAvg", "mode": "paper", "crypto": "none", **hub}
-    write = (study.folder.run / "status.json").write_bytes
-    write(msgspec.json.encode({**status, "phase": "ended"}))
-    for call in (lambda: study.approve(request), lambda: study.invite("hospital-b"), lambda: study.invite(again=True)):
-        before = everything(study.path)
-        with pytest.raises(UserError, match=r"the run of .* has ended, so nobody joins it any more"):
-            call()
-        assert everything(study.path) == before
-    with pytest.raises(UserError, match="has ended"):
-        authority.examine(study.path, request)
-    authority.revoke(study.path, home.name, now_s=NOW_S)  # keys may be stolen after the end, too
-    write(msgspec.json.encode({**status, "phase": "round"}))
-    study.approve(study.join(study.invite("hospital-b"), "b")[1])
-
-
-def test_nobody_new_joins_a_run_that_has_begun(study: Study) -> None:
+def test_who_joins_when_a_run_has_begun_takes_part_in_the_next(study: Study) -> None:
+    """Also a member that is new to members.toml. A party with new keys goes on at once, and a revoked one never."""
     home = study.enrol()
     _, request = study.join(study.invite("hospital-b"), "other")
     (study.folder.hub / "state.bin").write_bytes(b"")
-    refused(study, request, "the run has begun")
-    with pytest.raises(UserError, match="the run has begun"):
-        study.invite("client/3")
-    study.approve(study.join(study.invite(again=True), "new")[1])
+    with pytest.raises(UserError, match=r"no member.* is named in .*members\.toml first"):
+        study.invite("hospital-f")
+    with study.folder.members.open("a") as file:
+        file.write('\n[[member]]\nname = "hospital-f"\nrole = "client"\n')
+    _, new = study.join(study.invite("hospital-f"), "new")
+    before = current_plan(study.folder)
+    assert not study.approve(request).now
+    assert not study.approve(new).now
+    assert current_plan(study.folder) == before
+    assert set(access_of(study.folder).parties) == {"server", home.name}
+    study.approve(study.join(study.invite(again=True), "again")[1])
     assert current_plan(study.folder).enrolled == {home.name: 2}
+    with pytest.raises(UserError, match="run 1 goes on: wait until it has ended, or run coterie deploy abort"):
+        runs.start(study.path, now_s=NOW_S)
+    authority.revoke(study.path, "hospital-b", now_s=NOW_S)
+    runs.abort(study.path, now_s=NOW_S)
+    with pytest.raises(UserError, match=r"run 1 of .* has ended already"):
+        runs.abort(study.path, now_s=NOW_S)
+    plan = runs.start(study.path, rounds=5, now_s=NOW_S)
+    assert [name for name, _ in plan.members] == ["server", home.name, "hospital-f"]
+    assert (plan.run, plan.resolved.rounds, plan.aborted, plan.session == before.session) == (2, 5, False, False)
+    assert set(access_of(study.folder).parties) == {"server", home.name, "hospital-f"}
+    assert study.folder.certificate_file("hospital-f").exists()
+    assert [name for name, _ in runs.start(study.path, now_s=NOW_S).members] == ["server", home.name, "hospital-f"]
 
 
 # -- founding ---------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_systemd_units_by_host(study: Study) -> None:
     text = (out / "csp.example.org" / "coterie-csp.service").read_text()
     for line in (
         "User=coterie-csp",
-        "ExecStart=/usr/bin/env coterie deploy party --home /var/lib/coterie/csp/home",
+        "ExecStart=/usr/bin/env coterie deploy party --stay --home /var/lib/coterie/csp/home",
         "ReadWritePaths=/var/lib/coterie/csp",
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
@@ -110,7 +110,7 @@ def test_compose_files_by_host(study: Study) -> None:
         assert "read_only: true" in part
         assert "cap_drop: [ALL]" in part
     (words,) = re.findall("command: (.*)", (out / "csp.example.org" / "compose.yaml").read_text())
-    assert json.loads(words) == ["coterie", "deploy", "party", "--home", "/var/lib/coterie/csp/home"]
+    assert json.loads(words) == ["coterie", "deploy", "party", "--stay", "--home", "/var/lib/coterie/csp/home"]
     assert {path.name for path in out.iterdir()} == {
         "hub.example.org",
         "keys.example.org",

@@ -140,6 +140,7 @@ SYSTEM = fl.system(
     CflConfig,
     Server,
     fl.AveragingClient,
+    cold="groups form anew from one common model, and it ends with one for each group",
     learns={
         "server": fl.LEARNS["server"],
         "client": "the model of its cluster",

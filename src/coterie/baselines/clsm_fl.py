@@ -144,6 +144,7 @@ SYSTEM = fl.system(
     ClsmConfig,
     Server,
     fl.AveragingClient,
+    cold="groups form anew from one common model, and it ends with one for each group",
     learns={
         "server": "every client's plain model and number of samples in every round, by name, and by its public samples "
         "how well the model knows each class",

@@ -137,6 +137,7 @@ SYSTEM = fl.system(
     FlaccConfig,
     Server,
     fl.AveragingClient,
+    cold="groups form anew from one common model, and it ends with one for each group",
     learns={
         "server": fl.LEARNS["server"],
         "client": "the global model, and later the model of its cluster",

@@ -8,6 +8,8 @@ All clients start from the same weights; a round has the local epochs and batche
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 import coterie.method as fl
 
 
@@ -35,6 +37,9 @@ class Client(fl.Party, role="client"):
         fitted: fl.Fitted = yield fl.fit(self, self.state.weights, msg.round)
         self.state.weights, self.state.round = fitted.weights, msg.round
         return Trained(msg.round)
+
+    def last_starts(self) -> fl.Vector:
+        return np.asarray(self.state.weights[None])
 
 
 class Server(fl.Party, role="server"):

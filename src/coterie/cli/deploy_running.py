@@ -90,7 +90,12 @@ def hub(
 
 
 @guarded
-def party(home: Home, metrics: Metrics = None, verbose: Verbose = False) -> None:
+def party(
+    home: Home,
+    stay: Annotated[bool, typer.Option("--stay", help="Then wait for further runs, until it is stopped.")] = False,
+    metrics: Metrics = None,
+    verbose: Verbose = False,
+) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
     Prints the version and the hash of its plan: compare them with those of the operator and of other parties. Then it
@@ -107,7 +112,7 @@ def party(home: Home, metrics: Metrics = None, verbose: Verbose = False) -> None
 
     own = read_home(home)
     _say_plan(own.name, own.role, plan_of(own))
-    as_party(home, serve=_serve(metrics), stderr=verbose, say=_say)
+    as_party(home, stay=stay, serve=_serve(metrics), stderr=verbose, say=_say)
 
 
 def _serve(port: int | None, more: Callable[[RunStatus], RunStatus] = lambda status: status) -> Serve | None:

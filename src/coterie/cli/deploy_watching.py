@@ -85,8 +85,9 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     from coterie.transport.transcript import shown
 
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
+    run = f", run {status.run}" if status.run > 1 else ""
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
-    yield Text.assemble((shown(status.title), "bold"), f", mode {shown(status.mode)}, {cipher}{rehearsed}")
+    yield Text.assemble((shown(status.title), "bold"), f"{run}, mode {shown(status.mode)}, {cipher}{rehearsed}")
     yield _where(status, now)
     if status.waits and is_alive(status, now):
         yield Text(f"The hub waits: {shown(status.waits)}", "bold yellow")
@@ -130,7 +131,8 @@ def _where(status: RunStatus, now: float) -> Text:
     where = {"round": f"Round {status.round} of {status.rounds}", "set-up": "Set-up", "finish": "After the last round"}
     again = f", attempt {status.attempt + 1}" if status.attempt else ""
     away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
-    awaited = f"The hub waits for {', '.join(away)} to connect" if away else "All parties are connected"
+    does = "connect" if status.run == 1 else "agree"
+    awaited = f"The hub waits for {', '.join(away)} to {does}" if away else "All parties are connected"
     head = where.get(status.phase) or awaited
     return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
 
@@ -155,8 +157,9 @@ def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Tabl
     heads = [head for head in _HEADS if head not in without]
     columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
     table = Table(*columns, box=SIMPLE, pad_edge=False)
+    hub = next(iter(status.parties), None)
     for one in status.parties:
-        presence = _presence(one, over=status.phase in ("ended", "failed"))
+        presence = _presence(one, status.phase in ("ended", "failed"), status.run > 1 and one is not hub)
         at = f"{min(one.round, status.rounds)}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         seen = MISSING if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
@@ -179,13 +182,15 @@ def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Tabl
 _STYLES = {"here": "green", "revoked": "red", "rolled back": "red", "not joined": "dim", "not seen": "dim"}
 
 
-def _presence(one: PartyStatus, over: bool) -> str:
+def _presence(one: PartyStatus, over: bool, agrees: bool) -> str:
     if one.revoked:
         return "revoked"
     if not one.fingerprint:
         return "not joined"
     if one.rolled_back:
         return "rolled back"
+    if agrees and one.last_seen is None:
+        return "not agreed"
     if over:
         return ""
     return "here" if one.connected else "not seen" if one.last_seen is None else "away"

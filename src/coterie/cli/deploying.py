@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli import deploy_running, deploy_watching
+from coterie.cli import deploy_running, deploy_runs, deploy_watching
 from coterie.cli.command import Command, CommandGroup
+from coterie.cli.deploy_runs import Folder, Offline, tell_server
 from coterie.cli.guard import console, guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
@@ -42,9 +43,7 @@ A deployment from its beginning:
   coterie deploy status study --watch                              beside it: who is there, rounds, scores
 """
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
 Scores = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,12 +75,7 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
     config: Annotated[Path, typer.Option(help="What to run: a TOML file with options of coterie run.")],
     members: Annotated[Path, typer.Option(help="Who takes part: names, roles and hosts (TOML).")],
-    server: Annotated[
-        str,
-        typer.Option(
-            metavar="URL", help="The NATS server, as nats://host:port. Port 443 is reached through HTTPS_PROXY."
-        ),
-    ],
+    server: Annotated[str, typer.Option(metavar="URL", help="nats://host:port. Port 443 goes through HTTPS_PROXY.")],
     shape: Annotated[
         str | None, typer.Option(metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]")
     ] = None,
@@ -154,7 +148,7 @@ def init(
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
-    _say_founded(folder, plan, deployable.training(plan.run))
+    _say_founded(folder, plan, deployable.training(plan.resolved))
 
 
 def _say_founded(folder: Path, plan: Any, trained: str) -> None:
@@ -314,9 +308,12 @@ def approve(
     found = authority.approve(folder, text)
     say(f"Approved: {watching.joined_in_words(found.plan)}")
     say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
+    if not found.now:
+        say(f"{keys.name} takes part from the next run on: coterie deploy start {folder} writes its certificate.")
+        return
     say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
     try:
-        _tell_server(folder, offline)
+        tell_server(folder, offline)
     except RunError as error:  # the approval stands, and the server may be started later
         say(f"Approved, but {error}")
 
@@ -343,18 +340,7 @@ def revoke(
     plan = authority.revoke(folder, name)
     done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
     say(f"{done}: version {plan.version} of the plan says so.")
-    _tell_server(folder, offline)
-
-
-def _tell_server(folder: Path, offline: bool) -> None:
-    from coterie.operate.folder import open_folder
-    from coterie.operate.server import apply
-
-    if offline:
-        say(f"The server was not told: run coterie deploy server {folder}")
-        return
-    apply(open_folder(folder))
-    say("The server knows of it.")
+    tell_server(folder, offline)
 
 
 def _text(path: Path) -> str:
@@ -377,7 +363,8 @@ def server(
     """Bring the NATS server to the newest plan; with --start, run one on this machine.
 
     approve, revoke and --start do this by themselves if they reach the server and the operator's keys are here. If it
-    runs on another machine, first copy DIR/nats/nats.conf there, and have it read with nats-server --signal reload.
+    runs on another machine, first copy DIR/nats/nats.conf there, and have it read with nats-server --signal reload
+    (after deploy start with new members twice).
 
     Also says what waits at the server, from which party and for which: a party that sends without end, or that is away.
 
@@ -394,7 +381,7 @@ def server(
     if start:
         nats.serve(place, say)
         return
-    _tell_server(folder, offline=False)
+    tell_server(folder, offline=False)
     for of, to, count in nats.waiting(place)[:_MOST]:
         say(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 
@@ -427,7 +414,7 @@ def renew(
         say("No certificate ends within 30 days: nothing to renew. (--all renews them all the same.)")
         return
     say(f"Renewed: {', '.join(renewed)}. The hub brings parties theirs.")
-    _tell_server(folder, offline)
+    tell_server(folder, offline)
 
 
 @guarded
@@ -555,7 +542,8 @@ def _at_least(least: int, option: str, value: int) -> int:
     return value
 
 
-for _command in (init, invite, join, approve, revoke, renew, server, backup, restore, doctor, files):
+_here: tuple[Any, ...] = (init, invite, join, approve, revoke, renew, server, backup, restore, doctor, files)
+for _command in (*_here, deploy_runs.start, deploy_runs.runs, deploy_runs.abort, deploy_runs.agree):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)

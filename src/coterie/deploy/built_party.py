@@ -16,13 +16,15 @@ import torch
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
 from coterie.deploy.clock import Clock, RehearsedClock
-from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
+from coterie.deploy.home import Home, check_agreed, check_plan, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
 from coterie.deploy.names import hosts_of, is_loopback
 from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import NewRunError, Plan, plan_hash
+from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
@@ -104,7 +106,9 @@ class BuiltParty:
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
-        """Take in a newer plan with its keys and public facts. Raises PeerError for another one."""
+        """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewRunError."""
+        if check_plan(self.home, data)[1].run > self.plan.run:
+            raise NewRunError(data)
         plan = take_plan(self.home, data)
         event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
@@ -119,14 +123,16 @@ class BuiltParty:
 def build_party(home: Home) -> BuiltParty:
     """The party of this home, by its plan. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
-    config = plan.run
+    check_agreed(home, plan)
+    config = plan.resolved
     system, settings, names = _system(plan, config)
     _check_secret(home, plan, config)
     model = build_model(config.model, plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
     system.check_deployed(settings)
     emulated = config.crypto == "emulated" or not system.encrypted
     starts = random_starts(config.seed, settings.models, model)
-    common = Common(plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public, deployed=True)
+    known = (plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public)
+    common = Common(*known, deployed=True, warm=plan.warm)
     keyring, identity = keyring_of(home, plan), home.identity
     data = _data(home, plan)
     if data is None and home.name in names:
@@ -136,7 +142,7 @@ def build_party(home: Home) -> BuiltParty:
     seed = config.seed if rehearsal else home.seed()
     randomness = Randomness(seed, emulated=emulated and rehearsal)
     samples = 0 if data is None else len(data.y)
-    own = Own(home.name, randomness, identity, samples, epochs)
+    own = Own(home.name, randomness, identity, samples, epochs, _own_starts(home, plan, starts))
     system.check(settings, common)
     party = system.make(own, common, settings)
     member = Member(
@@ -157,6 +163,27 @@ def build_party(home: Home) -> BuiltParty:
     )
     allowed = tuple(name for name in plan.settings.scores if name in home.report)
     return BuiltParty(home, plan, config, party, member, effects, model, data, links, allowed)
+
+
+def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
+    """The party of a home in its state of the last commit, of any run, and the rest of that. Raises UserError."""
+    at = home if home.state.exists() else home.former
+    stored = None if at is None else FileStore(at.state).read()
+    if at is None or stored is None:
+        raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
+    found = build_party(at)
+    kept, _ = unpack(stored, found.party)
+    return found, kept
+
+
+def _own_starts(home: Home, plan: Plan, starts: Vector) -> Vector | None:
+    if not plan.warm or home.former is None or home.run is not None:
+        return None
+    plan.resolved.definition.check_warm(plan.resolved.own, plan.resolved.mode)
+    own = stored_party(home.former)[0].party.last_starts()
+    if own is not None and own.shape != starts.shape:
+        raise UserError(f"{home.path} has models {own.shape} of its former run, and this one has {starts.shape}")
+    return own
 
 
 def _check_secret(home: Home, plan: Plan, config: Resolved) -> None:

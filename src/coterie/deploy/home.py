@@ -29,10 +29,13 @@ from coterie.record.files import (
     opened,
     reading,
     whole_folder,
+    writing,
 )
 from coterie.runs.keyring import PartyKeys
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
+RUNS = "runs"
+"""A folder for each former run, by its number: of a home, with its plan and state; of an operator, its run folder."""
 HUB, RUN = "hub", "run"
 """In an operator's folder: the hub's home, and the run folder. The newest plan is there as in a home."""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
@@ -60,29 +63,46 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerator: Literal["cpu", "cuda", "auto"] = "cpu"
 
 
+class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``agreed.json``: the newest run to which the owner of a home has agreed, and the hash of its plan then."""
+
+    run: int = 1
+    plan_sha256: str = ""
+
+
 class Home:
     """Where things are in a home, and what it says about itself (``About``).
 
     role: as it was invited; the roster of the plan decides.  operator: the public key, 32 bytes.  keys: folder of the
     secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it
-    has seen.  data: its own samples.  state: what its node stores.
+    has seen.  data: its own samples.  state: what its node stores in the run of this plan.
+    run: a former one, whose plan and state are meant.
     """
 
-    def __init__(self, path: Path, about: About) -> None:
-        self.path, self.about = path, about
+    def __init__(self, path: Path, about: About, run: int | None = None) -> None:
+        self.path, self.about, self.run = path, about, run
+        of = path if run is None else path / RUNS / str(run)
         self.name, self.role, self.server, self.report = about.name, about.role, about.server, about.report
         self.operator = bytes.fromhex(about.operator)
         self.keys, tls = path / "keys", path / "tls"
         self.tls_key = self.keys / "tls.pem"
         self.certificate, self.ca = tls / "certificate.pem", tls / "authority.pem"
         self.tls = Tls(self.certificate, self.tls_key, self.ca)
-        self.plan, self.data, self.state = path / PLAN, path / "data.npz", path / STATE
+        self.plan, self.data, self.state = of / PLAN, path / "data.npz", of / STATE
         self.request, self.log = path / "request", path / "log.jsonl"
+        self.agreed = path / "agreed.json"
 
     @property
     def identity(self) -> Identity:
         """SECRET: the keys for signing and for opening. Raises UserError if they are missing or cut."""
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
+
+    @property
+    def former(self) -> Home | None:
+        """This home in the last run before this one that its party has begun."""
+        runs = [int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}")]
+        begun = [run for run in runs if self.run is None or run < self.run]
+        return Home(self.path, self.about, max(begun)) if begun else None
 
     def seed(self) -> int:
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
@@ -138,27 +158,77 @@ def take_plan(home: Home, data: bytes) -> Plan:
     """Keep a plan that came from the hub or with a certificate, and the renewed certificate in it. Returns the plan
     that the home then holds.
 
+    With the plan of a new run, the former one's plan and state move to a folder of their own (``RUNS``). Raises as
+    ``check_plan``, and PeerError for a renewed certificate of other keys.
+    """
+    old, new = check_plan(home, data)
+    if old is not None and new.version == old.version:
+        return old
+    if old is not None and new.run > old.run:
+        _put_by(home, old.run)
+    _take_certificate(home, new)
+    write_private(home.plan, data)
+    return new
+
+
+def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
+    """The plan that the home holds, if any, and the one that came, which may take its place.
+
     Raises PeerError for a plan that is forged, older than the home's, another of the same version, of another session,
-    without this party's own keys, with a certificate of other keys, or, at a hub that has begun, with parties that
+    without this party's own keys, with other terms for the same run, or, at a hub that has begun, with parties that
     joined since.
     """
     new = plans.check(data, home.operator)
     check_ours(home, new)
-    if home.plan.exists():
-        kept = read_private(home.plan)
-        old = plans.check(kept, home.operator)
-        if new.session != old.session:
-            raise PeerError("the plan is of another federation of the same operator")
-        if new.version < old.version:
-            raise PeerError(f"the plan is of version {new.version}, and version {old.version} was seen before")
-        if new.version == old.version:
-            if new != old:
-                raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
-            return old
-        _check_numbers(home, old, new)
-    _take_certificate(home, new)
-    write_private(home.plan, data)
-    return new
+    if not home.plan.exists():
+        return None, new
+    old = plans.check(read_private(home.plan), home.operator)
+    if (new.session == old.session) != (new.run == old.run):
+        raise PeerError("the plan is of another federation of the same operator")
+    if new.version < old.version or new.run < old.run:
+        raise PeerError(f"the plan is of version {new.version}, and version {old.version} was seen before")
+    if new.version == old.version and new != old:
+        raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
+    if new.run == old.run:
+        _check_same_run(home, old, new)
+    return old, new
+
+
+def _put_by(home: Home, run: int) -> None:
+    former = Home(home.path, home.about, run)
+    make_folder(home.path / RUNS)
+    make_folder(former.plan.parent)
+    write_private(former.plan, read_private(home.plan))
+    if home.state.exists():
+        with writing(former.state):
+            os.replace(home.state, former.state)
+
+
+def agree(home: Home, plan: Plan) -> None:
+    """Record that the owner of this home agrees to the run of this plan."""
+    write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plans.plan_hash(plan))) + b"\n")
+
+
+def has_agreed(home: Home, plan: Plan) -> bool:
+    """Whether the owner has: to the first run by joining, to a further one by ``agree``. The hub's is the operator."""
+    if home.name == plan.roster.hub:
+        return True
+    given = decode_json(home.agreed, read_private(home.agreed), AgreedRun) if home.agreed.exists() else AgreedRun()
+    return given.run >= plan.run
+
+
+def check_agreed(home: Home, plan: Plan) -> None:
+    """Raises UserError, with the command that agrees, for a run to which the owner has not agreed."""
+    if not has_agreed(home, plan):
+        raise UserError(agreement_words(home, plan))
+
+
+def agreement_words(home: Home, plan: Plan) -> str:
+    shown = plans.shown(plan.version, plans.plan_hash(plan))
+    return (
+        f"the owner of {home.name} has not agreed to run {plan.run} (plan: {shown}): run coterie deploy agree --home "
+        f"{home.path}"
+    )
 
 
 def _take_certificate(home: Home, plan: Plan) -> None:
@@ -179,13 +249,15 @@ def check_ours(home: Home, plan: Plan) -> None:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
 
 
-def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
+def _check_same_run(home: Home, old: Plan, new: Plan) -> None:
+    if new.terms != old.terms:
+        raise PeerError(f"version {new.version} of the plan changes the terms of run {new.run}: ask the operator why")
     names = [one.name for one in old.roster.entries]
     others = [one.name for one in new.roster.entries if one.name not in names]
     if others and home.name == new.roster.hub and home.state.exists():
         raise PeerError(
             f"version {new.version} of the plan has {', '.join(others)}, and the run has begun without: put "
-            f"{home.plan} back in its place, and found a new deployment for them"
+            f"{home.plan} back in its place, and begin another run with them"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.deploy.lead import CoordinationDriver, wait_for, waiting
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import Arrived, Traffic
-from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally
+from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NewRun, NoAnswer, PlanUpdate, Report, Tally
 from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
@@ -26,6 +26,7 @@ EXCLUDED = {
     "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
     "ahead of the hub": "it is in a later round already: was the hub's disk put back?",
     "stopped": "it was stopped again and again while it coordinated",
+    "not agreed": "its owner has not agreed to this run",
     "too many attempts": f"it has had attempts of {FORCED} rounds repeated",
 }
 """Why a party is asked nothing, by a short name."""
@@ -55,7 +56,10 @@ class RoundOutcome:
 
 
 Newest = Callable[[], bytes | None]
-"""Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
+"""Gives the run's plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
+
+Awaited = Callable[[Collection[str]], Collection[str]]
+"""Of those whose owners have agreed to this run, the parties that the hub yet waits for."""
 
 OnRound = Callable[[RoundOutcome], None]
 
@@ -63,14 +67,22 @@ OnRound = Callable[[RoundOutcome], None]
 class HubNode(Node):
     """Its store also holds which rounds are done, and the current round's attempt.
 
-    newest: the plan, which it passes on before a round if there is a newer one.
+    newest: the plan, which it passes on before a round if there is a newer one.  over: whether the operator ends this
+    run.  awaited: of a run to which owners have to agree; None for the first one.
     """
 
     answers_while_leading = True
 
-    def __init__(self, *args: Any, newest: Newest = lambda: None, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        newest: Newest = lambda: None,
+        over: Callable[[], bool] = lambda: False,
+        awaited: Awaited | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._newest = newest
+        self._newest, self._is_over, self._awaited = newest, over, awaited
         self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
         self.tallies: dict[str, Tally] = {}
         self._over: dict[str, Era] = {}  # by party, of its last report on an attempt that is over
@@ -100,9 +112,16 @@ class HubNode(Node):
         ran: list[RoundOutcome] = []
         party: Any = self.member.party
         has_finish = bool(party.finishes)
+        self._gather()
         while (r := self.kept.done + 1) <= (last := self.kept.stops or rounds) + has_finish:
             if self.stopped.is_set():
                 return ran
+            if r <= last and self._is_over():
+                self.observer.aborted()
+                if r <= 1:
+                    break  # no party has a model of this run
+                self.kept.stops = self.kept.done
+                continue
             steps = party.setup if r == 0 else party.finish if r > last else partial(party.round, r)
             one = self._round(r, steps)
             on_round(one)
@@ -116,6 +135,25 @@ class HubNode(Node):
             raise RunError(f"all rounds failed; the last one: {tried[-1].skipped}")
         self._end_all()
         return ran
+
+    def _gather(self) -> None:
+        """Before a further run, ask all for it, and wait as long as it takes for those that must have agreed."""
+        if self._awaited is None or self.kept.done >= 0:
+            return
+        self._pass_on()
+        while self._awaited(self.kept.heard) and not (self._is_over() or self.stopped.is_set()):
+            self.turn()
+
+    def _pass_on(self) -> None:
+        if (plan := self._newest()) is not None and self.renew is not None:
+            self._plan_update(plan)
+            silent = self._silent
+            for name in self.others:
+                self.queue.send(name, NewRun(plan) if name in silent else PlanUpdate(plan))
+
+    @property
+    def _silent(self) -> Collection[str]:
+        return () if self._awaited is None else set(self.others) - self.kept.heard.keys()
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
         """Wait, at most ``patience_s``, for servers whose absence lost a round."""
@@ -189,10 +227,7 @@ class HubNode(Node):
             for one in member.inbox:
                 spool.drop(one.ticket)
             member.inbox = self._inbox
-        if (plan := self._newest()) is not None and self.renew is not None:
-            self._plan_update(plan)
-            for name in self.others:
-                self.queue.send(name, PlanUpdate(plan))
+        self._pass_on()
         self.enter(era, secrets.randbelow(1 << 62))
         self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
@@ -292,7 +327,8 @@ class HubNode(Node):
     @property
     def excluded(self) -> Mapping[str, str]:
         ahead = dict.fromkeys(self._ahead, EXCLUDED["ahead of the hub"])
-        return {**ahead, **dict.fromkeys(self._unfit, EXCLUDED["stopped"]), **self.kept.excluded}
+        silent = dict.fromkeys(self._silent, EXCLUDED["not agreed"])
+        return {**silent, **ahead, **dict.fromkeys(self._unfit, EXCLUDED["stopped"]), **self.kept.excluded}
 
     def _heard(self, src: str, report: Report) -> None:
         heard, era = self.kept.heard, self.era

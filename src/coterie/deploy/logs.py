@@ -155,10 +155,12 @@ class NodeObserver(Observer):
 
     def committed(self, commit: int, size: int) -> None: ...
 
+    def aborted(self) -> None: ...
+
 
 class Journal(NodeObserver):
     def __init__(self, begins: Callable[[Era], None] = lambda era: None, say: Say = lambda words: None) -> None:
-        self._begins, self._say = begins, say
+        self.begins, self._say = begins, say
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         refusal(envelope.kind, envelope.src, reason)
@@ -180,7 +182,7 @@ class Journal(NodeObserver):
 
     def began(self, era: Era) -> None:
         event("begin", round=era[0], attempt=era[1] + 1)  # for people, the first is 1
-        self._begins(era)
+        self.begins(era)
 
     def committed(self, commit: int, size: int) -> None:
         event("commit", logging.DEBUG, commit=commit, bytes=size)

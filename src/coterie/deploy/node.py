@@ -19,6 +19,7 @@ from coterie.deploy.packets import (
     Era,
     Instant,
     Letter,
+    NewRun,
     NoAnswer,
     Packet,
     PlanUpdate,
@@ -46,6 +47,7 @@ class RolledBackError(UserError):
 class Node(StoredNode):
     """One party, over an engine. store: its commits.  stopped: ends it after the current packet.  clock: only a
     rehearsal has another.  scores, samples: reported.  renew: takes newer plans in.  account: of what it releases.
+    former: its last commit of the run before.  announces: it tells the hub that it takes part, before it is asked.
 
     The member is new; the node puts its party into the state of the last commit, and observes it. Its spool holds what
     waits.  lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another
@@ -58,7 +60,7 @@ class Node(StoredNode):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Handle what comes until the hub has ended the run, or ``stop``. Raises RolledBackError."""
+        """Handle what comes until the hub has ended the run, or ``stop``. Raises RolledBackError, and NewRunError."""
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
@@ -76,9 +78,9 @@ class Node(StoredNode):
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
         self.queue.open()
-        if self.name != self.hub and self.kept.era is not None:
+        if self.name != self.hub and (self.kept.era is not None or self.announces):
             self.queue.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            self.awaits_begin = True  # until it knows that it is not rolled back, which a new commit would hide
+            self.awaits_begin = self.kept.era is not None  # until it knows that it is not rolled back
         self.tally()
 
     def close(self) -> None:
@@ -150,8 +152,10 @@ class Node(StoredNode):
                 self.done_later(arrived)
         elif arrived.src == self.hub and isinstance(packet, BeginAttempt):
             self._begin(arrived, packet)
-        elif arrived.src == self.hub and isinstance(packet, PlanUpdate) and self.renew is not None:
+        elif arrived.src == self.hub and isinstance(packet, PlanUpdate | NewRun) and self.renew is not None:
             self._plan_update(packet.plan)
+            if isinstance(packet, NewRun):  # the hub has not heard that this party takes part, or was killed since
+                self.queue.send(self.hub, self.report(started=True))
             self.queue.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)

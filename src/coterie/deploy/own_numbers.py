@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -17,8 +16,8 @@ from coterie.deploy.status import PartyStatus, RunStatus, first_status
 class OwnNumbers(Journal):
     """The ``NodeObserver`` of a party that is not the hub: writes its log, and sums up its reports as the hub does."""
 
-    def __init__(self, home: Home, begins: Callable[[Era], None], say: Say) -> None:
-        super().__init__(begins, say)
+    def __init__(self, home: Home, say: Say) -> None:
+        super().__init__(say=say)
         own = PartyStatus(name=home.name, role=home.role, connected=True)
         self._home, self._since, self._told = home, time.time(), (own, Report((0, 0), 0))
 

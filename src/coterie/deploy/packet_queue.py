@@ -20,7 +20,7 @@ from coterie.deploy.engine import (
     UndeliverableError,
 )
 from coterie.deploy.logs import NodeObserver
-from coterie.deploy.packets import Packet, unwrap, wrap
+from coterie.deploy.packets import NewRun, Packet, unwrap, wrap
 from coterie.deploy.store import Numbering
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
@@ -131,9 +131,9 @@ class PacketQueue:
             numbering.sent = max(numbering.sent + _STARTS, by_clock)
 
     def wrap(self, dst: str, packet: Packet) -> OutgoingPacket:
-        numbering = self.numbering
-        numbering.sent += 1
-        number = numbering.sent
+        numbered = not isinstance(packet, NewRun)
+        self.numbering.sent += numbered
+        number = self.numbering.sent if numbered else 0
         body = wrap(self.keyring, self.name, dst, number, packet)
         return OutgoingPacket(dst, f"{self.name}.{number}.{secrets.token_hex(16)}", body)
 
@@ -235,7 +235,7 @@ class PacketQueue:
             known.delivery = delivery
             return None
         taken, left_open = self.numbering.taken, self.numbering.open
-        if number <= taken.get(src, 0) and number not in left_open.get(src, ()):
+        if 0 < number <= taken.get(src, 0) and number not in left_open.get(src, ()):
             delivery.done()  # the engine's own repetition, or a replay
             return None
         overtaken = [one for one in left_open.get(src, ()) if one < number and (src, one) not in self.held]

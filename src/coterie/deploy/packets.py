@@ -108,13 +108,22 @@ class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbi
     plan: bytes
 
 
+class NewRun(msgspec.Struct, frozen=True, array_like=True, tag="run", forbid_unknown_fields=True):
+    """The hub asks for a run that its recipient may not know. plan: as above.
+
+    It alone has number 0 and belongs to no session. A repetition tells nothing new.
+    """
+
+    plan: bytes
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
     """The hub has run its last round. final: nothing is under way, so the recipient stops. Else it tallies."""
 
     final: bool = False
 
 
-Packet = Letter | NoAnswer | BeginAttempt | Report | Tally | PlanUpdate | End
+Packet = Letter | NoAnswer | BeginAttempt | Report | Tally | PlanUpdate | NewRun | End
 
 
 _TOGETHER = "all parties must run the same version of coterie"
@@ -123,7 +132,10 @@ FORMAT = 2
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A packet as it travels. number: grows with every packet of its sender.  sealed: for its recipient alone."""
+    """A packet as it travels. sealed: for its recipient alone.
+
+    number: grows with every packet of its sender, or 0 (``NewRun``).
+    """
 
     format: Count
     number: Count
@@ -147,13 +159,16 @@ def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[int, Pack
     keyring.verify(src, wrapped.signature, header, wrapped.sealed)
     said = keyring.open(src, dst, wrapped.sealed, header)
     packet: Packet = decode(said, Packet, f"in packet {wrapped.number} of {src} say nothing that is known")  # type: ignore[arg-type]
+    if isinstance(packet, NewRun) != (wrapped.number == 0):
+        raise PeerError(f"{src} sends {type(packet).__name__} with number {wrapped.number}")
     if isinstance(packet, Letter) and (packet.envelope.src, packet.envelope.dst) != (src, dst):
         raise PeerError(f"{src} sends a letter from {packet.envelope.src!r:.40} to {packet.envelope.dst!r:.40}")
     return wrapped.number, packet
 
 
 def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
-    return msgspec.msgpack.encode(("packet", FORMAT, keyring.session, src, dst, number))
+    session = keyring.session if number else "of no run"
+    return msgspec.msgpack.encode(("packet", FORMAT, session, src, dst, number))
 
 
 class Carried(Keyring):

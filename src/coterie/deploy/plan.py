@@ -14,7 +14,7 @@ import msgspec
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.data.columns import Schema, inputs_of
-from coterie.protocol.errors import DecodeError, PeerError
+from coterie.protocol.errors import CoterieError, DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved, from_text
 
@@ -28,6 +28,14 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 GIB = 1 << 30
 MOST_GIB = 3.0
 """A packet is one byte string of msgpack, which has less than 4 GiB."""
+
+
+class NewRunError(CoterieError):
+    """The newest plan ends this run. plan: its bytes, signed by the operator."""
+
+    def __init__(self, plan: bytes) -> None:
+        super().__init__("the operator ends this run")
+        self.plan = plan
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +96,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
     signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
     enrolled: how often a party has joined, if more than once.  certificates: TLS certificates (PEM) that the operator
-    has renewed, by party.
+    has renewed, by party.  run: its number, from 1. Each has a session and a set-up of its own.  aborted: it ends
+    before its next round.  warm: parties begin with their models of the former run.
     """
 
     version: Size
@@ -101,13 +110,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
     certificates: dict[str, bytes] = {}
+    run: Size = 1
+    warm: bool = False
+    aborted: bool = False
 
     @property
     def session(self) -> str:
         return self.roster.session.hex()
 
     @property
-    def run(self) -> Resolved:
+    def resolved(self) -> Resolved:
         """Raises UserError."""
         return from_text(self.config)
 
@@ -118,6 +130,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What no later version of the same run changes. A renewal makes it valid for longer."""
+        settings = msgspec.structs.replace(self.settings, not_after_s=0.0)
+        return self.config, self.facts, settings, self.session, self.warm
 
     @property
     def believed(self) -> Roster:

@@ -9,31 +9,48 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coterie.deploy import account, logs
+from coterie.deploy import plan as plans
 from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
 from coterie.deploy.engines import check_apart, connect
-from coterie.deploy.home import PLAN, RUN, Home, hub_home, keyring_of, plan_of, read_home, read_private, take_plan
-from coterie.deploy.hub import HubNode, Newest, RoundOutcome
+from coterie.deploy.home import (
+    HUB,
+    PLAN,
+    RUN,
+    RUNS,
+    Home,
+    agreement_words,
+    decode_json,
+    has_agreed,
+    hub_home,
+    keyring_of,
+    plan_of,
+    read_home,
+    read_private,
+    take_plan,
+)
+from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.kills import Doomed, DoomedEffects, Kill
 from coterie.deploy.lead import wait_for
 from coterie.deploy.logs import NodeObserver, Say, event
 from coterie.deploy.node import Node
 from coterie.deploy.own_numbers import OwnNumbers
 from coterie.deploy.packet_queue import NodeLimits
-from coterie.deploy.packets import Era, PlanUpdate, unwrap
-from coterie.deploy.plan import GIB, Plan, plan_hash
+from coterie.deploy.packets import Era, NewRun, PlanUpdate, unwrap
+from coterie.deploy.plan import GIB, NewRunError, Plan, plan_hash
 from coterie.deploy.recorder import Recorder
-from coterie.deploy.status import RunStatus, at_words
+from coterie.deploy.status import STATUS, RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
 from coterie.protocols.openings import stated
-from coterie.record.files import locked
+from coterie.record.files import locked, make_folder, writing
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
@@ -54,31 +71,62 @@ def silent(words: str) -> None: ...
 
 
 def as_party(
-    path: Path, kill: Kill | None = None, *, serve: Serve | None = None, stderr: bool = False, say: Say = silent
+    path: Path,
+    kill: Kill | None = None,
+    *,
+    serve: Serve | None = None,
+    stay: bool = False,
+    stderr: bool = False,
+    say: Say = silent,
 ) -> None:
     """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
-    serve: as for the hub, of this party's own numbers.  say: is told what it waits for, of each round and attempt, and
-    how it has ended.  Raises UserError for what does not mend itself, or if another process runs from this home.
+    serve: as for the hub, of this party's own numbers.  stay: wait for further runs then.  say: is told what it waits
+    for, of each round and attempt, and how it has ended.  Raises UserError for what does not mend itself, or if another
+    process runs from this home.
     """
     home = read_home(path)
-    with _running(home, stderr=stderr) as stopped, contextlib.ExitStack() as held:
+    with _running(home, stderr=stderr) as stopped:
+        numbers = OwnNumbers(home, say)
+        with _served(serve, lambda: numbers.status, stopped, say):
+            while not stopped.is_set():
+                plan = _started(home)
+                if has_agreed(home, plan):
+                    try:
+                        over = _take_part(home, plan, numbers, kill, stopped, say)
+                        if not (over and stay):
+                            return
+                        _wait_for_plan(home, plan, stopped, say)
+                    except NewRunError as error:
+                        take_plan(home, error.plan)
+                else:
+                    say(f"This party waits, for {agreement_words(home, plan)}")
+                    while not (stopped.is_set() or has_agreed(home, plan)):
+                        stopped.wait(_POLL_S)
+            say(GOES_ON)
+
+
+def _take_part(
+    home: Home, plan: Plan, numbers: OwnNumbers, kill: Kill | None, stopped: threading.Event, say: Say
+) -> bool:
+    """One run, or the rest of it. Gives whether the hub has ended it. Raises NewRunError for another run's plan."""
+    with contextlib.closing(connect(home, plan)) as engine:
+        first = None
+        if not home.state.exists() and plan.run == 1:
+            say(_WAITS)
+            first = wait_for_begin(home, plan, engine, stopped, say)
+        if stopped.is_set():
+            say(GOES_ON)
+            return False
+        built = build_party(home)
 
         def began(era: Era) -> None:
             say(at_words(*era, built.rounds))
             _log_privacy(built, node)
 
-        plan, numbers = _started(home), OwnNumbers(home, began, say)
-        held.enter_context(_served(serve, lambda: numbers.status, stopped, say))
-        engine = held.enter_context(contextlib.closing(connect(home, plan)))
-        first = None
-        if not home.state.exists():
-            say(_WAITS)
-            first = wait_for_begin(home, plan, engine, stopped, say)
-        if stopped.is_set():
-            say(GOES_ON)
-            return
-        built = build_party(home)
+        if plan.run > 1:
+            say(f"Takes part in run {plan.run}. Waiting for the hub.")
+        numbers.begins = began
         options = _options(built, numbers, kill)
         node = Node(
             built.member,
@@ -89,6 +137,7 @@ def as_party(
             scores=lambda r: built.scores(),
             renew=built.renew,
             account=built.account,
+            announces=plan.run > 1,
             **options,
         )
         node.serve()
@@ -96,6 +145,14 @@ def as_party(
             _log_privacy(built, node)
             say(f"Released of its data so far: {account.in_words(node.kept.released, built.account)}.")
         say("The run has ended." if node.kept.ended else GOES_ON)
+        return node.kept.ended
+
+
+def _wait_for_plan(home: Home, plan: Plan, stopped: threading.Event, say: Say) -> None:
+    say("Waiting for the plan of another run.")
+    with contextlib.closing(connect(home, plan)) as engine:
+        while (delivery := wait_for_begin(home, plan, engine, stopped, say)) is not None:
+            delivery.done()  # of the run that is over
 
 
 def _log_privacy(built: BuiltParty, node: Node) -> None:
@@ -113,10 +170,12 @@ def as_hub(
     serve: a context in which the status is served, until SIGTERM also if the run has ended.  say: as for a party.
     Raises UserError for what does not mend itself, or if it runs already.
     """
-    home, run = hub_home(folder), folder / RUN
-    with _running(home, stderr=stderr) as stopped:
+    run = folder / RUN
+    with _running(read_home(folder / HUB), stderr=stderr) as stopped:
+        home = hub_home(folder)
         plan = _started(home)
         check_enough(plan)
+        _put_by(folder, plan)
         check_apart(home)
         built, store = build_party(home), FileStore(home.state)
         size, done = built.model.spec.size, _done(store, built.party, built.rounds)
@@ -125,7 +184,7 @@ def as_hub(
             _served(serve, lambda: recorder.status, stopped, say),
         ):
             try:
-                _lead(built, store, recorder, watch_plan(folder / PLAN), stopped, kill, say)
+                _lead(built, store, recorder, PlanFile(folder / PLAN, home), stopped, kill, say)
             except (RunError, EngineError) as error:
                 if stopped.is_set():
                     say(GOES_ON)
@@ -144,7 +203,7 @@ def _lead(
     built: BuiltParty,
     store: FileStore,
     recorder: Recorder,
-    newest: Newest,
+    file: PlanFile,
     stopped: threading.Event,
     kill: Kill | None,
     say: Say,
@@ -166,10 +225,13 @@ def _lead(
         recorder.closed(one)
 
     with contextlib.closing(connect(home, plan)) as engine:
-        if store.load() is None:
+        if store.load() is None and plan.run == 1:
             wait_for_parties(plan, engine, stopped, recorder.gathering)
         options = _options(built, recorder, kill)
-        node = HubNode(built.member, engine=engine, store=store, stopped=stopped, renew=renew, newest=newest, **options)
+        if plan.run > 1:
+            options["awaited"] = partial(_awaited, plan, recorder.gathering)
+        options |= {"renew": renew, "newest": file.newest, "over": file.over}
+        node = HubNode(built.member, engine=engine, store=store, stopped=stopped, **options)
         node.run(rounds, closed)
 
 
@@ -200,6 +262,7 @@ def _options(built: BuiltParty, observer: NodeObserver, kill: Kill | None) -> di
         "clock": built.clock(),
         "limits": NodeLimits(of.patience_s, of.grace_s, of.retries, most_bytes=most),
         "samples": built.samples,
+        "former": None if built.home.former is None else FileStore(built.home.former.state).read(),
     }
 
 
@@ -271,7 +334,7 @@ def wait_for_begin(
     """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
 
     say: is told once if the engine has nothing for this party, such as a broker that was not told of the approvals.
-    Raises NotAdmittedError.
+    Raises NotAdmittedError, and NewRunError for the plan of a later run.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
@@ -292,10 +355,12 @@ def wait_for_begin(
             packet = unwrap(keyring, delivery.src, home.name, delivery.body)[1]
             if delivery.src != hub:
                 raise PeerError("only the hub begins")
-            if not isinstance(packet, PlanUpdate):
+            if not isinstance(packet, PlanUpdate | NewRun):
                 return delivery
             taken = take_plan(home, packet.plan)
             event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
+            if taken.run > plan.run:
+                raise NewRunError(packet.plan)  # it comes again, and is known then
         except PeerError as error:
             logs.refusal("packet", delivery.src, str(error))
         delivery.done()
@@ -325,31 +390,56 @@ def wait_for_parties(
     tell: is told repeatedly of connected and missing parties. Raises RunError, naming the missing, after the plan's
     ``patience_s``.
     """
-    client, hub = plan.client_role, plan.believed.hub
-    of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
-    quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
-
-    def awaited() -> Sequence[str]:
-        nodes = engine.nodes()
-        away = [name for name in of_role if name not in nodes]
-        tell(nodes, away)
-        here = sum(role == client for name, role in of_role.items() if name not in away)
-        return () if here >= quorum and all(of_role[name] == client for name in away) else away
-
-    if away := wait_for(awaited, stopped, plan.settings.patience_s, poll_s):
+    awaited = partial(_awaited, plan, tell)
+    if away := wait_for(lambda: awaited(engine.nodes()), stopped, plan.settings.patience_s, poll_s):
         raise RunError(
             f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
             "seconds; start their processes, and then the hub again"
         )
 
 
-def watch_plan(path: Path) -> Callable[[], bytes | None]:
-    """A function that gives the plan in this file at its first call and after each change; else None."""
-    known: list[bytes] = [b""]
+def _awaited(
+    plan: Plan, tell: Callable[[Collection[str], Sequence[str]], None], here: Collection[str]
+) -> Sequence[str]:
+    """Those who are not here; nobody if all servers and a quorum of the clients are. tell: as ``wait_for_parties``."""
+    client, hub = plan.client_role, plan.believed.hub
+    of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
+    quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
+    away = [name for name in of_role if name not in here]
+    tell(here, away)
+    there = sum(role == client for name, role in of_role.items() if name not in away)
+    return () if there >= quorum and all(of_role[name] == client for name in away) else away
 
-    def changed() -> bytes | None:
-        found = read_private(path)
-        same, known[0] = found == known[0], found
-        return None if same else found
 
-    return changed
+class PlanFile:
+    """The plan of a hub's run, in the file that the operator's commands replace."""
+
+    def __init__(self, path: Path, hub: Home) -> None:
+        self._path, self._operator, self._run, self._known = path, hub.operator, plan_of(hub).run, b""
+
+    def newest(self) -> bytes | None:
+        """The plan at the first call and after each change; else None."""
+        found = read_private(self._path)
+        if self.over() or found == self._known:
+            return None
+        self._known = found
+        return found
+
+    def over(self) -> bool:
+        """Whether the newest plan ends the run."""
+        with contextlib.suppress(PeerError):  # the hub refuses it with the reason
+            plan = plans.check(read_private(self._path), self._operator)
+            return plan.run > self._run or plan.aborted
+        return False
+
+
+def _put_by(folder: Path, plan: Plan) -> None:
+    """Move the run folder of a former run in an operator's folder to one by its number, before this plan's run."""
+    path = folder / RUN / STATUS
+    if not path.exists():
+        return
+    former = decode_json(path, read_private(path), RunStatus)
+    if former.session != plan.session and former.run < plan.run:
+        make_folder(folder / RUNS)
+        with writing(folder / RUNS):
+            os.replace(folder / RUN, folder / RUNS / str(former.run))

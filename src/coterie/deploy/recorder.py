@@ -70,7 +70,7 @@ class Recorder(Journal):
     ) -> None:
         super().__init__(lambda era: say(at_words(*era, self.rounds)), say)
         self.folder, self.parameters, self.done = folder, parameters, done
-        self.config = plan.run
+        self.config = plan.resolved
         self.system, self.rounds = self.config.definition, self.config.rounds
         self.measures = metrics_of(named(self.config.metrics), self.config.task)
         self._hub, self.client_role = plan.members[0][0], plan.client_role
@@ -124,6 +124,11 @@ class Recorder(Journal):
             phase = "set-up" if round == 0 else "finish" if self._is_finish(round) else "round"
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
+    def aborted(self) -> None:
+        with self._lock:
+            self.rounds = self.done
+            self._tell(aborted=True)
+
     def waits(self, why: str) -> None:
         super().waits(why)
         with self._lock:
@@ -145,7 +150,7 @@ class Recorder(Journal):
         self.present(here)
         if away and away != self._away:
             self._away = away
-            self._say(f"Waiting for {', '.join(away)} to connect")
+            self._say(f"Waiting for {', '.join(away)} to {'connect' if self._status.run == 1 else 'agree'}")
 
     def late(self, party: str) -> None:
         super().late(party)

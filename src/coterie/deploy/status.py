@@ -74,6 +74,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
     round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
     waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
     are shown it from 1.  certificates: when each ends, Unix time, by its holder; who serves the status fills it in.
+    run: its number in this deployment.  aborted: the operator ends it early.
     """
 
     system: str
@@ -88,6 +89,8 @@ class RunStatus(msgspec.Struct, kw_only=True):
     rounds: Count
     clients: Count
     rehearsal: bool = False
+    run: Count = 1
+    aborted: bool = False
     phase: Phase = "waiting"
     round: Count = 0
     attempt: Count = 0
@@ -107,7 +110,7 @@ class RunStatus(msgspec.Struct, kw_only=True):
 
 def first_status(plan: Plan) -> RunStatus:
     """What the plan says of a run that has not begun."""
-    config = plan.run
+    config = plan.resolved
     system = config.definition
     cipher = config.crypto if system.encrypts(config.mode) else "none"
     return RunStatus(
@@ -123,6 +126,7 @@ def first_status(plan: Plan) -> RunStatus:
         rounds=config.rounds,
         clients=sum(role == plan.client_role for _, role in plan.members),
         rehearsal=plan.settings.rehearsal,
+        run=plan.run,
         started=time.time(),
         since=time.time(),
     )

@@ -18,6 +18,7 @@ from coterie.transport.envelope import Count
 
 Counts = dict[str, Count]
 ADVICE = "restore it, or let the operator enrol this party anew"
+_PARTS = "state", "secret", "start", "start secret", "kept"
 
 
 class FileStore:
@@ -102,17 +103,27 @@ class Kept(msgspec.Struct):
     forced: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
+def begun_after(former: bytes) -> Kept:
+    """What a node keeps at the beginning of a run.
+
+    former: its last commit of the former one, whose numbers and releases go on. Raises UserError for an invalid one.
+    """
+    old: Kept = state.load(former, {**dict.fromkeys(_PARTS, object), "kept": Kept})["kept"]
+    numbering = Numbering(old.numbering.starts, old.numbering.sent, old.numbering.taken)
+    return Kept(
+        commits=old.commits, numbering=numbering, keys=old.keys, released=old.released, released_to=old.released_to
+    )
+
+
 def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
     """SECRET: a commit. now, start: state and secret of the party, now and when the round began."""
-    parts = {"state": now[0], "secret": now[1], "start": start[0], "start secret": start[1], "kept": kept}
-    return state.dump(parts)
+    return state.dump(dict(zip(_PARTS, (*now, *start, kept), strict=True)))
 
 
 def unpack(data: bytes, party: Party) -> tuple[Kept, tuple[Any, Any]]:
     """Put the party into its state of a commit; gives the rest of it. Raises UserError for an invalid commit."""
     one, other = type(party.state), type(party.secret)
-    kinds: dict[str, type] = {"state": one, "secret": other, "start": one, "start secret": other, "kept": Kept}
-    found = state.load(data, kinds)
+    found = state.load(data, dict(zip(_PARTS, (one, other, one, other, Kept), strict=True)))
     party.state, party.secret = found["state"], found["secret"]
     kept: Kept = found["kept"]
     return kept, (found["start"], found["start secret"])

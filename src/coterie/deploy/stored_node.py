@@ -18,7 +18,7 @@ from coterie.deploy.lead import CoordinationDriver, Presence
 from coterie.deploy.logs import NodeObserver
 from coterie.deploy.packet_queue import Arrived, NodeLimits, PacketQueue, Traffic
 from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
-from coterie.deploy.store import FileStore, Kept, pack, unpack
+from coterie.deploy.store import FileStore, Kept, begun_after, pack, unpack
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Envelope, Keyring, Opened, Sent, Waiting
 from coterie.transport.member import Member, Observer, Reader
@@ -54,16 +54,18 @@ class StoredNode(Observer):
         samples: int = 0,
         renew: Renew | None = None,
         account: Account | None = None,
+        former: bytes | None = None,
+        announces: bool = False,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
         self.clock, self.limits = clock or Clock(), limits or NodeLimits()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
-        self.renew, self.account = renew, account or Account()
+        self.renew, self.account, self.announces = renew, account or Account(), announces
         self.name, self.hub = member.name, member.hub
         self.stopped = stopped or threading.Event()
         self.queue = PacketQueue(engine, member.keyring, self.observer, self.stopped, first=first, limits=self.limits)
         self.presence = Presence(self.nodes, self.limits.grace_s)
-        self.kept = Kept()
+        self.kept = Kept() if former is None else begun_after(former)
         self.lead: CoordinationDriver | None = None
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []

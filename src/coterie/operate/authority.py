@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from coterie.crypto.signing import OpeningKey
 from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.home import decode_json, read_private, write_private
+from coterie.deploy.names import check_name
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
 from coterie.operate.folder import (
@@ -30,6 +31,7 @@ from coterie.operate.folder import (
     Folder,
     Joined,
     authority_of,
+    current_members,
     current_plan,
     joined_members,
     locked,
@@ -39,7 +41,6 @@ from coterie.operate.folder import (
 )
 from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, KeyRequest
-from coterie.operate.watching import has_ended
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.setup_info import Entry
 from coterie.record.files import atomic_write
@@ -49,10 +50,13 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
+    """certificate: its file.  now: it is there, and the member on the roster; else the next run brings both."""
+
     entry: Entry
     again: int
     certificate: Path
     plan: Plan
+    now: bool = True
 
 
 # -- inviting -------------------------------------------------------------------------------------------------------
@@ -64,9 +68,8 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
     again: for a member that joined before and has lost its home; it comes with new keys. Raises UserError.
     """
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        role = _role(plan, name)
-        _check_running(folder)
+    with changing(path) as (folder, authority, plan):
+        role = _role(folder, plan, name)
         times = _times(folder, plan, name)
         if times and not again:
             raise UserError(
@@ -74,8 +77,6 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             )
         if again and not times:
             raise UserError(f"{name} has never joined: leave --again out")
-        if not times:
-            _check_open(folder, name)
         if not 0 < hours <= 24 * 31:
             raise UserError(f"an invitation is valid for more than 0 hours and at most a month, not {hours:g} hours")
         invitation = Invitation(
@@ -89,7 +90,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
             facts=plan.facts,
             data=role == plan.client_role,
             scores=plan.settings.scores,
-            max_epochs=int(getattr(plan.run.own, "max_epochs", 1)),
+            max_epochs=int(getattr(plan.resolved.own, "max_epochs", 1)),
             not_after_s=now_s + hours * 3600,
             again=times + 1,
         )
@@ -106,7 +107,6 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
     Raises UserError for a request that cannot be approved, with the reason.
     """
     folder = open_folder(path)
-    _check_running(folder)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
 
@@ -114,11 +114,11 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    This uses the invitation up.
+    This uses the invitation up. A sender that is not in a run that has begun gets its certificate with the next one
+    (``runs.start``).
     """
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        _check_running(folder)
+    with changing(path) as (folder, authority, plan):
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
         if invitation is not None:
             ca, left_s = read_private(folder.ca), plan.settings.not_after_s - now_s
@@ -137,11 +137,22 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
             write_private(folder.request_file(keys.name), text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
         _withdraw(folder, keys.name, joined.invitation)
-        if plan.roster.by_name.get(keys.name) != joined.entry:
+        now = keys.name in plan.roster.by_name or (keys.name in dict(plan.members) and not folder.begun)
+        if now and plan.roster.by_name.get(keys.name) != joined.entry:
             plan = _enrolled(folder, authority, plan, joined, now_s)
-        admit(folder)
-        _hand_out(folder, authority, joined)
-    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan)
+        elif keys.name in plan.revoked:
+            plan = publish(folder, authority, plan, now_s, revoked=_without(plan.revoked, keys.name))
+        if now:
+            admit(folder)
+            certify(folder, authority, joined)
+    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan, now)
+
+
+def certify(folder: Folder, authority: Authority, joined: Joined) -> None:
+    """Write the certificate of a member on the roster, with the newest plan."""
+    name = joined.entry.name
+    found = tokens.Certificate(name, joined.certificate, read_private(folder.ca), read_private(folder.plan))
+    atomic_write(folder.certificate_file(name), tokens.approved(found, authority.signing).encode())
 
 
 def _examined(
@@ -149,7 +160,7 @@ def _examined(
 ) -> tuple[KeyRequest, bytes, Invitation | None]:
     try:
         keys, request = tokens.read_request(text)
-        _role(plan, keys.name)
+        _role(folder, plan, keys.name)
         joined = read_joined(folder, keys.name) if folder.joined_file(keys.name).exists() else None
         if joined is not None and joined.request == _digest(text):
             if keys.name in plan.revoked:
@@ -160,8 +171,6 @@ def _examined(
         invitation = _invitation(folder, plan, keys, now_s)
         tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
         _check_new_keys(folder, authority, keys, tls)
-        if joined is None:
-            _check_open(folder, keys.name)
         return keys, tls, invitation
     except PeerError as error:
         raise UserError(f"the request is refused: {error}") from None
@@ -204,13 +213,13 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
     ordered = tuple(entries[member] for member, _ in plan.members if member in entries)
     enrolled = {**plan.enrolled, name: joined.times} if joined.times > 1 else plan.enrolled
     renewed = {member: found for member, found in plan.certificates.items() if member != name}
-    return _publish(
+    return publish(
         folder,
         authority,
         plan,
         now_s,
         roster=sign_roster(ordered, authority.signing, plan.roster.session),
-        revoked=tuple(one for one in plan.revoked if one != name),
+        revoked=_without(plan.revoked, name),
         enrolled=enrolled,
         certificates=renewed,
     )
@@ -229,12 +238,12 @@ def renew(
     ended.
     """
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
+    with changing(path) as (folder, authority, plan):
         ca = read_private(folder.ca)
         if certificates.validity(ca)[1] < now_s + certificates.SOON_S:
             raise UserError("the authority's own certificate ends, which cannot be renewed: found a new deployment")
         for name in names:
-            _role(plan, name)
+            _role(folder, plan, name)
             if name not in plan.believed.by_name:
                 raise UserError(f"{name} has not joined, or was revoked: it has no certificate to renew")
 
@@ -254,7 +263,7 @@ def renew(
         own = {name: at for name, at in folder.own_certificates.items() if due(name, read_private(at))}
         if renewed or own:  # the plan first: what follows may be done again
             until_s = max(plan.settings.not_after_s, now_s + days * certificates.DAY_S)
-            plan = _publish(
+            plan = publish(
                 folder,
                 authority,
                 plan,
@@ -267,7 +276,7 @@ def renew(
         for one in renewed:
             write_joined(folder, one)
             if one.entry.name != plan.roster.hub:
-                _hand_out(folder, authority, one)
+                certify(folder, authority, one)
         admit(folder)
     return (*(one.entry.name for one in renewed), *own)
 
@@ -278,15 +287,15 @@ def renew(
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
     """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
     now_s = time.time() if now_s is None else now_s
-    with _changing(path) as (folder, authority, plan):
-        _role(plan, name)
+    with changing(path) as (folder, authority, plan):
+        _role(folder, plan, name)
         if name == plan.roster.hub:
             raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
         folder.invitation_file(name).unlink(missing_ok=True)
-        if name not in plan.roster.by_name:
+        if not folder.joined_file(name).exists():
             raise UserError(f"{name} has not joined; its invitation, if it had one, is withdrawn")
         if name not in plan.revoked:
-            plan = _publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
+            plan = publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
         folder.certificate_file(name).unlink(missing_ok=True)
         admit(folder)
     return plan
@@ -296,47 +305,39 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
 
 
 @contextlib.contextmanager
-def _changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
+def changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
+    """An operator's folder, of which no other process of the operator changes anything meanwhile."""
     folder = open_folder(path)
     with locked(folder):
         yield folder, authority_of(folder), current_plan(folder)
 
 
-def _hand_out(folder: Folder, authority: Authority, joined: Joined) -> None:
-    name = joined.entry.name
-    found = tokens.Certificate(name, joined.certificate, read_private(folder.ca), read_private(folder.plan))
-    atomic_write(folder.certificate_file(name), tokens.approved(found, authority.signing).encode())
-
-
-def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
+def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
+    """The next version of the plan, signed and stored."""
     new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
     atomic_write(folder.plan, plans.sign(new, authority.signing))
     return new
 
 
-def _role(plan: Plan, name: str) -> str:
-    roles: Mapping[str, str] = dict(plan.members)
-    if name not in roles:
-        raise UserError(f"{name[:60]!r} is no member{suggest(name, roles)} Members: {', '.join(roles)}")
-    return roles[name]
+def _role(folder: Folder, plan: Plan, name: str) -> str:
+    members = current_members(folder, plan)
+    if name not in members:
+        raise UserError(
+            f"{name[:60]!r} is no member{suggest(name, members)} Members: {', '.join(members)}. A further client is "
+            f"named in {folder.members} first, and takes part from the next run on"
+        )
+    check_name(name)
+    return members[name].role
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in names if one != name)
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
-
-
-def _check_running(folder: Folder) -> None:
-    if has_ended(folder.run):
-        raise UserError(f"the run of {folder.path} has ended, so nobody joins it any more. Found a new deployment")
-
-
-def _check_open(folder: Folder, name: str) -> None:
-    if folder.begun:
-        raise UserError(
-            f"{name} cannot join any more: the run has begun, and its clients are numbered. Found a new deployment"
-        )
 
 
 def _secret(authority: Authority, invitation: Invitation) -> bytes:

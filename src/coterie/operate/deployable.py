@@ -22,7 +22,7 @@ from coterie.training.names import GRAPH_MODEL
 _DATA = "every party brings its own data (coterie deploy join --data)"
 _DEVICE = "parties run on their own devices, at their own speed"
 _OBSERVER = "nobody sees all parties' models or messages"
-_WHY: Mapping[str, str] = {
+SENSELESS: Mapping[str, str] = {
     "partition": _DATA,
     "samples": _DATA,
     "min_samples": _DATA,
@@ -57,6 +57,7 @@ _WHY: Mapping[str, str] = {
     "checkpoint_every": "every party stores each step that it has done",
     "out": "the run folder is run/ of the deployment",
 }
+"""Options of a simulation that real parties do not have, and why."""
 _IN_REHEARSAL = frozenset(
     {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "early_stop", "log"}
 )
@@ -92,7 +93,7 @@ def deployable(
     default = {field.name: field.default for field in fields(RunConfig)}
     refused = {
         name: why
-        for name, why in _WHY.items()
+        for name, why in SENSELESS.items()
         if getattr(config, name) != default[name] and (not rehearsal or name in _IN_REHEARSAL)
     }
     if refused:

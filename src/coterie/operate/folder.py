@@ -23,6 +23,7 @@ from coterie.deploy.engine import Tls
 from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, safe
 from coterie.deploy.plan import Plan
+from coterie.operate.members import PlannedMember, read_members
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Entry
@@ -171,12 +172,19 @@ def authority_of(folder: Folder) -> Authority:
 
 
 def joined_members(folder: Folder) -> dict[str, Joined]:
-    """The members that have joined, by name, in the order of the plan, including revoked ones."""
-    found = {}
-    for name, _ in current_plan(folder).members:
-        if folder.joined_file(name).exists():
-            found[name] = read_joined(folder, name)
-    return found
+    """The members that have joined, by name, in the order of ``current_members``, including revoked ones."""
+    return {
+        name: read_joined(folder, name)
+        for name in current_members(folder, current_plan(folder))
+        if folder.joined_file(name).exists()
+    }
+
+
+def current_members(folder: Folder, plan: Plan) -> dict[str, PlannedMember]:
+    """The plan's members by name, in its order, and then the clients that members.toml has beside them."""
+    listed = {one.name: one for one in read_members(folder.members)}
+    known = {name: listed.get(name) or PlannedMember(name, role) for name, role in plan.members}
+    return known | {name: one for name, one in listed.items() if name not in known and one.role == plan.client_role}
 
 
 def certificate_ends(folder: Folder) -> dict[str, float]:

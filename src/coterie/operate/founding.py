@@ -48,7 +48,7 @@ def init(
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
-    resolved, ordered = _checked(config, members, settings)
+    resolved, ordered = checked(config, members, settings)
     check_room(resolved, facts, _clients(ordered), settings)
     samples = _public_samples(resolved, public, facts, settings.rehearsal)
     settings = msgspec.structs.replace(
@@ -86,10 +86,10 @@ def init(
     return plan
 
 
-def _checked(
+def checked(
     config: RunConfig, members: Sequence[PlannedMember], settings: Settings
 ) -> tuple[Resolved, tuple[PlannedMember, ...]]:
-    """Raises UserError."""
+    """The config in full, and the members in the order of the roster. Raises UserError unless they fit."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
@@ -130,4 +130,4 @@ def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, d
 
 
 def _as_toml(members: Sequence[PlannedMember]) -> bytes:
-    return tomli_w.dumps({"member": [msgspec.to_builtins(one) for one in members]}).encode()
+    return "\n".join(f"[[member]]\n{tomli_w.dumps(msgspec.to_builtins(one))}" for one in members).encode()

@@ -15,8 +15,10 @@ from coterie.deploy.home import (
     INFO,
     About,
     Home,
+    agree,
     check_ours,
     make_home,
+    plan_of,
     read_home,
     read_private,
     take_plan,
@@ -93,9 +95,14 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
         if home.name in plan.roster.by_name and plan.roster.by_name[home.name].role != home.role:
             raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
         check_ours(home, plan)
+        known = home.plan.exists()
+        if known and plan.run > plan_of(home).run:
+            raise PeerError(f"the hub brings the plan of run {plan.run} to a party that has joined")
         taken = take_plan(home, found.plan)
         write_private(home.certificate, found.tls)
         write_private(home.ca, found.authority)
+        if not known:
+            agree(home, taken)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
     if not taken.settings.rehearsal and home.role != taken.client_role and (others := _servers_near(home, taken)):

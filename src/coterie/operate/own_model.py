@@ -10,9 +10,8 @@ import numpy as np
 import coterie
 from coterie.data.columns import inputs_of
 from coterie.deploy.account import in_words
-from coterie.deploy.built_party import BuiltParty, build_party
-from coterie.deploy.home import Home, read_home
-from coterie.deploy.store import FileStore, Kept, unpack
+from coterie.deploy.built_party import stored_party
+from coterie.deploy.home import read_home
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.protocols.openings import Statements, collected
@@ -70,13 +69,3 @@ def own_openings(path: Path) -> Statements | None:
     """
     found, _ = stored_party(read_home(path))
     return collected(found.party.common.roster, [found.party])
-
-
-def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
-    """The party of a home in its state of the last commit, and the rest of that. Raises UserError without one."""
-    stored = FileStore(home.state).read()
-    if stored is None:
-        raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
-    found = build_party(home)
-    kept, _ = unpack(stored, found.party)
-    return found, kept

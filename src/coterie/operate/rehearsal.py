@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
+from coterie.deploy.built_party import stored_party
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
@@ -27,7 +28,6 @@ from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import NatsServer, check_server, free_port
-from coterie.operate.own_model import stored_party
 from coterie.operate.server import local_server, serving
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import UserError

@@ -51,7 +51,7 @@ def access_of(folder: Folder) -> Access:
 
 
 def leaders(plan: Plan) -> frozenset[str]:
-    system = plan.run.definition
+    system = plan.resolved.definition
     return frozenset(
         e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
     )
@@ -134,16 +134,19 @@ CONNECT_S = 5.0
 _AGAIN_S = 0.2
 
 
-def apply(folder: Folder) -> None:
+def apply(folder: Folder, reloads: int = 1) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
     Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
-    without the extra or the operator's keys. All else is done then; repeating is safe.
+    without the extra or the operator's keys. All else is done then; repeating is safe.  reloads: 2 for members
+    that nats-server does not know yet, which 2.15.1 connects with the others the second time.
     """
     admit(folder)
     plan = current_plan(folder)
     if (pid := running(folder)) is not None:
-        os.kill(pid, signal.SIGHUP)
+        for more in range(reloads):
+            time.sleep(_AGAIN_S * bool(more))
+            os.kill(pid, signal.SIGHUP)
     own, access, servers = _operator_tls(folder), access_of(folder), urls(plan.settings.server)
     check_installed()
     from coterie.deploy.nats_stream import provision

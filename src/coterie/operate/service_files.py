@@ -117,7 +117,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             ("nats-server", "-c", str(STATE / "nats" / "nats.conf")),
             (
                 "copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator",
-                "after each change of the members copy nats.conf anew, and reload the service",
+                "after each change of the members copy nats.conf anew, and reload the service (twice for new members)",
             ),
             server=True,
         )
@@ -130,7 +130,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"), "--metrics", METRICS)
             first: tuple[str, ...] = ("copy the operator's folder to deployment/, without authority/",)
         else:
-            words = ("coterie", "deploy", "party", "--home", str(place / "home"))
+            words = ("coterie", "deploy", "party", "--stay", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""
             first = (
                 f"coterie deploy join {token}.token{data} --home {place / 'home'}",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.home import decode_json
+from coterie.deploy.home import RUNS, decode_json
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
@@ -25,7 +25,7 @@ class NotBegunError(UserError):
 
 
 def joined_in_words(plan: Plan) -> str:
-    there = len(plan.roster.entries) - len(plan.revoked)
+    there = len(plan.believed.entries)
     without = f", without {', '.join(plan.missing)}" if plan.missing else ""
     return f"{there} of {len(plan.members)} members have joined{without}"
 
@@ -59,6 +59,13 @@ def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
     """The same, and when the certificates end of which an operator's folder knows."""
     place = Folder(folder)
     return msgspec.structs.replace(status, certificates=certificate_ends(place)) if place.plan.is_file() else status
+
+
+def all_statuses(folder: Folder) -> Iterator[RunStatus]:
+    """Of all runs that the hub has begun, the first one first. Raises UserError."""
+    former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
+    places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
+    yield from (read_status(place) for place in places if (place / STATUS).exists())
 
 
 def has_ended(run: Path) -> bool:

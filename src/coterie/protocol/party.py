@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 import numpy as np
 from msgspec import inspect
+from numpy.typing import NDArray
 
 from coterie.protocol.effects import Effect, Evaluate, Fit, Losses
 from coterie.protocol.errors import PeerError
@@ -118,10 +119,10 @@ def from_party(make: Callable[[Any], Any]) -> Any:
     return FromParty(make)
 
 
-initial = from_party(lambda party: party.common.initial)
+initial = from_party(lambda party: party.common.initial if party.own.starts is None else party.own.starts[0])
 """(d,) float32, the weights that the first model starts with."""
 
-initials = from_party(lambda party: party.common.starts)
+initials = from_party(lambda party: party.starts)
 """(k, d) float32, the weights that all models start with."""
 
 zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
@@ -254,6 +255,15 @@ class Party:
         self.config = config
         self.now_s = 0.0  # this party's clock, set by the transport before a handler runs
         self.state, self.secret = self._built(self.State), self._built(self.Secret)
+
+    @property
+    def starts(self) -> NDArray[np.float32]:
+        """(k, d) the models that it begins with."""
+        return self.common.starts if self.own.starts is None else self.own.starts
+
+    def last_starts(self) -> NDArray[np.float32] | None:
+        """(k, d) its models, with which it can begin a further run; None for a party that holds none."""
+        return None
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
         check_forks(struct)

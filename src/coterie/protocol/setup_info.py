@@ -72,6 +72,7 @@ class Common:
     deployed: whether parties are on separate machines. Then a client keeps the model that it is sent, and the hub sends
     the last one when the run is over.
     quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
+    warm: whether parties begin with their models of a former run (``Own.starts``).
     """
 
     roster: Roster
@@ -83,6 +84,7 @@ class Common:
     public: int = 0
     deployed: bool = False
     quorum: int = 0
+    warm: bool = False
 
     @cached_property
     def initial(self) -> Vector:
@@ -97,6 +99,8 @@ class Own:
     identity: SECRET, the secret halves of its keys in the roster; None if nothing is signed or sealed.
     samples: of its training data, for the hub of its public data.  epochs: local epochs in a round that its device has
     time for.
+    starts: (k, d) float32, the models that it had at the end of a former run, with which it begins instead of
+    ``Common.starts``; None for a party without.
     """
 
     name: str
@@ -104,3 +108,4 @@ class Own:
     identity: Identity | None = None
     samples: int = 0
     epochs: int = 1
+    starts: NDArray[np.float32] | None = None

@@ -150,6 +150,8 @@ class System:
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``, imported when needed.
     reproductions: ``module:ATTRIBUTE`` of mappings of one's own tables and figures (``reproductions.study.Item``).
     clients: how many clients a run has by default; 0 for the number that fits its data set.
+    cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or the same of a
+    config and a mode.
     delta: the share of its clients that an experiment delays by default.
     needs_classes: whether it reads labels as classes, and so takes no other task.
     public: the share of the training data that its hub holds as public data by default.
@@ -182,6 +184,7 @@ class System:
     audit: Any = ""
     reproductions: tuple[str, ...] = ()
     clients: int = 0
+    cold: str | Callable[[Any, str], str] = ""
     delta: float = 0.0
     needs_classes: bool = False
     public: float = 0.0
@@ -222,6 +225,15 @@ class System:
                 f"{self.name} with these settings trains its first models on the clients' data, which no machine of a "
                 "deployment has: set start=random"
             )
+
+    def check_warm(self, config: Any, mode: str) -> None:
+        """Raises UserError, with the reason, if parties cannot begin with their models of a former run."""
+        why = self.cold(config, mode) if callable(self.cold) else self.cold
+        parties = self._types(mode, config).values()
+        if not why and all(one.last_starts is Party.last_starts for one in parties):
+            why = "none of its parties says with which models it would (Party.last_starts)"
+        if why:
+            raise UserError(f"{self.name} cannot begin with the models of a former run: {why}")
 
     def _own_model(self) -> Callable[[Any], ClientModel]:
         if self.own_model is None:

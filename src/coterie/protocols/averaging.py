@@ -197,8 +197,11 @@ class ModelClient(fl.Party, role="client"):
     def last_models(self) -> NDArray[np.float32]:
         """(k, d) the models that it was sent last, or the initial ones before that."""
         if self.state.last is None:
-            return self.common.starts[: self.config.models]
+            return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
+
+    def last_starts(self) -> NDArray[np.float32]:
+        return self.last_models()
 
     def fit(self, start: fl.Vector, r: int, **more: Any) -> fl.Fit:
         own = self.local is not None and not local_training.is_generator(self.local)
@@ -301,6 +304,9 @@ class Server(fl.Party, role="server"):
             step = np.asarray(self.rule(self.state, change, config), np.float64)
             self.state.weights = gather.model(stepped(self.spec, old, step, mean, 1.0))
         return {"participants": len(answers.got), "asked": len(names), **gather.notes()}, answers
+
+    def last_starts(self) -> NDArray[np.float32]:
+        return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, fl.Vector]:
         """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""

@@ -148,13 +148,17 @@ class ServerRows(Component):
 
     @property
     def begins(self) -> bool:
-        """Whether the next round adds up whole models, since groups were made anew."""
-        return self.secret.since > 0 and self.secret.first is None
+        """Whether the next round adds up whole models, since groups were made anew, or of clients with models."""
+        return self.whole and self.secret.first is None
+
+    @property
+    def whole(self) -> bool:
+        return self.secret.since > 0 or bool(self.party.common.warm)
 
     def may_add(self, of: int, r: int) -> bool:
         """Whether round r may add an upload of round ``of``: not if it is late, and of older groups or whole models."""
         secret = self.secret
-        return of == r or not secret.since or (secret.first is not None and of > secret.first.round)
+        return of == r or not self.whole or (secret.first is not None and of > secret.first.round)
 
     def fresh_masks(self, groups: int, since: int) -> tuple[bytes, ...]:
         """SECRET: a key for each row."""

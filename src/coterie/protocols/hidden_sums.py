@@ -159,7 +159,7 @@ class HeldRow(msgspec.Struct):
 
     masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
     since: the round in which its groups were made, 0 for the set-up.  started: it has opened the first row of groups
-    that were made anew.  lost: a row was out of the range in which it cannot have wrapped.
+    that began with whole models.  lost: a row was out of the range in which it cannot have wrapped.
     """
 
     group: int = -1
@@ -194,9 +194,13 @@ class ClientRow(Component):
         secret = self.secret
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
-            secret.round, secret.since, secret.started = max(since - 1, 0), since, not since
+            secret.round, secret.since, secret.started = max(since - 1, 0), since, not (since or self.party.common.warm)
             secret.rounds, secret.lost = 0, False
         return shared_rows.queries(group, groups, self.party.secrets("query", since))
+
+    def made(self, x: Words, r: int) -> tuple[int, int, bytes]:
+        """Of an upload the round, that of its groups, and the name of its numbers."""
+        return r, self.secret.since, digest("coterie/numbers of an upload/1", x.data)
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
         """Its vector of words (d,) in shares. Raises PeerError before it has a group."""

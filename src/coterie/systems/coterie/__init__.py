@@ -53,6 +53,10 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
     return {Summand: ("label statistics, in a sum",), SharedRow: ("which group, without a name",)}
 
 
+def cold(config: CoterieConfig, mode: str) -> str:
+    return "" if config.foundings > 1 else "no client ever sends a whole model with foundings=1: set foundings=2"
+
+
 LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
@@ -72,6 +76,7 @@ SYSTEM = fl.System(
     config=CoterieConfig,
     parties=lambda _: {HUB: Hub, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client},
     check=check,
+    cold=cold,
     models=models,
     own_model=lambda client: client.state.weights,
     learns=LEARNS,

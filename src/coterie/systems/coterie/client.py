@@ -9,9 +9,7 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
-from coterie.crypto.signing import digest
 from coterie.dp.ledger import Release
-from coterie.protocol.party import from_hub
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords
@@ -83,6 +81,8 @@ class Client(fl.Party, role=CLIENT):
         """The same, with its whole model on top: once, before its group's first row."""
         if self.row.secret.started:
             raise fl.PeerError("a whole model is wanted of new groups alone, before their first row")
+        if self.common.warm and not self.row.secret.since and self.own.starts is None:
+            raise fl.PeerError(f"{self.name} has no model of a former run, and waits for its group's")
         update = yield from self._trained(msg)
         self.state.wholes = (*self.state.wholes, msg.round)
         return update
@@ -111,7 +111,7 @@ class Client(fl.Party, role=CLIENT):
         if self.config.control_variates:
             length = float(np.linalg.norm(change[~self.spec.buffers]))
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
-        made = msg.round, self.row.secret.since, digest("coterie/numbers of an upload/1", x.data)
+        made = self.row.made(x, msg.round)
         if made[:2] == self.state.made[:2] and made != self.state.made:  # servers' noise is of clients and rounds
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
         self.state.round, self.state.made = msg.round, made
@@ -126,7 +126,7 @@ class Client(fl.Party, role=CLIENT):
         """Open its group's sum, which says the model."""
         row = self.row.secret
         if (msg.sealed_in, msg.rounds) == (row.round, row.rounds):  # its answer was late, so the hub sends it again
-            from_hub(self, msg, src)
+            fl.from_hub(self, msg, src)
             return RowOpened(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
@@ -144,6 +144,9 @@ class Client(fl.Party, role=CLIENT):
                 self.state.drift = self._drift(self.state.weights - model, msg.rounds - added, float(np.mean(steps)))
             self.state.weights = model
         return RowOpened(msg.round)
+
+    def last_starts(self) -> fl.Vector:
+        return np.asarray(self.state.weights[None])
 
     def _turn(self) -> fl.Vector:
         """(d,) by how much the next training is turned, in all its steps; 0 at first, and without control variates."""

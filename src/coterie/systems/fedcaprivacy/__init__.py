@@ -110,6 +110,7 @@ SYSTEM = fl.System(
     title="FedCAPrivacy",
     citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
     "anonymous adaptive clustering",
+    cold="clusters form anew from one common model, and only participants hold the clusters' models",
     config=FedCAPrivacyConfig,
     parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},
     check=check,

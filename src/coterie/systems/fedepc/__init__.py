@@ -90,6 +90,7 @@ SYSTEM = fl.System(
     title="FedEPC",
     citation="Tang, Luo, Wang, Feng, Yang, Xu, Zhu, Huang, Liang, FedEPC: an efficient and privacy-enhancing "
     "clustering federated learning method for sensing-computing fusion scenarios, CMC 85(2), 2025",
+    cold="clusters form anew from one common model, and it ends with one for each cluster",
     config=FedEPCConfig,
     parties=lambda _: {HUB: Server, DEVICE: Device},
     parties_in={

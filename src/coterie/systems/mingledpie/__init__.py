@@ -99,6 +99,7 @@ SYSTEM = fl.System(
     title="MingledPie",
     citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
     "CFL, NDSS 2025",
+    cold="the server hands out the first models, and only clients hold the last ones",
     config=MingledPieConfig,
     parties=parties,
     check=check,

@@ -78,6 +78,7 @@ SYSTEM = fl.System(
     title="OFL",
     citation="Mao, Niu, Dang, Li, Xia, Zhu, Bian, Zhang, Hua, Zhong, OFL: opportunistic federated learning for "
     "resource-heterogeneous and privacy-aware devices",
+    cold="clients that hold parts of the model begin with the public one, to which its changes are added",
     config=OFLConfig,
     parties=parties,
     check=check,

@@ -120,6 +120,7 @@ SYSTEM = fl.System(
     title="PAFed",
     citation="Miao, Kuang, Li, Xu, Li, Choo, Deng, Privacy-preserving asynchronous federated learning under non-IID "
     "settings",
+    cold="the last model is encrypted under keys that a run makes anew",
     config=PAFedConfig,
     parties=parties,
     parties_in={"hardened": padded},

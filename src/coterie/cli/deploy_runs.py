@@ -1,0 +1,129 @@
+"""``coterie deploy start``, ``runs``, ``abort`` and ``agree``: further runs of a deployment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.guard import guarded, say
+from coterie.report.words import plural
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")]
+
+
+@guarded
+def start(
+    folder: Folder,
+    config: Annotated[Path | None, typer.Option(help="What to run (TOML). [what the last run had]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds. [that of the config]")] = None,
+    warm: Annotated[
+        bool, typer.Option("--begin-from-models", help="Parties begin with their models of the last run.")
+    ] = False,
+    offline: Offline = False,
+) -> None:
+    """Start another run of all members that have joined and are not revoked. Homes and keys stay.
+
+    It is a new version of the plan. Each owner agrees to it with coterie deploy agree. `coterie deploy hub DIR` then
+    hands it out, and begins when enough have agreed. Members that were approved in the meantime take part, and get
+    their certificates (DIR/NAME.cert) now. The set-up runs anew, so groups and joint keys are made anew, too.
+
+    Examples:
+
+      coterie deploy start study --rounds 20 --begin-from-models
+
+      coterie deploy start study --config other.toml
+    """
+    from coterie.deploy.plan import plan_hash, shown
+    from coterie.operate import runs as of
+
+    plan, say = of.start(folder, config, rounds=rounds, warm=warm), typer.echo
+    say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
+    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"Next: coterie deploy hub {folder}, and each owner runs coterie deploy agree --home H")
+    tell_server(folder, offline, reloads=2)
+
+
+@guarded
+def runs(folder: Folder) -> None:
+    """List the runs of a deployment, with their folders.
+
+    Examples:
+
+      coterie deploy runs study
+    """
+    from coterie.operate.folder import current_plan, open_folder
+    from coterie.operate.watching import all_statuses
+
+    place = open_folder(folder)
+    found, newest = list(all_statuses(place)), current_plan(place)
+    for one in found:
+        where = folder / ("run" if one is found[-1] else f"runs/{one.run}")
+        how = f"{one.phase}{', ended early' if one.aborted else ''}"
+        say(f"Run {one.run}: {one.title}, {one.done} of {plural(one.rounds, 'round')}, {how}. {where}")
+    if newest.run not in [one.run for one in found]:
+        say(f"Run {newest.run}: not begun. Start it with coterie deploy hub {folder}")
+
+
+@guarded
+def abort(folder: Folder) -> None:
+    """End the present run before its next round. Clients keep their models. `coterie deploy start` begins another run.
+
+    Examples:
+
+      coterie deploy abort study
+    """
+    from coterie.operate import runs as of
+
+    plan = of.abort(folder)
+    say(f"Run {plan.run} ends before its next round: version {plan.version} of the plan says so.")
+
+
+@guarded
+def agree(
+    home: Annotated[Path, typer.Option(help="The party's home.")],
+    hash_: Annotated[
+        str, typer.Option("--hash", metavar="DIGITS", help="The first digits of the plan's hash, to be compared.")
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Agree to another run, as the owner of a home. Shows what its plan changes, and the hash.
+
+    `coterie deploy party` has received the plan from the hub, and waits for this. Compare the hash with the operator by
+    telephone, or give the digits with --hash.
+
+    Examples:
+
+      coterie deploy agree --home /srv/coterie/a
+
+      coterie deploy agree --home /srv/coterie/a --hash 4c31d8fa --yes
+    """
+    from coterie.deploy.home import plan_of, read_home
+    from coterie.deploy.plan import plan_hash, shown
+    from coterie.operate import runs as of
+
+    own, say = read_home(home), typer.echo
+    plan = plan_of(own)
+    say(f"Run {plan.run}: {plan.resolved.definition.title}, {plural(plan.resolved.rounds, 'round')}. It changes:")
+    for line in of.changes(own):
+        say(f"  {line}")
+    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
+        raise typer.Exit(1)
+    of.agree_to(own, hash_)
+    say(f"{own.name} has agreed to run {plan.run}.")
+
+
+def tell_server(folder: Path, offline: bool, reloads: int = 1) -> None:
+    from coterie.operate.folder import open_folder
+    from coterie.operate.server import apply
+
+    if offline:
+        say(f"The server was not told: run coterie deploy server {folder}")
+        return
+    apply(open_folder(folder), reloads)
+    say("The server knows of it.")

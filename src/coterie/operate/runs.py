@@ -1,0 +1,157 @@
+"""Further runs of a deployment: the operator starts and ends them, and owners agree to them.
+
+A run is a further signed version of the plan, with a config, a roster and a session of its own. Homes and keys stay.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import msgspec
+
+from coterie.crypto.roster import sign_roster
+from coterie.deploy import plan as plans
+from coterie.deploy.home import RUNS, Home, agree, has_agreed, plan_of, read_home, read_private
+from coterie.deploy.plan import Plan
+from coterie.operate.authority import certify, changing, publish
+from coterie.operate.deployable import SENSELESS, read_config, scores_of
+from coterie.operate.folder import current_members, joined_members
+from coterie.operate.founding import SESSION_BYTES, checked
+from coterie.operate.server import admit
+from coterie.operate.watching import has_ended, read_status
+from coterie.protocol.errors import UserError
+from coterie.record.files import atomic_write
+from coterie.runs.config import Resolved, RunConfig, differences, to_toml
+
+
+def start(
+    path: Path,
+    config: Path | None = None,
+    *,
+    rounds: int | None = None,
+    warm: bool = False,
+    session: bytes | None = None,
+    now_s: float | None = None,
+) -> Plan:
+    """Sign the plan of another run of all members that have joined and are not revoked.
+
+    config: a file, or None for that of the last run.  rounds: instead of its own.  warm: parties begin with their
+    models of the last run.  session: 16 bytes, or None to draw them.
+    New members get their certificates now. Raises UserError while a run goes on.
+    """
+    now_s = time.time() if now_s is None else now_s
+    with changing(path) as (folder, authority, plan):
+        begun = folder.begun and plan_of(read_home(folder.hub)).run == plan.run
+        if begun and not (plan.aborted or has_ended(folder.run)):
+            raise UserError(f"run {plan.run} goes on: wait until it has ended, or run coterie deploy abort {path}")
+        joined, named = joined_members(folder), current_members(folder, plan)
+        members = [one for name, one in named.items() if name in joined and name not in plan.revoked]
+        old = plan.resolved
+        given = _again(old, plan.settings.rehearsal) if config is None else _read(config, plan)
+        given = given if rounds is None else replace(given, rounds=rounds)
+        clients = [one for one in members if one.role == plan.client_role]
+        before = sum(role == plan.client_role for _, role in plan.members)
+        most = len(clients) if plan.settings.quorum == before else min(plan.settings.quorum, len(clients))
+        scores = tuple(name for name in plan.settings.scores if name in scores_of(given))
+        settings = msgspec.structs.replace(plan.settings, quorum=most, scores=scores)
+        resolved, ordered = checked(given, members, settings)
+        if resolved.public and not settings.public:
+            raise UserError(f"the hub has no public samples, which {resolved.system} needs: found another deployment")
+        if warm:
+            _check_warm(old, resolved)
+            if not folder.begun and read_home(folder.hub).former is None:
+                raise UserError("no run has begun yet, with whose models another one could begin")
+        entries = tuple(joined[one.name].entry for one in ordered)
+        new = publish(
+            folder,
+            authority,
+            plan,
+            now_s,
+            run=plan.run + 1,
+            aborted=False,
+            warm=warm,
+            config=to_toml(resolved),
+            settings=settings,
+            members=tuple((one.name, one.role) for one in ordered),
+            roster=sign_roster(entries, authority.signing, session or os.urandom(SESSION_BYTES)),
+        )
+        atomic_write(folder.config, new.config.encode())
+        admit(folder)
+        for name in dict(new.members).keys() - dict(plan.members).keys():
+            certify(folder, authority, joined[name])
+    return new
+
+
+def abort(path: Path, *, now_s: float | None = None) -> Plan:
+    """End the present run before its next round. Raises UserError if it has ended."""
+    with changing(path) as (folder, authority, plan):
+        if plan.aborted or (has_ended(folder.run) and read_status(folder.run).run == plan.run):
+            raise UserError(f"run {plan.run} of {path} has ended already")
+        return publish(folder, authority, plan, time.time() if now_s is None else now_s, aborted=True)
+
+
+def agree_to(home: Home, digits: str = "") -> Plan:
+    """Agree to the run of the newest plan in this home. digits: the first ones that its hash must have.
+
+    Raises UserError if they differ, or there is no new run.
+    """
+    plan = plan_of(home)
+    wanted = "".join(digits.split()).lower()
+    if not plans.plan_hash(plan).startswith(wanted):
+        raise UserError(f"the plan of run {plan.run} has another hash than {digits!r}: ask the operator why")
+    if has_agreed(home, plan):
+        raise UserError(
+            f"{home.path} has no plan of a further run: {home.name} has agreed to run {plan.run}. The hub brings the "
+            "next plan to coterie deploy party"
+        )
+    agree(home, plan)
+    return plan
+
+
+def changes(home: Home) -> Iterator[str]:
+    """What the newest plan of this home changes of the last run of which it knows, a line each."""
+    new = plan_of(home)
+    known = sorted(int(one.parent.name) for one in (home.path / RUNS).glob("[0-9]*/plan.bin"))
+    if not known:
+        return
+    old = plans.check(read_private(Home(home.path, home.about, known[-1]).plan), home.operator)
+    if new.warm:
+        yield "parties begin with their models of the last run"
+    before, now = old.resolved, new.resolved
+    yield from (f"rounds: {before.rounds}, now {now.rounds}", *differences(before, now))
+    for word, here, there in (("without", old, new), ("with", new, old)):
+        names = [name for name, _ in here.members if name not in dict(there.members)]
+        if names:
+            yield f"{word} {', '.join(names)}"
+    for name in new.settings.__struct_fields__:
+        a, b = getattr(old.settings, name), getattr(new.settings, name)
+        if a != b:
+            yield f"{name}: {a}, now {b}"
+
+
+def _check_warm(old: Resolved, new: Resolved) -> None:
+    new.definition.check_warm(new.own, new.mode)
+    for name, one, other in (
+        ("system", old.system, new.system),
+        ("model", old.model, new.model),
+        ("number of models", old.own.models, new.own.models),
+    ):
+        if one != other:
+            raise UserError(f"the {name} was {one} and is {other}, so no party could begin with its models")
+
+
+def _again(old: Resolved, rehearsal: bool) -> RunConfig:
+    left_out = () if rehearsal else SENSELESS
+    return RunConfig(**{one.name: getattr(old, one.name) for one in fields(RunConfig) if one.name not in left_out})
+
+
+def _read(config: Path, plan: Plan) -> RunConfig:
+    shape = "x".join(map(str, plan.facts.input_shape))
+    given, facts = read_config(config, shape, plan.facts.outputs)
+    if facts != plan.facts:
+        raise UserError(f"{config} is for samples of another task than those of the parties: found another deployment")
+    return given
