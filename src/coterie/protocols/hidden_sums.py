@@ -154,6 +154,11 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
+def numbers_name(x: Words) -> bytes:
+    """32 bytes that name the words x (d,) of an upload."""
+    return digest("coterie/numbers of an upload/1", x.data)
+
+
 class HeldRow(msgspec.Struct):
     """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
 
@@ -198,10 +203,6 @@ class ClientRow(Component):
             secret.rounds, secret.lost = 0, False
         return shared_rows.queries(group, groups, self.party.secrets("query", since))
 
-    def made(self, x: Words, r: int) -> tuple[int, int, bytes]:
-        """Of an upload the round, that of its groups, and the name of its numbers."""
-        return r, self.secret.since, digest("coterie/numbers of an upload/1", x.data)
-
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
         """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
         secret, party = self.secret, self.party
@@ -212,6 +213,11 @@ class ClientRow(Component):
         word = shares.word.tobytes()
         seeds = sealed_to(party, helper, shares.seeds, "upload", r, shares.check, one_hot.word_name(word))
         return HiddenUpdate(r, word, shares.check, shares.master, seeds)
+
+    def has(self, msg: GroupRow, src: str) -> bool:
+        """Whether it has opened this row. Raises PeerError unless the hub sends it."""
+        from_hub(self.party, msg, src)
+        return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
         """(d,) the sum of its group since it was made, of which the helper has signed the row.

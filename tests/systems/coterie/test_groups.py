@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation import misbehaving
+from msgspec.structs import replace
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sealed_founding, shared_groups
-from coterie.protocols.sealed_groups import AskForRow, Step, Stepped
+from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
 from coterie.protocols.shared_groups import RESTARTS
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -22,10 +24,13 @@ from coterie.runs.experiment import Experiment, build
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1}
 
 
-def made(partition: str, **settings: Any) -> Experiment:
+def made(partition: str, wrong: Any = None, **settings: Any) -> Experiment:
+    """wrong: what the fourth client makes of its honest answer to ``AskForRow``."""
     base = {"crypto": "emulated", "model": "linear", "rounds": 3, "record": True, "seed": 11}
     chosen = {**SETTINGS, **settings}
     experiment = build(RunConfig("coterie", clients=24, partition=partition, settings=chosen, **base))
+    if wrong is not None:
+        misbehaving(experiment.federation.alter("client/3"), AskForRow, wrong)
     experiment.set_up()
     return experiment
 
@@ -92,6 +97,26 @@ def test_newcomers_join_the_group_of_their_task() -> None:
     found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
     assert -1 not in found
     assert adjusted_rand_score(truth, found) > 0.95
+    experiment.close()
+
+
+def _refused(*_: Any) -> Any:
+    raise PeerError("no")
+
+
+def _unreadable(client: Any, request: AskForRow, row: SharedRow) -> SharedRow:
+    return replace(row, sealed=bytes(len(row.sealed)))
+
+
+@pytest.mark.parametrize("wrong", [_refused, _unreadable])
+def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: Any) -> None:
+    experiment = made("permute:2+dirichlet:0.5", wrong)
+    found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
+    assert found.pop(3) == -1
+    assert truth.pop(3) in truth
+    assert adjusted_rand_score(truth, found) > 0.95
+    (grouped,) = experiment.federation.alter("helper").groups.secret.grouped
+    assert grouped == {*experiment.common.clients} - {"client/3"}
     experiment.close()
 
 

@@ -10,7 +10,7 @@ import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
 from coterie.dp.ledger import Release
-from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened
+from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened, numbers_name
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.noise import affords
 from coterie.protocols.norm_check import ClientNorms
@@ -111,7 +111,7 @@ class Client(fl.Party, role=CLIENT):
         if self.config.control_variates:
             length = float(np.linalg.norm(change[~self.spec.buffers]))
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
-        made = self.row.made(x, msg.round)
+        made = msg.round, self.row.secret.since, numbers_name(x)
         if made[:2] == self.state.made[:2] and made != self.state.made:  # servers' noise is of clients and rounds
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
         self.state.round, self.state.made = msg.round, made
@@ -125,8 +125,7 @@ class Client(fl.Party, role=CLIENT):
     def take(self, msg: GroupRow, src: str) -> RowOpened:
         """Open its group's sum, which says the model."""
         row = self.row.secret
-        if (msg.sealed_in, msg.rounds) == (row.round, row.rounds):  # its answer was late, so the hub sends it again
-            fl.from_hub(self, msg, src)
+        if self.row.has(msg, src):  # its answer was late, so the hub sends it again
             return RowOpened(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
