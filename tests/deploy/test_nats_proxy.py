@@ -150,7 +150,7 @@ def test_a_proxy_that_refuses_says_why_and_no_password_is_shown(
     rig: Rig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://ward:wrong@{proxy.address}")
-    with pytest.raises(EngineError, match=r"the proxy 127\.0\.0\.1 does not let it through: HTTP/1\.1 407") as refused:
+    with pytest.raises(EngineError, match=r"the proxy 127\.0\.0\.1 does not let it through: 'HTTP/1\.1 407") as refused:
         far(rig, "client/1", connect_s=1)
     assert "wrong" not in str(refused.value)
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")

@@ -164,12 +164,12 @@ def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
 def test_the_sizes_of_parts_are_those_of_the_code() -> None:
     pytest.importorskip("nats", reason="the extra deploy is not installed")
     from coterie.deploy.nats_parts import MESSAGE, PART
-    from coterie.deploy.nats_stream import WAITING
+    from coterie.deploy.nats_stream import room
 
-    text = " ".join(page("engines").split())
+    text, most = " ".join(page("engines").split()), room(1 << 30)
     assert f"parts of {(PART + 4096) >> 10} KiB less 4 KiB" in text
-    assert f"at most {WAITING:,} parts from one party to another" in text
-    assert f"at most {WAITING * MESSAGE / (1 << 30):.2f} GiB" in text
+    assert f"at most {most:,} parts from one party to another" in text
+    assert f"at most {most * MESSAGE / (1 << 30):.2f} GiB" in text
 
 
 # -- commands and files of deployments ---------------------------------------------------------------------------------

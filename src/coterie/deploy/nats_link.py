@@ -47,7 +47,6 @@ NOT_STORED = (
     "start it again: it stores nothing until then"
 )
 """Of a server that is connected and gives no answer to a packet."""
-HTTPS = 443
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
@@ -72,7 +71,7 @@ class Tunnel(TcpTransport):
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         host, proxy = str(uri.hostname), getproxies().get("https", "")
-        if uri.port != HTTPS or not proxy or proxy_bypass(host) or is_loopback(host):
+        if uri.port != 443 or not proxy or proxy_bypass(host) or is_loopback(host):
             await super().connect(uri, buffer_size, connect_timeout)
             return
         via = urlparse(proxy if "://" in proxy else f"http://{proxy}")
@@ -86,13 +85,16 @@ class Tunnel(TcpTransport):
             if via.username:
                 user = f"{unquote(via.username)}:{unquote(via.password or '')}"
                 lines.append(f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}")
-            writer.write("\r\n".join([*lines, "", ""]).encode())
-            said = (await reader.readline()).decode(errors="replace").strip()
-            if re.match(r"HTTP/1\.[01] 200\b", said) is None:
+            try:
+                writer.write("\r\n".join([*lines, "", ""]).encode())
+                said = (await reader.readline()).decode(errors="replace").strip()
+                if re.match(r"HTTP/1\.[01] 200\b", said) is None:
+                    raise ConnectionError(f"the proxy {via.hostname} does not let it through: {said[:80]!r}")
+                while (await reader.readline()).strip():
+                    pass
+            except BaseException:
                 writer.close()
-                raise ConnectionError(f"the proxy {via.hostname} does not let it through: {said[:80] or 'no answer'}")
-            while (await reader.readline()).strip():
-                pass
+                raise
 
 
 class Link:
@@ -398,7 +400,8 @@ class Pulls:
                     self.window.answered(self._asked.popleft(), asyncio.get_running_loop().time())
                 return message
             said = message.headers or {}
-            for _ in range(min(int(said.get("Nats-Pending-Messages", len(self._asked))), len(self._asked))):
+            told = said.get("Nats-Pending-Messages", "")[:9]
+            for _ in range(min(int(told) if told.isdecimal() else MOST, len(self._asked))):
                 self._asked.popleft()
             if said.get("Status") != "408":
                 raise ConnectionError(said.get("Description", "the server gives no messages"))
