@@ -19,6 +19,7 @@ from coterie.deploy.home import agree, has_agreed, plan_of, read_home, take_plan
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate import runs
 from coterie.operate.authority import approve, invite, revoke
+from coterie.operate.doctor import doctor
 from coterie.operate.joining import accept, join
 from coterie.operate.own_model import own_model
 from coterie.operate.server import access_of
@@ -167,6 +168,8 @@ def test_a_second_run_of_those_who_agree(tmp_path: Path) -> None:
         assert released(homes["hospital-a"]) > before > 0  # of one account, since the data are the same
         with pytest.raises(UserError, match=r"hospital-b has not agreed to run 2 .*deploy agree --home"):
             build_party(read_home(homes["hospital-b"]))
+        (told,) = [one.text for one in doctor([homes["hospital-b"]]) if "agreed" in one.text]
+        assert told.startswith("the owner of hospital-b has not agreed to run 2 (plan: version 6, ")
         assert [one.run for one in all_statuses(folder)] == [1, 2]
 
 

@@ -84,6 +84,9 @@ def live(
         if one.role == client:
             x, y = (samples or digits)(i)
             np.savez(data.setdefault(one.name, at / f"{safe(one.name)}.npz"), x=x, y=y)
+    if system.public:
+        x, y = digits(len(members))
+        np.savez(data.setdefault(members[0].name, at / "public.npz"), x=x, y=y)
     limits = Settings(f"nats://127.0.0.1:{free_port()}", scores=scores, grace_s=2.0, **settings)
     told = scores if report is None else report
     made = found_here(at / "d", config, members, limits, facts, data, out=at, report=told, absent=absent)

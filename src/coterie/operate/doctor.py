@@ -24,7 +24,7 @@ from coterie.crypto.roster import entry
 from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import EngineError
-from coterie.deploy.home import INFO, Home, read_home, read_private
+from coterie.deploy.home import INFO, Home, agreement_words, has_agreed, read_home, read_private
 from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
 from coterie.deploy.status import STATUS
@@ -264,6 +264,8 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
             brings = f"the hub brings it version {newest.version}"
             yield _ok(where, f"holds version {plan.version} of the plan, and {brings}")
         plan = newest
+    if not has_agreed(home, plan):
+        yield _warning(where, agreement_words(home, plan))
     ours = entry(home.name, home.role, home.identity)
     if home.name in plan.revoked:
         yield _warning(where, "is revoked")
