@@ -59,7 +59,7 @@ def propose(
 
       coterie prepare propose sample.csv --label outcome --positive ill --out schema.toml
 
-      coterie prepare propose a.csv b.csv --label disease --categories cp,thal --out schema.toml
+      coterie prepare propose hospitals/*.csv --label disease --categories cp,thal --out schema.toml
     """
     from coterie.data import preparing
     from coterie.record.files import atomic_write
@@ -81,7 +81,7 @@ def check(schema: Schema, files: Tables) -> None:
 
       coterie prepare check schema.toml own.csv
 
-      coterie prepare check schema.toml a.csv b.csv
+      coterie prepare check schema.toml hospitals/*.csv
     """
     from coterie.data.preparing import read_schema
 

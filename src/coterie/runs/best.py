@@ -34,9 +34,8 @@ class Best:
             self.models = self.experiment.models(r)
             write_models(self.out, self.experiment, self.models, r)
         elif patience is not None and self.since >= patience:
-            why = (
-                f"no lower loss on held-out samples in {self.since} evaluations since round {self.round}, which is kept"
-            )
+            times = f"{self.since} evaluation{'s' * (self.since > 1)}"
+            why = f"no lower loss on held-out samples in {times} since round {self.round}, which is kept"
             line["notes"].setdefault("stopped", why)
 
     def recall(self, lines: Sequence[Line]) -> None:
