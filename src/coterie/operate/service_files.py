@@ -117,7 +117,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             ("nats-server", "-c", str(STATE / "nats" / "nats.conf")),
             (
                 "copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator",
-                "after each change of the members copy nats.conf anew, and reload the service",
+                "after each approve, renew and revoke copy nats.conf and certificate.pem anew, and reload the service",
             ),
             server=True,
         )
