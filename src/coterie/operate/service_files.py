@@ -117,7 +117,7 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             ("nats-server", "-c", str(STATE / "nats" / "nats.conf")),
             (
                 "copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator",
-                "after approve, renew, revoke and start copy nats.conf and certificate.pem anew, and reload the service "
+                "after approve, renew, revoke and start copy nats.conf and certificate.pem anew, and reload it "
                 "(twice for new members)",
             ),
             server=True,
