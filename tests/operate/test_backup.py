@@ -8,6 +8,7 @@ import shutil
 import signal
 import tarfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +215,9 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
             elif file.exists() and not new.exists() and done >= 20:
                 pid = read_status(folder.run).pid
                 os.kill(pid, signal.SIGKILL)
-                while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                    time.sleep(0.01)
+                with suppress(FileNotFoundError):  # once its parent knows
+                    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                        time.sleep(0.01)
                 restore(file, new)
                 for name in ("hub", "run"):
                     shutil.rmtree(folder.path / name)
