@@ -483,6 +483,21 @@ def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
     experiment.close()
 
 
+def test_one_client_that_works_with_the_hub_makes_the_rows_of_all_others_but_one() -> None:
+    """A limit: a row names nobody and is not signed, so who knows the seed of all clients seals it in any place. The
+    helper groups one client's row with such ones."""
+    experiment = made()
+    helper, member, (first, *others) = party(experiment, "helper"), party(experiment, "client/1"), rows_of(experiment)
+    key = SealingKey(helper.common.roster.by_name["helper"].sealing_key)
+    bound, words = (member.keys.own_bytes(ENTRY), 0, told(experiment)), bytes(8 * described_length(helper))
+    false = [DESCRIBED.pack(bytes([at] * 32), 16, bytes([at] * 16)) + words for at in range(1, len(others) + 1)]
+    relay(helper, [first, *(key.seal(data, "client", "helper", *bound) for data in false)])
+    read = helper.groups.open(OpenRows(0, 0, told(experiment)), "hub")
+    assert list(read.positions) == list(range(8))
+    assert helper.groups.secret.under_way is not None
+    experiment.close()
+
+
 def test_a_hub_cannot_describe_a_client_of_its_own() -> None:
     """It lacks the seed of clients and helper, so what it seals is no row."""
     experiment = made()
