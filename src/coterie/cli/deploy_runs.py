@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from coterie.cli.guard import guarded, say
-from coterie.protocol.errors import printable
 from coterie.report.words import plural
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
@@ -45,7 +44,10 @@ def start(
     plan, say = of.start(folder, config, rounds=rounds, warm=warm), typer.echo
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
-    say(f"Next: coterie deploy hub {folder}, and each owner runs coterie deploy agree --home H")
+    say(
+        f"Next: coterie deploy hub {folder}, and each owner: coterie deploy party --home H --stay, and coterie deploy "
+        "agree --home H"
+    )
     tell_server(folder, offline, reloads=2)
 
 
@@ -94,8 +96,8 @@ def agree(
 ) -> None:
     """Agree to another run, as the owner of a home. Shows what its plan changes, and the hash.
 
-    `coterie deploy party` has received the plan from the hub, and waits for this. Compare the hash with the operator by
-    telephone, or give the digits with --hash.
+    `coterie deploy party --stay` has received the plan from the hub, and waits for this. Compare the hash with the
+    operator by telephone, or give the digits with --hash.
 
     Examples:
 
@@ -103,15 +105,15 @@ def agree(
 
       coterie deploy agree --home /srv/coterie/a --hash 4c31d8fa --yes
     """
-    from coterie.deploy.home import plan_of, read_home
+    from coterie.deploy.home import read_home
     from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
     own = read_home(home)
-    plan = plan_of(own)
+    plan = of.offered(own)
     say(f"Run {plan.run}: {plan.resolved.definition.title}, {plural(plan.resolved.rounds, 'round')}. It changes:")
     for line in of.changes(own):
-        say(f"  {printable(line)}")  # the operator's words could write over other lines
+        say(f"  {line}")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
         raise typer.Exit(1)
@@ -127,4 +129,4 @@ def tell_server(folder: Path, offline: bool, reloads: int = 1) -> None:
         say(f"The server was not told: run coterie deploy server {folder}")
         return
     apply(open_folder(folder), reloads)
-    say("The server knows of it.")
+    say("The server has the newest plan.")

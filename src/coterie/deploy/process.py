@@ -65,6 +65,7 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 
 Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[object]]
+_FOR_ANOTHER = "A further run reaches only a party that was started with --stay."
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
 
@@ -96,6 +97,8 @@ def as_party(
                     try:
                         over = _take_part(home, plan, numbers, kill, stopped, say)
                         if not (over and stay):
+                            if over:
+                                say(_FOR_ANOTHER)
                             return
                         _wait_for_plan(home, plan, stopped, say)
                     except NewRunError as error:

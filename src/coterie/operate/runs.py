@@ -94,20 +94,26 @@ def abort(path: Path, *, now_s: float | None = None) -> Plan:
         return publish(folder, authority, plan, time.time() if now_s is None else now_s, aborted=True)
 
 
+def offered(home: Home) -> Plan:
+    """The plan of a run to which this home has not agreed. Raises UserError if there is none."""
+    plan = plan_of(home)
+    if has_agreed(home, plan):
+        raise UserError(
+            f"{home.path} has no plan of a further run: {home.name} has agreed to run {plan.run}. The hub brings the "
+            "next plan to coterie deploy party --stay"
+        )
+    return plan
+
+
 def agree_to(home: Home, digits: str = "") -> Plan:
     """Agree to the run of the newest plan in this home. digits: the first ones that its hash must have.
 
     Raises UserError if they differ, or there is no new run.
     """
-    plan = plan_of(home)
+    plan = offered(home)
     wanted = "".join(digits.split()).lower()
     if not plans.plan_hash(plan).startswith(wanted):
         raise UserError(f"the plan of run {plan.run} has another hash than {digits!r}: ask the operator why")
-    if has_agreed(home, plan):
-        raise UserError(
-            f"{home.path} has no plan of a further run: {home.name} has agreed to run {plan.run}. The hub brings the "
-            "next plan to coterie deploy party"
-        )
     agree(home, plan)
     return plan
 
