@@ -150,16 +150,15 @@ def hospitals(record: Record) -> str:
 
 LEVEL = 0.5
 """Points: so far below the first a method is level with it."""
-Place = tuple[str, str]
-"""Data and partition."""
+MEASURES_OF_CELLS = "by seed", "worst decile, by seed"
 
 
-def _by_seed(record: Record, form: str, measure: str) -> dict[Place, dict[str, list[float]]]:
-    """By method, in percent; nothing of a training that diverged."""
-    found: dict[Place, dict[str, list[float]]] = {}
+def _by_seed(record: Record, form: str, measure: str) -> dict[str, dict[str, list[float]]]:
+    """By data and partition, and by method, in percent; nothing of a training that diverged."""
+    found: dict[str, dict[str, list[float]]] = {}
     for row in record["rows"]:
         if row["form"] == form:
-            found.setdefault((row["data"], row["partition"]), {})[row["method"]] = row.get(measure, [])
+            found.setdefault(f"{row['data']}, {row['partition']}", {})[row["method"]] = row.get(measure, [])
     return found
 
 
@@ -181,16 +180,33 @@ def cells(record: Record, form: str, measure: str = "by seed") -> str:
     measure: the column of the means by seed, or ``worst decile, by seed``.
     """
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
-    aris = {(row["data"], row["partition"]): row["ARI"] for row in record["rows"] if row["method"] == "coterie"}
     found = []
     for place, values in _by_seed(record, form, measure).items():
         shown = {one: _spread(by_seed) if by_seed else "diverged" for one, by_seed in values.items()}
         shown = {one: f"**{text}**" if _level(values, one) else text for one, text in shown.items()}
         others = _others(values, "coterie")
         best = max(others, key=lambda one: fmean(others[one]))
-        lead = _spread([a - b for a, b in zip(values["coterie"], others[best], strict=True)], "+")
-        found.append([*place, *(shown.get(one, "–") for one in methods), f"{lead} ({best})", cell(aris[place])])
-    return grid(["data", "partition", *methods, "lead of coterie", "ARI of coterie"], found)
+        lead = _lead(values, "coterie", best)
+        found.append([place, *(shown.get(one, "–") for one in methods), f"{lead} ({best})"])
+    return grid(["data, partition", *methods, "lead of coterie"], found)
+
+
+def leads(record: Record, form: str) -> str:
+    """Of Coterie and its variants over each other method of a cell, paired by seed: by the mean / the worst decile."""
+    ours = [one for one in dict.fromkeys(row["method"] for row in record["rows"]) if one.startswith("coterie")]
+    both = [_by_seed(record, form, measure) for measure in MEASURES_OF_CELLS]
+    found = []
+    for place, values in both[0].items():
+        for other in _others(values, "coterie"):
+            pairs = [[_lead(by_place[place], one, other) for by_place in both] for one in ours]
+            found.append([place, other, *(" / ".join(pair) for pair in pairs)])
+    return grid(["data, partition", "over", *ours], found)
+
+
+def _lead(values: Mapping[str, list[float]], method: str, other: str) -> str:
+    if not values.get(method):
+        return "–"
+    return _spread([a - b for a, b in zip(values[method], values[other], strict=True)], "+")
 
 
 def _spread(values: Sequence[float], sign: str = "") -> str:
@@ -201,13 +217,16 @@ def _spread(values: Sequence[float], sign: str = "") -> str:
 def levels(record: Record) -> str:
     """In how many cells each method's form is first or level: by the mean / the worst decile."""
     forms, methods = (list(dict.fromkeys(row[word] for row in record["rows"])) for word in ("form", "method"))
-    measures, found = ("by seed", "worst decile, by seed"), []
+    found = []
     for method in methods:
         counts = [
-            [sum(_level(values, method) for values in _by_seed(record, form, measure).values()) for measure in measures]
+            [
+                sum(_level(values, method) for values in _by_seed(record, form, measure).values())
+                for measure in MEASURES_OF_CELLS
+            ]
             for form in forms
         ]
-        found.append([method, *(" / ".join(map(str, pair)) for pair in counts)])
+        found.append([method, *("/".join(map(str, pair)) for pair in counts)])
     return grid(["method", *forms], found)
 
 
@@ -516,6 +535,7 @@ TABLES: dict[str, Table] = {
     "comparison": comparison,
     "cells": cells,
     "levels": levels,
+    "leads": leads,
     "hospitals": hospitals,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),

@@ -65,15 +65,18 @@ def test_a_changed_number_is_noticed_and_written_back() -> None:
 
 def test_first_or_level_is_bold_and_a_variant_of_a_method_does_not_compete_with_it() -> None:
     of = {"coterie": [90.0, 90.0], "coterie+control": [91.0, 91.0], "other": [90.3, 90.5], "gone": None}
-    place = {"data": "d", "partition": "p", "form": "mixed", "ARI": None}
+    place = {"data": "d", "partition": "p", "form": "mixed"}
     rows = [{**place, "method": name, **({"by seed": own} if own else {})} for name, own in of.items()]
     line = pages.cells({"rows": rows}, "mixed").splitlines()[2]
     half = 12.706 * 0.1  # Student's t of one degree of freedom, and the standard error of the two leads
     shown = ["**90.0 ± 0.0**", "**91.0 ± 0.0**", "90.4 ± 1.3", "diverged", f"−0.4 ± {half:.1f} (other)"]
-    assert line == f"| d | p | {' | '.join(shown)} | – |"
+    assert line == f"| d, p | {' | '.join(shown)} |"
     deciles = [{**row, "worst decile, by seed": row["by seed"]} if "by seed" in row else row for row in rows]
     counted = dict(row[2:-2].split(" | ") for row in pages.levels({"rows": deciles}).splitlines()[2:])
-    assert counted == {"coterie": "1 / 1", "coterie+control": "1 / 1", "other": "0 / 0", "gone": "0 / 0"}
+    assert "| d, p | other | −0.4 ± 1.3 / −0.4 ± 1.3 | +0.6 ± 1.3 / +0.6 ± 1.3 |" in pages.leads(
+        {"rows": deciles}, "mixed"
+    )
+    assert counted == {"coterie": "1/1", "coterie+control": "1/1", "other": "0/0", "gone": "0/0"}
 
 
 @pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
