@@ -12,12 +12,11 @@ from federation import misbehaving
 from msgspec.structs import replace
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.clustering.correlation import grouped, in_the_clear, labelled
+from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sealed_founding, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
-from coterie.protocols.shared_groups import RESTARTS
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
 
@@ -115,7 +114,7 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
     assert found.pop(3) == -1
     assert truth.pop(3) in truth
     assert adjusted_rand_score(truth, found) > 0.95
-    (grouped,) = experiment.federation.alter("helper").groups.secret.grouped
+    ((_, grouped),) = experiment.federation.alter("helper").groups.secret.grouped
     assert grouped == {*experiment.common.clients} - {"client/3"}
     experiment.close()
 
@@ -158,7 +157,7 @@ def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkey
     assert [client.row.secret.total for client in clients] == [weights[k] for k in groups]
     assert {experiment.federation.alter(name).rows.secret.members for name in ("hub", "helper")} == {24}
     if clusters == "auto":
-        assert [len(one) for one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
+        assert [len(one) for _, one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
     experiment.close()
 
 

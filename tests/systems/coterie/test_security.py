@@ -17,6 +17,7 @@ from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import SealingKey
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
@@ -342,6 +343,33 @@ def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round
     experiment.close()
 
 
+def test_an_upload_is_in_the_sealed_sums_of_one_round_in_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub has a round sealed, drops that attempt, and relays its uploads as late ones: the second sums would have
+    noise of their own, and the ledger counts one release."""
+    experiment, sent = made(), []
+
+    def change(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        sent.append(dict(fields))
+        return {**sent[0], "round": fields["round"], "on_time": fields["on_time"]}
+
+    def withheld(*_: Any) -> Any:
+        raise NoAnswerError("withheld")
+        yield
+
+    changed_shares(monkeypatch, change)
+    experiment.transport.retries = True
+    hub, helper = party(experiment, "hub"), party(experiment, "helper")
+    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(hub.round(1), 1)
+    with patch.object(HubRows, "add", withheld):
+        assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 0
+    assert not helper.rows.secret.taken
+    assert experiment.transport.drive(hub.round(2), 2)["added"] == 0
+    assert helper.rows.secret.adding.round == 2
+    assert not helper.rows.secret.adding.of
+    experiment.close()
+
+
 def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> None:
     experiment = made()
     hub, helper = party(experiment, "hub"), party(experiment, "helper")
@@ -434,12 +462,13 @@ def test_a_hub_has_no_few_clients_grouped_and_none_again() -> None:
     placed.close()
 
 
-def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
-    """They have no place yet, so they send rows as often as they are asked. The difference of both batches' steps would
-    be the group of one."""
-    settings = {"founders": 8, "newcomers": 9, "join_every": 1}
-    experiment = made(settings, clients=24)
-    helper, names = party(experiment, "helper"), experiment.common.clients[8:17]
+def test_newcomers_are_not_placed_again_where_that_shows_the_group_of_one() -> None:
+    """They have no place yet, so they send rows as often as they are asked. The steps of a batch say how many of it
+    join each group. So one more or less shows where that one joins; and so does a batch of A, one of B, and one of all
+    of these with one more, though each two differ by eight or more."""
+    settings = {"founders": 8, "newcomers": 17, "join_every": 1}
+    experiment = made(settings, clients=25)
+    helper, names = party(experiment, "helper"), experiment.common.clients[8:]
     for total in party(experiment, "hub").state.founded.sums:  # newcomers have no sums yet
         for name in names:
             client = party(experiment, name)
@@ -453,10 +482,14 @@ def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
             helper.groups.hold(Relayed(1, at, row.sealed), "hub")
         return helper.groups.open(OpenRows(1, placing, told), "hub")
 
-    assert len(opened(names, 0).positions) == 9
+    assert len(opened(names[:8], 0).positions) == 8
     with pytest.raises(PeerError, match="1 clients have come or left"):
-        opened(names[1:], 1)
-    assert len(opened(names, 1).positions) == 9
+        opened(names[:9], 1)
+    assert len(opened(names[:8], 1).positions) == 8
+    assert len(opened(names[8:16], 2).positions) == 8
+    with pytest.raises(PeerError, match="with lists that were grouped before, this one shows fewer than 8 clients"):
+        opened(names, 3)
+    assert len(opened(names[:16], 3).positions) == 16  # all of both, and nobody else: nothing to learn
     experiment.close()
 
 
@@ -492,9 +525,9 @@ def test_no_dealt_randomness_is_used_twice() -> None:
         helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
     before = helper.secret.groups.shared.begun
     helper.secret.groups.shared.begun = frozenset()
-    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=(frozenset({"client/1"}),)))
+    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=((0, frozenset({"client/1"})),)))
     assert helper.secret.groups.shared.begun == before  # also where a round is attempted again
-    assert helper.secret.groups.grouped == (frozenset({"client/1"}),)
+    assert helper.secret.groups.grouped == ((0, frozenset({"client/1"})),)
     experiment.close()
 
 
