@@ -60,7 +60,10 @@ def test_the_loss_is_that_of_samples_that_nobody_trains_on() -> None:
     first = next(iter(experiment.data))  # as a client that has a single sample, which it trains on
     held = experiment.data[first].held_out
     assert held is not None
-    experiment.observer.data = {**experiment.data, first: replace(experiment.data[first], held_out=held.at(np.zeros(0, np.int64)))}
+    experiment.observer.data = {
+        **experiment.data,
+        first: replace(experiment.data[first], held_out=held.at(np.zeros(0, np.int64))),
+    }
     assert experiment.observer.held_out_loss(experiment.models(1)) == pytest.approx(np.mean(losses[1:]), rel=1e-5)
     experiment.close()
     whole.close()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from coterie.crypto.shared_rows import PARTS, Grid
 from coterie.deploy.account import account_of
 from coterie.dp.gaussian import epsilon
-from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.protocol.errors import CoterieWarning, RunError, UserError
+from coterie.protocol.steps import NoAnswerError
+from coterie.protocols import hidden_servers
+from coterie.protocols.hidden_servers import HubRows
+from coterie.protocols.hidden_sums import Shares
 from coterie.runs import RunConfig, run
 from coterie.runs.experiment import Experiment, build
 from coterie.systems.coterie.config import CoterieConfig
@@ -114,4 +120,31 @@ def test_noise_beyond_the_words_is_refused() -> None:
     experiment = made()
     with pytest.raises(UserError, match="do not fit words"):
         CoterieConfig(noise=1e5).grid(100, experiment.common.spec)
+    experiment.close()
+
+
+def test_an_upload_is_in_the_sealed_sums_of_one_round_in_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub has a round sealed, drops that attempt, and relays its uploads as late ones: the second sums would have
+    noise of their own, and the ledger counts one release."""
+    experiment, sent = made(), list[Shares]()
+
+    def first_again(r: int, names: str, rounds: Any, on_time: int, *rest: Any) -> Shares:
+        sent.append(Shares(r, names, rounds, on_time, *rest))
+        return replace(sent[0], round=r, on_time=on_time)
+
+    def withheld(*_: Any) -> Any:
+        raise NoAnswerError("withheld")
+        yield
+
+    monkeypatch.setattr(hidden_servers, "Shares", first_again)
+    experiment.transport.retries = True
+    hub, helper = (experiment.federation.alter(name) for name in ("hub", "helper"))
+    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(hub.round(1), 1)
+    with patch.object(HubRows, "add", withheld):
+        assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 0
+    assert not helper.rows.secret.taken
+    assert experiment.transport.drive(hub.round(2), 2)["added"] == 0
+    assert helper.rows.secret.adding.round == 2
+    assert not helper.rows.secret.adding.of
     experiment.close()

@@ -17,7 +17,6 @@ from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import SealingKey
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import Adding, HubRows, ServerRows
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowsSealed, Shares, sealed_to
@@ -340,33 +339,6 @@ def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round
     assert any("another upload for round 1" in why for why in experiment.transport.meter.refused)
     assert any("sealed sums of other uploads" in why for why in (notes["skipped"], *experiment.transport.meter.refused))
     assert party(experiment, client).state.made == before
-    experiment.close()
-
-
-def test_an_upload_is_in_the_sealed_sums_of_one_round_in_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub has a round sealed, drops that attempt, and relays its uploads as late ones: the second sums would have
-    noise of their own, and the ledger counts one release."""
-    experiment, sent = made(), []
-
-    def change(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
-        sent.append(dict(fields))
-        return {**sent[0], "round": fields["round"], "on_time": fields["on_time"]}
-
-    def withheld(*_: Any) -> Any:
-        raise NoAnswerError("withheld")
-        yield
-
-    changed_shares(monkeypatch, change)
-    experiment.transport.retries = True
-    hub, helper = party(experiment, "hub"), party(experiment, "helper")
-    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
-        experiment.transport.drive(hub.round(1), 1)
-    with patch.object(HubRows, "add", withheld):
-        assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 0
-    assert not helper.rows.secret.taken
-    assert experiment.transport.drive(hub.round(2), 2)["added"] == 0
-    assert helper.rows.secret.adding.round == 2
-    assert not helper.rows.secret.adding.of
     experiment.close()
 
 
