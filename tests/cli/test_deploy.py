@@ -340,7 +340,7 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
     home = read_home(Path("H"))
     with server(port):
         pushed(home)  # the stream is there by itself, though the server was started after the approval
-        assert "The server knows of it." in Path("server.log").read_text()
+        assert "The server has the newest plan." in Path("server.log").read_text()
         ended = cli("deploy", "server", "study")
         assert (ended.code, ended.err) == (0, "")
         assert cli("deploy", "server", "study", "--start").err.count("runs already") == 1

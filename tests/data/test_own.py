@@ -282,7 +282,7 @@ def rewritten(change: Callable[[str], str]) -> Callable[[Path], None]:
         (rewritten(lambda t: t.replace("label", "dx", 1)), "has no column label, y, target, class"),
         (rewritten(lambda t: t.replace("sick", "healthy")), "training samples of one class only"),
         (rewritten(lambda t: t.replace("label", "split", 1).replace("bmi", "label", 1)), "neither train nor test"),
-        (lambda path: path.write_bytes(b"\xff\xfe\x00age"), "cannot be read as a csv file"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00age"), "cannot be read as a csv file: it is not in UTF-8"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_column_and_line(

@@ -134,7 +134,7 @@ def test_columns_of_gaps_are_a_note_and_one_label_is_a_fault(tmp_path: Path) -> 
 def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> None:
     rows = "".join(f"p{i},{20 + i},{'fm'[i % 2]},{i + 1:02}/02/2022,,{i % 2},{i}\n" for i in range(10))
     path = table(tmp_path, f"patient,age,sex,seen,empty,label,visit_id\n{rows}")
-    schema, (note,) = propose([path], None)
+    schema, notes = propose([path], None)
     assert [(one.name, one.kind) for one in schema.columns] == [
         ("patient", "id"),
         ("age", "number"),
@@ -146,12 +146,29 @@ def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> 
     age, seen = schema.columns[1], schema.columns[3]
     assert (age.mean, age.fill, age.scale) == (24.5, 24.5, 2.87228)
     assert seen.format == "%d/%m/%Y"
-    assert "fit %m/%d/%Y, too" in str(note)
+    assert [str(note) for note in notes] == [
+        "column 'patient': it has too many words for a category, such as 'p0', so it is no input, but an id",
+        "column 'seen': its dates are read as %d/%m/%Y, and fit %m/%d/%Y, too: see which it is",
+        "column 'empty': every cell is empty, so it is ignored",
+    ]
     assert (schema.label, schema.classes, schema.positive) == ("label", ("0", "1"), "1")
     assert propose([path], "label", "0")[0].names == ("1", "0")
     (tmp_path / "schema.toml").write_text(to_toml(schema))
+    assert to_toml(schema).count("\n[[column]]\nname = ") == 6
     assert read_schema(tmp_path / "schema.toml") == schema
     assert checked(path, schema)[1] == []
+
+
+def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_path: Path) -> None:
+    rows = "".join(f"2022-01-{i + 10},{i % 2}\n{i + 10}.02.2022,{i % 2}\n" for i in range(5))
+    path = table(tmp_path, f"seen,outcome\n{rows}")
+    says = "no column is an input.*\ncolumn 'seen': its dates have several forms .*, such as '2022-01-10', so it is"
+    with pytest.raises(UserError, match=says):
+        propose([path], "outcome")
+    with pytest.raises(UserError, match="has no column label, y, target, class: name the label with --label"):
+        propose([path], None)
+    with pytest.raises(UserError, match="has the columns label and y: name the label with --label"):
+        propose([table(tmp_path, "y,label\n1,2\n")], None)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +180,10 @@ def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> 
         ('label = "age"\nclasses = ["a", "b"]', "two columns or inputs are called 'age'"),
         ('label = "y"\nclasses = ["a", "b"]\nclas = 1', "unknown field `clas`"),
         ("label = ", "is no schema: Invalid value"),
+        ("label = '=1+1'\nclasses = ['a', 'b']", "would be a command in a spreadsheet or terminal"),
+        ("label = 'y'\nclasses = ['a', '@SUM(A1)']", "would be a command"),
+        ("label = 'y'\nclasses = ['a', '-2+cmd|x!A']", "would be a command"),
+        ('label = "y"\nclasses = ["a", "\\u001b[2J"]', "would be a command"),
     ],
 )
 def test_a_wrong_schema_is_refused_with_its_file(tmp_path: Path, words: str, says: str) -> None:
@@ -170,6 +191,10 @@ def test_a_wrong_schema_is_refused_with_its_file(tmp_path: Path, words: str, say
     with pytest.raises(UserError, match=r"schema\.toml is no schema") as error:
         read_schema(path)
     assert says in str(error.value)
+
+
+def test_signs_and_grades_are_names_of_classes() -> None:
+    assert Schema("y", ("+", "-", "-1", "+ve", "<5", "a=b"), (Column("age"),)).names[0] == "+"
 
 
 @pytest.mark.parametrize(

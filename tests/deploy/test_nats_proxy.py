@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,78 +14,17 @@ import pytest
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig, drain
+from proxy import Proxy
 
 from benchmarks.engines import servers_in
 from coterie.deploy.engine import Access, EngineError, NotAdmittedError, Tls, UndeliverableError
 from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_link import Link
 from coterie.operate import nats_server
 from coterie.operate.nats_server import Listen, free_port
 
 HOST = "broker.example.org"
 URL = f"nats://{HOST}:443"
-
-
-class Proxy:
-    """It knows one name, and lets others than its user through only if it has none. said: the first lines of requests.
-
-    As a proxy of the hospital's it resolves the name: nobody else here can.
-    """
-
-    def __init__(self, port: int, user: str = "") -> None:
-        self.said: list[str] = []
-        self._port, self._user = port, user
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._ends: list[socket.socket] = [self._listening]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        for end in self._ends:
-            end.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                here, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(here,), daemon=True).start()
-
-    def _answer(self, here: socket.socket) -> None:
-        asked = b""
-        while b"\r\n\r\n" not in asked and (data := here.recv(1000)):
-            asked += data
-        first, *headers = asked.decode().split("\r\n")
-        self.said.append(first)
-        basic = f"Proxy-Authorization: Basic {base64.b64encode(self._user.encode()).decode()}"
-        if self._user and basic not in headers:
-            here.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-            here.close()
-        elif first != f"CONNECT {HOST}:443 HTTP/1.1":
-            here.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
-            here.close()
-        else:
-            try:
-                there = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                here.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
-                here.close()
-                return
-            self._ends += [here, there]
-            here.sendall(b"HTTP/1.1 200 Connection established\r\nVia: a test\r\n\r\n")
-            for one, other in ((here, there), (there, here)):
-                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
-
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
-        try:
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (one, other):
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -104,7 +40,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 @pytest.fixture
 def proxy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    made = Proxy(rig.server.listen.port, "ward:7 %")
+    made = Proxy(HOST, rig.server.listen.port, "ward:7 %")
     monkeypatch.setenv("HTTPS_PROXY", f"http://ward:7%20%25@{made.address}")
     yield made
     made.close()
@@ -146,6 +82,25 @@ def test_rights_are_the_same_behind_a_proxy(rig: Rig, proxy: Proxy) -> None:
         one.pull(20)
 
 
+def test_an_alert_that_nobody_has_signed_is_no_refusal_for_good(rig: Rig) -> None:
+    """Anybody on the line can write it. A party that is not admitted ends with exit code 2, and no service manager
+    starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def alert() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = server.accept()
+                    with line:
+                        line.recv(1 << 12)
+                        line.sendall(bytes.fromhex("1503030002022a"))  # bad_certificate
+
+        threading.Thread(target=alert, daemon=True).start()
+        with pytest.raises(EngineError, match="TLS does not begin: SSLV3_ALERT_BAD_CERTIFICATE") as error:
+            Link("client-1", [f"nats://127.0.0.1:{server.getsockname()[1]}"], rig.authority.tls("client/1"), 2.0)
+        assert not isinstance(error.value, NotAdmittedError)
+
+
 def test_a_proxy_that_refuses_says_why_and_no_password_is_shown(
     rig: Rig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +129,7 @@ def test_a_proxy_that_reads_tls_cannot_work(rig: Rig, monkeypatch: pytest.Monkey
     other = Rig(rig.folder / "interceptor", ("hub", "client/1"))
     other.servers = servers_in(other.folder, 1, other.authority.tls("engine", [HOST]), other.access)
     other.server.start()
-    proxy = Proxy(other.server.listen.port)
+    proxy = Proxy(HOST, other.server.listen.port)
     monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
     try:
         with pytest.raises(EngineError, match="the server's certificate is refused"):

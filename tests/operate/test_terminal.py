@@ -68,12 +68,13 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
         rounds = ["Set-up", "Round 1 of 2", "Round 2 of 2", "After the last round"]
         for name in ("a", "b"):
             assert said(one, name)[0].startswith("Connected. Waiting for the hub to begin.")
-            *before, released, last = said(one, name)[1:]
-            assert (before, last) == (rounds, "The run has ended.")
+            *before, released, ended, last = said(one, name)[1:]
+            assert (before, ended) == (rounds, "The run has ended.")
+            assert last == "A further run reaches only a party that was started with --stay."
             assert released.startswith("Released of its data so far: no proof for: score local_accuracy; ")
         assert said(one, hub)[2:] == [*rounds, "The run has ended: 2 rounds done."]
         assert "Epsilon is not reported: each party's own log and coterie export state" in deploy("status", folder)
-        assert deploy("party", "--home", str(folders["a"])).endswith("The run has ended.")
+        assert deploy("party", "--home", str(folders["a"])).endswith("started with --stay.")
         numbers = (one.folder.run / "metrics.jsonl").read_bytes()
         told = deploy("hub", folder)
         assert told.endswith(f"The run has ended: 2 rounds done. Its numbers: coterie report {one.folder.run}")

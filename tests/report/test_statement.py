@@ -51,5 +51,12 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     assert "was not compared: use `coterie compare`" in page
     assert "| client/1, client/2, client/3 | server | 2.5 | no proof |" in page
     assert "| client/0 | server | no proof | no proof |" in page
+    assert ", the mean over the clients. Whether" in page
+    (tmp_path / "views.bin").touch()
+    deployment = {"reporting": [0, 1]}
+    (tmp_path / "result.json").write_text(json.dumps({**result, "audit": None, "deployment": deployment}))
+    page = statement(tmp_path)
+    assert "This run was not attacked: use `coterie audit`." in page
+    assert ", the mean over the 1 of 4 clients that report it. Whether" in page
     with pytest.raises(UserError, match="missing"):
         statement(tmp_path / "nothing")

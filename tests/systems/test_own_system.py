@@ -179,7 +179,7 @@ def test_it_is_audited_by_its_name(secure_mean: ModuleType, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("audit", "says"),
     [
-        ("secure_mean:SYSTEM", "'secure_mean:SYSTEM' is a System, not a coterie.privacy.audits.Audit"),
+        ("secure_mean:SYSTEM", "'secure_mean:SYSTEM' is of the type System, not coterie.privacy.audits.Audit"),
         ("secure_mean:NONE", "audit 'secure_mean:NONE' cannot be imported"),
     ],
 )

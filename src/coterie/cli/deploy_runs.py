@@ -44,7 +44,10 @@ def start(
     plan, say = of.start(folder, config, rounds=rounds, warm=warm), typer.echo
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
-    say(f"Next: coterie deploy hub {folder}, and each owner runs coterie deploy agree --home H")
+    say(
+        f"Next: coterie deploy hub {folder}, and each owner: coterie deploy party --home H --stay, and coterie deploy "
+        "agree --home H"
+    )
     tell_server(folder, offline, reloads=2)
 
 
@@ -93,8 +96,8 @@ def agree(
 ) -> None:
     """Agree to another run, as the owner of a home. Shows what its plan changes, and the hash.
 
-    `coterie deploy party` has received the plan from the hub, and waits for this. Compare the hash with the operator by
-    telephone, or give the digits with --hash.
+    `coterie deploy party --stay` has received the plan from the hub, and waits for this. Compare the hash with the
+    operator by telephone, or give the digits with --hash.
 
     Examples:
 
@@ -102,19 +105,19 @@ def agree(
 
       coterie deploy agree --home /srv/coterie/a --hash 4c31d8fa --yes
     """
-    from coterie.deploy.home import plan_of, read_home
+    from coterie.deploy.home import read_home
     from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
-    own, say = read_home(home), typer.echo
-    plan = plan_of(own)
+    own = read_home(home)
+    plan = of.offered(own)
     say(f"Run {plan.run}: {plan.resolved.definition.title}, {plural(plan.resolved.rounds, 'round')}. It changes:")
     for line in of.changes(own):
         say(f"  {line}")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
         raise typer.Exit(1)
-    of.agree_to(own, hash_)
+    of.agree_to(own, hash_ or plan_hash(plan))  # another may have come meanwhile
     say(f"{own.name} has agreed to run {plan.run}.")
 
 
@@ -126,4 +129,4 @@ def tell_server(folder: Path, offline: bool, reloads: int = 1) -> None:
         say(f"The server was not told: run coterie deploy server {folder}")
         return
     apply(open_folder(folder), reloads)
-    say("The server knows of it.")
+    say("The server has the newest plan.")

@@ -78,8 +78,9 @@ def read_schema(path: Path) -> Schema:
 
 
 def to_toml(schema: Schema) -> str:
-    columns = [{"name": one.name, "kind": one.kind} | msgspec.to_builtins(one) for one in schema.columns]
-    return _HEAD + tomli_w.dumps(msgspec.to_builtins(schema) | {"column": columns})
+    said = {name: value for name, value in msgspec.to_builtins(schema).items() if name != "column"}
+    columns = ({"name": one.name, "kind": one.kind} | msgspec.to_builtins(one) for one in schema.columns)
+    return _HEAD + "\n".join([tomli_w.dumps(said), *(f"[[column]]\n{tomli_w.dumps(one)}" for one in columns)])
 
 
 def days(cell: Any, format: str) -> float:
@@ -300,6 +301,9 @@ def propose(
     """
     tables = [read_table(path) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    if label is None and len(found := [name for name in TARGETS if name in names]) != 1:
+        what = f"the columns {' and '.join(found)}" if found else f"no column {', '.join(TARGETS)}"
+        raise UserError(f"{paths[0]} has {what}: name the label with --label. There are: {', '.join(names)}")
     labels = label_columns_of(dict.fromkeys(names, ()), label, None, str(paths[0]))
     if len(labels) > 1:
         raise UserError(f"a schema has one column of labels, not {', '.join(labels)}: name one with --label")
@@ -314,32 +318,39 @@ def propose(
     features = [name for name in names if name not in (labels[0], SPLIT)]
     columns, notes = [], []
     for name in features:
-        column, others = _proposed(name, cells(name), name in categories)
+        column, note = _proposed(name, cells(name), name in categories)
         columns.append(column)
-        if others:
-            what = f"its dates are read as {column.format}, and fit {', '.join(others)}, too: see which it is"
-            notes.append(Remark(f"column {name!r}", what, fault=False))
+        if note:
+            notes.append(Remark(f"column {name!r}", note, fault=False))
     try:
         made = Schema(labels[0], classes, tuple(columns), positive or (classes[-1] if len(classes) == 2 else None))
     except ValueError as error:
-        raise UserError(f"{paths[0]}: these files give no schema: {error}") from None
+        raise UserError("\n".join([f"{paths[0]}: these files give no schema: {error}", *map(str, notes)])) from None
     return made, notes
 
 
-def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, Sequence[str]]:
-    """What the cells of a column look like, without gaps, and other formats that its dates fit."""
+def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, str]:
+    """What the cells of a column look like, without gaps, and what its reader should know of that, or nothing."""
     found, plain = [word_of(cell) for cell in cells], name.strip().lower()
     formats = [one for one in DATES if all(is_date(cell, one) for cell in cells)]
     numbers = [float(word) for word in found if is_number(word) and np.isfinite(float(word))]
     many = 2 * len({*found}) > len(found) > 2 or len({*found}) > MOST_CATEGORIES
-    if not found or plain in OF_CLIENTS:
-        return Column(name, "ignore"), ()
+    if not found:
+        return Column(name, "ignore"), "every cell is empty, so it is ignored"
+    if plain in OF_CLIENTS:
+        return Column(name, "ignore"), ""
     if plain == "id" or plain.endswith(("_id", " id")):
-        return Column(name, "id"), ()
+        return Column(name, "id"), ""
     if formats and not category:
         numbers = [days(cell, formats[0]) for cell in cells]
     elif category or 2 * len(numbers) < len(found):
-        return (Column(name, "id") if many and not category else Column(name, values=ordered({*found}))), ()
+        if category or not many:
+            return Column(name, values=ordered({*found})), ""
+        dates = all(any(is_date(cell, one) for one in DATES) for cell in cells)
+        why = "its dates have several forms (write all alike)" if dates else "it has too many words for a category"
+        return Column(name, "id"), f"{why}, such as {found[0]!r}, so it is no input, but an id"
     mean, scale, fill = (float(f"{of(numbers):.6g}") for of in (np.mean, np.std, np.median))
     format = formats[0] if formats else None
-    return Column(name, format=format, fill=fill, mean=mean, scale=scale if scale > 0 else 1.0), formats[1:]
+    others = ", ".join(formats[1:])
+    note = f"its dates are read as {format}, and fit {others}, too: see which it is" if others else ""
+    return Column(name, format=format, fill=fill, mean=mean, scale=scale if scale > 0 else 1.0), note

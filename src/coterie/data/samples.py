@@ -241,7 +241,11 @@ def _read_csv(path: Path) -> Table:
             reader = csv.reader(file, strict=True)
             header = [name.strip() for name in next(reader, [])]
             found = [(reader.line_num, row) for row in reader if row]
-    except (OSError, ValueError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise UserError(f"{path} cannot be read as a csv file: it is not in UTF-8; save it so") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as a csv file: {error.strerror or error}") from None
+    except (ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a csv file: {error}") from None
     twice = [name for name, count in Counter(header).items() if count > 1 or not name]
     if not header:

@@ -32,6 +32,7 @@ from coterie.deploy.home import (
     plan_of,
     read_home,
     read_private,
+    take_back,
     take_plan,
 )
 from coterie.deploy.hub import HubNode, RoundOutcome
@@ -64,6 +65,7 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 
 Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[object]]
+_FOR_ANOTHER = "A further run reaches only a party that was started with --stay."
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
 
@@ -95,6 +97,8 @@ def as_party(
                     try:
                         over = _take_part(home, plan, numbers, kill, stopped, say)
                         if not (over and stay):
+                            if over:
+                                say(_FOR_ANOTHER)
                             return
                         _wait_for_plan(home, plan, stopped, say)
                     except NewRunError as error:
@@ -248,6 +252,7 @@ def _started(home: Home) -> Plan:
             f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or let the "
             "operator run coterie deploy renew DIR, and then run coterie deploy join NAME.cert --home H"
         )
+    take_back(home, plan)
     digest = plan_hash(plan)
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, plan_sha256=digest, session=plan.session)
     return plan

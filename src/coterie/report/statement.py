@@ -13,6 +13,7 @@ from coterie.report.html import TEMPLATES
 from coterie.report.ledger import between
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
+from coterie.runs.views import VIEWS
 
 _MOST = 12  # rows of a table: it is one page
 
@@ -37,6 +38,8 @@ def statement(folder: Path) -> str:
         sent=[(to, message, n / result.clients) for (_, _, to, message), n in sent],
         sees=sees,
         audit=audit_table([result.audit]),
+        recorded=(folder / VIEWS).exists(),
+        reporting=result.clients if d is None else d.reporting[1],
         leading=run.leading,
         score=result.score(f"local_{run.leading.name}"),
         help=_help(folder.resolve()),

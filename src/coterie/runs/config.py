@@ -187,7 +187,10 @@ def resolve(config: RunConfig) -> Resolved:
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
     if given["early_stop"] is not None and given["fine_tune"] != "no":
-        raise UserError("early_stop and fine_tune hold out the same samples to choose rounds and epochs: leave one out")
+        raise UserError(
+            "early_stop and fine_tune hold out the same samples to choose rounds and epochs: leave early_stop out, or "
+            "say fine_tune='no' (--no-fine-tune)"
+        )
     given["metrics"] = given["metrics"] or defaults.metrics
     if given["folds"] is None and given["test_share"] is None:
         given["folds"] = defaults.folds

@@ -79,8 +79,9 @@ def get(name: str) -> System:
     try:
         return SYSTEMS[name]
     except KeyError:
-        if Path(f"{name}.py").is_file():
-            raise UserError(f"there is no system {name!r}: for the one in {name}.py write {name}:SYSTEM") from None
+        module = name.removesuffix(".py")
+        if Path(f"{module}.py").is_file():
+            raise UserError(f"there is no system {name!r}: for the one in {module}.py write {module}:SYSTEM") from None
         raise unknown("system", name, SYSTEMS) from None
 
 
@@ -100,5 +101,5 @@ def audit_of(system: System) -> Audit | None:
 def _named(path: str | Kind, what: str, kind: type[Kind]) -> Kind:
     found = import_object(path, what) if isinstance(path, str) else path
     if not isinstance(found, kind):
-        raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")
+        raise UserError(f"{path!r} is of the type {type(found).__name__}, not {kind.__module__}.{kind.__name__}")
     return found

@@ -224,7 +224,8 @@ class Objective(Sgd):
             fits = found.shape in ((), y.shape[:1]) and found.requires_grad
         except Exception as error:  # whatever a user's function raises
             raise fl.UserError(
-                f"objective {name} fails on samples {tuple(x.shape)} and labels {tuple(y.shape)}: {error!r}"
+                f"objective {name} fails on samples {tuple(x.shape)} and labels {tuple(y.shape)}: {error!r}; "
+                "it is called with network, start, x, y and config"
             ) from error
         if not fits:
             raise fl.UserError(
