@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +34,6 @@ from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.protocols.shared_groups import Shared, described_length
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
-from coterie.systems.coterie.messages import Train
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0}
 
@@ -341,27 +339,6 @@ def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round
     assert any("another upload for round 1" in why for why in experiment.transport.meter.refused)
     assert any("sealed sums of other uploads" in why for why in (notes["skipped"], *experiment.transport.meter.refused))
     assert party(experiment, client).state.made == before
-    experiment.close()
-
-
-def test_an_attempt_in_other_groups_lets_no_second_upload_pass() -> None:
-    """The servers' noise of the first attempt comes again in the third, whatever the one between was for."""
-    experiment = made({"noise": 0.005, "foundings": 2})
-    client = party(experiment, "client/0")
-
-    def uploads(since: int, more: float) -> None:
-        """In an attempt of round 1 of groups of this round."""
-        client.state.round, client.row.secret.since = 0, since
-        work = client.handlers[Train].run(client, Train(1), "hub")
-        (fitted,) = experiment.effects.run([(client.name, next(work))])
-        with suppress(StopIteration):
-            work.send(replace(fitted, weights=fitted.weights + np.float32(more)))
-
-    for since, more in ((0, 0.0), (1, 0.01), (0, 0.0)):
-        uploads(since, more)
-    for since in (0, 1):
-        with pytest.raises(PeerError, match="another upload for round 1"):
-            uploads(since, 0.02)
     experiment.close()
 
 
