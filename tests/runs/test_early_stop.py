@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def test_the_loss_is_that_of_samples_that_nobody_trains_on() -> None:
         outputs = experiment.model.module_with(model)(own.held_out.x)  # type: ignore[arg-type]  # one model
         losses.append(torch.nn.functional.cross_entropy(outputs, own.held_out.y).item())
     assert line["held_out_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    first = next(iter(experiment.data))  # as a client that has a single sample, which it trains on
+    held = experiment.data[first].held_out
+    assert held is not None
+    experiment.observer.data = {
+        **experiment.data,
+        first: replace(experiment.data[first], held_out=held.at(np.zeros(0, np.int64))),
+    }
+    assert experiment.observer.held_out_loss(experiment.models(1)) == pytest.approx(np.mean(losses[1:]), rel=1e-5)
     experiment.close()
     whole.close()
 

@@ -108,9 +108,13 @@ class Rows(msgspec.Struct):
 
 
 class HelperShare(Rows):
-    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``."""
+    """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``.
+
+    summed: by round and client, the round whose sealed sums have the upload, in any attempt.
+    """
 
     taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
+    summed: dict[int, dict[str, int]] = msgspec.field(default_factory=dict)
     adding: Adding = msgspec.field(default_factory=Adding)
     fresh: Words | None = None
 
@@ -358,6 +362,12 @@ class HelperRows(ServerRows):
     secret: HelperShare
     sign = -1
 
+    def lasts(self, secret: Rows) -> None:
+        """Also what each upload was sealed with: once more, with other noise, it would be released twice."""
+        super().lasts(secret)
+        assert isinstance(secret, HelperShare)
+        self.secret.summed = secret.summed
+
     @on(Enlist, answers=Enlisted)
     def enlist(self, msg: Enlist, src: str) -> Enlisted:
         """Keep the queries of clients that have joined."""
@@ -378,6 +388,7 @@ class HelperRows(ServerRows):
             secret.adding, secret.fresh = Adding(msg.round, msg.on_time, founding=secret.founding), None
             oldest = msg.round - self.party.config.max_staleness
             secret.taken = {of: names for of, names in secret.taken.items() if of >= oldest}
+            secret.summed = {of: names for of, names in secret.summed.items() if of >= oldest}
         if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
             raise PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
         names, rounds = msg.names.split("\n"), msg.rounds.tolist()
@@ -412,7 +423,7 @@ class HelperRows(ServerRows):
         late = r - of
         if name not in secret.queries or not 0 <= late <= self.party.config.max_staleness:
             return None
-        if name in secret.taken.get(of, ()) or not self.may_add(of, r):
+        if name in secret.taken.get(of, ()) or secret.summed.get(of, {}).get(name, r) != r or not self.may_add(of, r):
             return None
         words = None if self.groups == 1 else self.words(data, self.length)
         named = bytes(data) if words is None else one_hot.word_name(words)
@@ -450,6 +461,8 @@ class HelperRows(ServerRows):
         when = msg.round, self.rounds + 1
         signature = signing_key(self.party.own).sign(*said(self.party, when, nonces, shared_rows.row_names(rows)))
         self.keep(msg.round, totals, rows, nonces, signature)
+        for name, of in secret.adding.of.items():
+            secret.summed[of] = {**secret.summed.get(of, {}), name: msg.round}
         secret.fresh = None
         return RowsSealed(msg.round, nonce, own.tobytes(), signature)
 

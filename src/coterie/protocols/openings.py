@@ -30,12 +30,17 @@ from coterie.protocol.setup_info import Entry, Roster
 
 
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
-    """Whether a combination of these sums is of some vectors, but of fewer than this. sums: of each, its vectors."""
+    """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
+
+    sums: of each, its vectors.
+    """
     of = [set(vectors) for vectors in sums]
     together = Counter(tuple(vector in vectors for vectors in of) for vector in set().union(*of))
     counts = np.array([*together.values()])  # of vectors that occur in the same sums: a column stands for all of them
     rows = np.array([*together], np.float64).T
     rare, projection = np.flatnonzero(counts < fewest), np.linalg.pinv(rows) @ rows
+    if comb(len(rare), fewest - 1) > _MOST:
+        return True
     for size in range(1, fewest):
         some = np.array([each for each in combinations(rare, size) if counts[[*each]].sum() < fewest], int)
         # a combination that is 0 everywhere else is kept whole by the projection's block of these

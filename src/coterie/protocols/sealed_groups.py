@@ -16,6 +16,7 @@ cannot relate to positions. A client learns its group and the group's weight.
 **Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
 has its own. The helper groups as many rows as there are names, all for this list, or none. It groups no list that
 differs from an earlier one by fewer than ``TOGETHER`` names: the steps of both would show the hub what these few add.
+Nor, in the same groups, one that shows few together with several earlier ones, as A, B, and all of A, B and one more.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
+from coterie.protocols.openings import shows_few
 from coterie.protocols.shared_groups import (
     FRACTION_BITS,
     TOGETHER,
@@ -155,7 +157,7 @@ class GroupsFound(msgspec.Struct):
 
     held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and weights.
     under_way: how they are grouped.  placed: key, weight and group of those that the round has grouped.
-    grouped: the lists of clients whose rows were grouped, in any attempt of a round.
+    grouped: the lists of clients whose rows were grouped, in any attempt of a round, each with its founding.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -165,7 +167,7 @@ class GroupsFound(msgspec.Struct):
     opened: tuple[tuple[bytes, int], ...] = ()
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int, int], ...] = ()
-    grouped: tuple[frozenset[str], ...] = ()
+    grouped: tuple[tuple[int, frozenset[str]], ...] = ()
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -231,13 +233,17 @@ class HelperGroups(ServerGroups):
         secret = self.secret
         if len(names) < self.fewest():
             raise PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
-        for before in secret.grouped:
+        for _, before in secret.grouped:
             if 0 < len(names ^ before) < TOGETHER:
                 raise PeerError(
                     f"{len(names ^ before)} clients have come or left since rows were grouped; {TOGETHER} are needed"
                 )
+        number = self.founding_of(msg.placing)
+        grouped = tuple(dict.fromkeys((*secret.grouped, (number, names))))
+        if msg.placing >= 0 and shows_few([some for made, some in grouped if made == number], self.fewest()):
+            raise PeerError(f"with lists that were grouped before, this one shows fewer than {self.fewest()} clients")
         self.begin(msg.placing)
-        secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
+        secret.grouped = grouped
         self.party.running = None
         secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares)
 

@@ -210,8 +210,9 @@ class Evaluator:
 
     def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
         """The mean over the clients of their models' loss on samples that they have held out of their training."""
-        owns = [held for name in models if (held := self.data[name].held_out) is not None]
-        return float(np.mean([values["loss"] for _, values in self._on_own(list(models.values()), owns.__getitem__)]))
+        held = [(model, own) for name, model in models.items() if (own := self.data[name].held_out) and len(own.y)]
+        found = self._on_own([model for model, _ in held], lambda i: held[i][1])
+        return float(np.mean([values["loss"] for _, values in found]))
 
     def adjusted(
         self, models: Mapping[str, ClientModel], seed: int, tuned: Mapping[str, Vector] | None = None

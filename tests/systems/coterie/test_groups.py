@@ -114,7 +114,7 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
     assert found.pop(3) == -1
     assert truth.pop(3) in truth
     assert adjusted_rand_score(truth, found) > 0.95
-    (grouped,) = experiment.federation.alter("helper").groups.secret.grouped
+    ((_, grouped),) = experiment.federation.alter("helper").groups.secret.grouped
     assert grouped == {*experiment.common.clients} - {"client/3"}
     experiment.close()
 
@@ -157,7 +157,7 @@ def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkey
     assert [client.row.secret.total for client in clients] == [weights[k] for k in groups]
     assert {experiment.federation.alter(name).rows.secret.members for name in ("hub", "helper")} == {24}
     if clusters == "auto":
-        assert [len(one) for one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
+        assert [len(one) for _, one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
     experiment.close()
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from coterie.crypto.shared_rows import PARTS, Grid
 from coterie.deploy.account import account_of
 from coterie.dp.gaussian import epsilon
-from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.protocol.errors import CoterieWarning, PeerError, RunError, UserError
+from coterie.protocol.steps import NoAnswerError
+from coterie.protocols import hidden_servers
+from coterie.protocols.hidden_servers import HubRows
+from coterie.protocols.hidden_sums import Shares
 from coterie.runs import RunConfig, run
 from coterie.runs.experiment import Experiment, build
 from coterie.systems.coterie.config import CoterieConfig
+from coterie.systems.coterie.messages import Train
 
 OPTIONS: dict[str, Any] = {"clients": 6, "partition": "iid", "crypto": "emulated", "model": "linear", "rounds": 5}
 
@@ -114,4 +123,52 @@ def test_noise_beyond_the_words_is_refused() -> None:
     experiment = made()
     with pytest.raises(UserError, match="do not fit words"):
         CoterieConfig(noise=1e5).grid(100, experiment.common.spec)
+    experiment.close()
+
+
+def test_an_upload_is_in_the_sealed_sums_of_one_round_in_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub has a round sealed, drops that attempt, and relays its uploads as late ones: the second sums would have
+    noise of their own, and the ledger counts one release."""
+    experiment, sent = made(), list[Shares]()
+
+    def first_again(r: int, names: str, rounds: Any, on_time: int, *rest: Any) -> Shares:
+        sent.append(Shares(r, names, rounds, on_time, *rest))
+        return replace(sent[0], round=r, on_time=on_time)
+
+    def withheld(*_: Any) -> Any:
+        raise NoAnswerError("withheld")
+        yield
+
+    monkeypatch.setattr(hidden_servers, "Shares", first_again)
+    experiment.transport.retries = True
+    hub, helper = (experiment.federation.alter(name) for name in ("hub", "helper"))
+    with patch.object(HubRows, "give", side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+        experiment.transport.drive(hub.round(1), 1)
+    with patch.object(HubRows, "add", withheld):
+        assert experiment.transport.drive(hub.round(1), 1, 1)["added"] == 0
+    assert not helper.rows.secret.taken
+    assert experiment.transport.drive(hub.round(2), 2)["added"] == 0
+    assert helper.rows.secret.adding.round == 2
+    assert not helper.rows.secret.adding.of
+    experiment.close()
+
+
+def test_an_attempt_in_other_groups_lets_no_second_upload_pass() -> None:
+    """The servers' noise of the first attempt comes again in the third, whatever the one between was for."""
+    experiment = made(clusters="auto", noise=0.005, foundings=2)
+    client = experiment.federation.alter("client/0")
+
+    def uploads(since: int, more: float) -> None:
+        """In an attempt of round 1 of groups of this round."""
+        client.state.round, client.row.secret.since = 0, since
+        work = client.handlers[Train].run(client, Train(1), "hub")
+        (fitted,) = experiment.effects.run([(client.name, next(work))])
+        with suppress(StopIteration):
+            work.send(dataclasses.replace(fitted, weights=fitted.weights + np.float32(more)))
+
+    for since, more in ((0, 0.0), (1, 0.01), (0, 0.0)):
+        uploads(since, more)
+    for since in (0, 1):
+        with pytest.raises(PeerError, match="another upload for round 1"):
+            uploads(since, 0.02)
     experiment.close()

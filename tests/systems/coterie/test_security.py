@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +34,6 @@ from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.protocols.shared_groups import Shared, described_length
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
-from coterie.systems.coterie.messages import Train
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0}
 
@@ -344,27 +342,6 @@ def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round
     experiment.close()
 
 
-def test_an_attempt_in_other_groups_lets_no_second_upload_pass() -> None:
-    """The servers' noise of the first attempt comes again in the third, whatever the one between was for."""
-    experiment = made({"noise": 0.005, "foundings": 2})
-    client = party(experiment, "client/0")
-
-    def uploads(since: int, more: float) -> None:
-        """In an attempt of round 1 of groups of this round."""
-        client.state.round, client.row.secret.since = 0, since
-        work = client.handlers[Train].run(client, Train(1), "hub")
-        (fitted,) = experiment.effects.run([(client.name, next(work))])
-        with suppress(StopIteration):
-            work.send(replace(fitted, weights=fitted.weights + np.float32(more)))
-
-    for since, more in ((0, 0.0), (1, 0.01), (0, 0.0)):
-        uploads(since, more)
-    for since in (0, 1):
-        with pytest.raises(PeerError, match="another upload for round 1"):
-            uploads(since, 0.02)
-    experiment.close()
-
-
 def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> None:
     experiment = made()
     hub, helper = party(experiment, "hub"), party(experiment, "helper")
@@ -457,12 +434,13 @@ def test_a_hub_has_no_few_clients_grouped_and_none_again() -> None:
     placed.close()
 
 
-def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
-    """They have no place yet, so they send rows as often as they are asked. The difference of both batches' steps would
-    be the group of one."""
-    settings = {"founders": 8, "newcomers": 9, "join_every": 1}
-    experiment = made(settings, clients=24)
-    helper, names = party(experiment, "helper"), experiment.common.clients[8:17]
+def test_newcomers_are_not_placed_again_where_that_shows_the_group_of_one() -> None:
+    """They have no place yet, so they send rows as often as they are asked. The steps of a batch say how many of it
+    join each group. So one more or less shows where that one joins; and so does a batch of A, one of B, and one of all
+    of these with one more, though each two differ by eight or more."""
+    settings = {"founders": 8, "newcomers": 17, "join_every": 1}
+    experiment = made(settings, clients=25)
+    helper, names = party(experiment, "helper"), experiment.common.clients[8:]
     for total in party(experiment, "hub").state.founded.sums:  # newcomers have no sums yet
         for name in names:
             client = party(experiment, name)
@@ -476,10 +454,14 @@ def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
             helper.groups.hold(Relayed(1, at, row.sealed), "hub")
         return helper.groups.open(OpenRows(1, placing, told), "hub")
 
-    assert len(opened(names, 0).positions) == 9
+    assert len(opened(names[:8], 0).positions) == 8
     with pytest.raises(PeerError, match="1 clients have come or left"):
-        opened(names[1:], 1)
-    assert len(opened(names, 1).positions) == 9
+        opened(names[:9], 1)
+    assert len(opened(names[:8], 1).positions) == 8
+    assert len(opened(names[8:16], 2).positions) == 8
+    with pytest.raises(PeerError, match="with lists that were grouped before, this one shows fewer than 8 clients"):
+        opened(names, 3)
+    assert len(opened(names[:16], 3).positions) == 16  # all of both, and nobody else: nothing to learn
     experiment.close()
 
 
@@ -530,9 +512,9 @@ def test_no_dealt_randomness_is_used_twice() -> None:
         helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
     before = helper.secret.groups.shared.begun
     helper.secret.groups.shared.begun = frozenset()
-    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=(frozenset({"client/1"}),)))
+    helper.groups.lasts(GroupsFound(shared=Shared(begun=before), grouped=((0, frozenset({"client/1"})),)))
     assert helper.secret.groups.shared.begun == before  # also where a round is attempted again
-    assert helper.secret.groups.grouped == (frozenset({"client/1"}),)
+    assert helper.secret.groups.grouped == ((0, frozenset({"client/1"})),)
     experiment.close()
 
 
