@@ -180,6 +180,10 @@ def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_
         ('label = "age"\nclasses = ["a", "b"]', "two columns or inputs are called 'age'"),
         ('label = "y"\nclasses = ["a", "b"]\nclas = 1', "unknown field `clas`"),
         ("label = ", "is no schema: Invalid value"),
+        ("label = '=1+1'\nclasses = ['a', 'b']", "would be a command in a spreadsheet or terminal"),
+        ("label = 'y'\nclasses = ['a', '@SUM(A1)']", "would be a command"),
+        ("label = 'y'\nclasses = ['a', '-2+cmd|x!A']", "would be a command"),
+        ('label = "y"\nclasses = ["a", "\\u001b[2J"]', "would be a command"),
     ],
 )
 def test_a_wrong_schema_is_refused_with_its_file(tmp_path: Path, words: str, says: str) -> None:
@@ -187,6 +191,10 @@ def test_a_wrong_schema_is_refused_with_its_file(tmp_path: Path, words: str, say
     with pytest.raises(UserError, match=r"schema\.toml is no schema") as error:
         read_schema(path)
     assert says in str(error.value)
+
+
+def test_signs_and_grades_are_names_of_classes() -> None:
+    assert Schema("y", ("+", "-", "-1", "+ve", "<5", "a=b"), (Column("age"),)).names[0] == "+"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from nats_rig import Rig, drain
 from benchmarks.engines import servers_in
 from coterie.deploy.engine import Access, EngineError, NotAdmittedError, Tls, UndeliverableError
 from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_link import Link
 from coterie.operate import nats_server
 from coterie.operate.nats_server import Listen, free_port
 
@@ -144,6 +145,25 @@ def test_rights_are_the_same_behind_a_proxy(rig: Rig, proxy: Proxy) -> None:
     rig.server.reload(rig.admitting(["hub"]))
     with pytest.raises(NotAdmittedError):
         one.pull(20)
+
+
+def test_an_alert_that_nobody_has_signed_is_no_refusal_for_good(rig: Rig) -> None:
+    """Anybody on the line can write it. A party that is not admitted ends with exit code 2, and no service manager
+    starts it again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def alert() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = server.accept()
+                    with line:
+                        line.recv(1 << 12)
+                        line.sendall(bytes.fromhex("1503030002022a"))  # bad_certificate
+
+        threading.Thread(target=alert, daemon=True).start()
+        with pytest.raises(EngineError, match="TLS does not begin: SSLV3_ALERT_BAD_CERTIFICATE") as error:
+            Link("client-1", [f"nats://127.0.0.1:{server.getsockname()[1]}"], rig.authority.tls("client/1"), 2.0)
+        assert not isinstance(error.value, NotAdmittedError)
 
 
 def test_a_proxy_that_refuses_says_why_and_no_password_is_shown(

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tarfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,13 @@ def test_all_that_counts_comes_back(study: Study, authority: bool) -> None:
         assert authority_of(Folder(new)).public == authority_of(study.folder).public
 
 
-def packed(*members: tuple[str, bytes], link: bool = False) -> bytes:
+def packed(*members: tuple[str, bytes], link: bool = False, **fields: str) -> bytes:
+    """fields: of each member's extended header."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as tar:
         for name, content in members:
             info = tarfile.TarInfo(name)
-            info.size = len(content)
+            info.size, info.pax_headers = len(content), fields
             tar.addfile(info, io.BytesIO(content))
         if link:
             info = tarfile.TarInfo("hub")
@@ -103,6 +105,10 @@ def test_a_damaged_or_hostile_file_leaves_nothing(study: Study, tmp_path: Path) 
         b"",
         packed(("../out", b"x")),
         packed(("/tmp/out", b"x")),
+        packed(("a/" * 5000 + "b", b"x")),
+        packed(("a", b"x"), path="a\0b"),
+        packed(("a", b"x"), ("a", b"x")),
+        packed(("a", b""), **{"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40)}),  # of zeros
         packed(link=True),
         packed(("config.toml", b"")),
     ):
@@ -214,8 +220,9 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
             elif file.exists() and not new.exists() and done >= 20:
                 pid = read_status(folder.run).pid
                 os.kill(pid, signal.SIGKILL)
-                while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                    time.sleep(0.01)
+                with suppress(FileNotFoundError):  # once its parent knows
+                    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                        time.sleep(0.01)
                 restore(file, new)
                 for name in ("hub", "run"):
                     shutil.rmtree(folder.path / name)

@@ -13,7 +13,7 @@ from federation import misbehaving
 
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
-from coterie.protocols import averaging
+from coterie.protocols import local_training
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.cluster_sums import Convert
 from coterie.protocols.hidden_sums import Enlist
@@ -185,7 +185,7 @@ def test_the_console_and_the_result_name_the_commonest_reason(tmp_path: Path, mo
             raise PeerError(REASON)
         return weights
 
-    monkeypatch.setattr(averaging, "check_model", picky)
+    monkeypatch.setattr(local_training, "check_model", picky)
     result = run(RunConfig("fedavg", clients=3, rounds=2, out=str(tmp_path / "run"), settings={"max_epochs": 1}))
     assert result.summary["refused_why"] == {f"client/Train: {REASON}": 4}
     assert ("refused", f"4 × client/Train: {REASON}") in results(result.summary)

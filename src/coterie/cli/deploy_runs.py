@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.guard import guarded, say
+from coterie.protocol.errors import printable
 from coterie.report.words import plural
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
@@ -113,11 +114,11 @@ def agree(
     plan = of.offered(own)
     say(f"Run {plan.run}: {plan.resolved.definition.title}, {plural(plan.resolved.rounds, 'round')}. It changes:")
     for line in of.changes(own):
-        say(f"  {line}")
+        say(f"  {printable(line)}")  # the operator's words could write over other lines
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
         raise typer.Exit(1)
-    of.agree_to(own, hash_)
+    of.agree_to(own, hash_ or plan_hash(plan))  # another may have come meanwhile
     say(f"{own.name} has agreed to run {plan.run}.")
 
 

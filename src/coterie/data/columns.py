@@ -31,6 +31,9 @@ MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 """What a missing value looks like, in small letters."""
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
 
+_COMMANDS = re.compile(r"[=@]|[+-].*[(|!]|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
+"""What a spreadsheet computes, or a terminal obeys: words of a schema stand in files that its readers open."""
+
 Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 
 
@@ -100,6 +103,9 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             raise ValueError(f"positive is {self.positive!r}, which is none of the classes {', '.join(self.classes)}")
         if not inputs_of(self.columns):
             raise ValueError("no column is an input: one must be a number, a category or a date")
+        words = (self.label, *self.classes, *(column.name for column in self.columns), *inputs_of(self.columns))
+        if strange := next(filter(_COMMANDS.match, words), None):
+            raise ValueError(f"{strange!r:.80} would be a command in a spreadsheet or terminal: choose another name")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Home:
     """Where things are in a home, and what it says about itself (``About``).
 
-    role: as it was invited; the roster of the plan decides.  operator: the public key, 32 bytes.  keys: folder of the
+    role: as it was invited, and in every plan.  operator: the public key, 32 bytes.  keys: folder of the
     secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it
     has seen.  data: its own samples.  state: what its node stores in the run of this plan.
     run: a former one, whose plan and state are meant.
@@ -159,14 +159,15 @@ def take_plan(home: Home, data: bytes) -> Plan:
     that the home then holds.
 
     With the plan of a new run, the former one's plan and state move to a folder of their own (``RUNS``). Raises as
-    ``check_plan``, and PeerError for a renewed certificate of other keys.
+    ``check_plan``, and then changes nothing.
     """
     old, new = check_plan(home, data)
     if old is not None and new.version == old.version:
         return old
     if old is not None and new.run > old.run:
         _put_by(home, old.run)
-    _take_certificate(home, new)
+    if (certificate := _renewed(home, new)) is not None:
+        write_private(home.certificate, certificate)
     write_private(home.plan, data)
     return new
 
@@ -175,11 +176,12 @@ def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
     """The plan that the home holds, if any, and the one that came, which may take its place.
 
     Raises PeerError for a plan that is forged, older than the home's, another of the same version, of another session,
-    without this party's own keys, with other terms for the same run, or, at a hub that has begun, with parties that
-    joined since.
+    without this party's own keys and role, with a renewed certificate of other keys, with other terms for the same run,
+    or, at a hub that has begun, with parties that joined since.
     """
     new = plans.check(data, home.operator)
     check_ours(home, new)
+    _renewed(home, new)
     if not home.plan.exists():
         return None, new
     old = plans.check(read_private(home.plan), home.operator)
@@ -202,6 +204,14 @@ def _put_by(home: Home, run: int) -> None:
     if home.state.exists():
         with writing(former.state):
             os.replace(home.state, former.state)
+
+
+def take_back(home: Home, plan: Plan) -> None:
+    """Put the state of this plan's run back, if this party was stopped while it took the plan of the next one."""
+    former = Home(home.path, home.about, plan.run)
+    if former.state.exists():
+        with writing(home.state):
+            os.replace(former.state, home.state)
 
 
 def agree(home: Home, plan: Plan) -> None:
@@ -231,22 +241,24 @@ def agreement_words(home: Home, plan: Plan) -> str:
     )
 
 
-def _take_certificate(home: Home, plan: Plan) -> None:
+def _renewed(home: Home, plan: Plan) -> bytes | None:
+    """The certificate in this plan that ends later than the home's, if any. Raises PeerError for one of other keys."""
     found = plan.certificates.get(home.name)
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
-        return
+        return None
     (begins_s, ends_s), public = certificates.validity(found), certificates.public_of(read_private(home.tls_key))
     certificates.check(found, read_private(home.ca), home.name, public, begins_s)
-    if ends_s > certificates.validity(read_private(home.certificate))[1]:
-        write_private(home.certificate, found)
+    return found if ends_s > certificates.validity(read_private(home.certificate))[1] else None
 
 
 def check_ours(home: Home, plan: Plan) -> None:
-    """Raises PeerError unless the plan's roster has the keys of this home."""
+    """Raises PeerError unless the plan's roster has the keys of this home, and its role."""
     identity, entry = home.identity, plan.roster.by_name.get(home.name)
     ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
     if entry is None or (entry.verify_key, entry.sealing_key) != ours:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
+    if entry.role != home.role:
+        raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
 
 
 def _check_same_run(home: Home, old: Plan, new: Plan) -> None:

@@ -96,6 +96,19 @@ class Tunnel(TcpTransport):
                 writer.close()
                 raise
 
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        """As the client library. Until the server has shown its certificate, nobody has signed what ends this, so it is
+        no refusal for good (TLS 1.3: the server refuses a certificate later).
+        """
+        try:
+            await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        except ssl.SSLCertVerificationError:
+            raise
+        except ssl.SSLError as error:
+            raise ConnectionError(f"TLS does not begin: {error.reason}") from None
+
 
 class Link:
     """A connection to NATS on a loop of its own in one thread, for callers that block."""

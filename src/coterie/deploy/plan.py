@@ -135,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def terms(self) -> tuple[object, ...]:
         """What no later version of the same run changes. A renewal makes it valid for longer."""
         settings = msgspec.structs.replace(self.settings, not_after_s=0.0)
-        return self.config, self.facts, settings, self.session, self.warm
+        return self.config, self.facts, settings, self.members, self.session, self.warm
 
     @property
     def believed(self) -> Roster:

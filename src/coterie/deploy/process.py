@@ -32,6 +32,7 @@ from coterie.deploy.home import (
     plan_of,
     read_home,
     read_private,
+    take_back,
     take_plan,
 )
 from coterie.deploy.hub import HubNode, RoundOutcome
@@ -251,6 +252,7 @@ def _started(home: Home) -> Plan:
             f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or let the "
             "operator run coterie deploy renew DIR, and then run coterie deploy join NAME.cert --home H"
         )
+    take_back(home, plan)
     digest = plan_hash(plan)
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, plan_sha256=digest, session=plan.session)
     return plan

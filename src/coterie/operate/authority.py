@@ -247,38 +247,30 @@ def renew(
             if name not in plan.believed.by_name:
                 raise UserError(f"{name} has not joined, or was revoked: it has no certificate to renew")
 
-        def due(name: str, certificate: bytes) -> bool:
-            soon = certificates.validity(certificate)[1] < now_s + certificates.SOON_S
-            return name in names if names else everyone or soon
-
-        def signed(name: str, old: bytes) -> bytes:
+        def renewed(name: str, old: bytes) -> bytes | None:
+            soon = certificates.validity(old)[1] < now_s + certificates.SOON_S
+            if not (name in names if names else everyone or soon):
+                return None
             public, hosts = certificates.certified(old), certificates.hosts(old)
             return certificates.sign(ca, authority.ca, name, public, now_s, days, hosts)
 
-        renewed = [
-            msgspec.structs.replace(one, certificate=signed(name, one.certificate))
-            for name, one in joined_members(folder).items()
-            if name in plan.believed.by_name and due(name, one.certificate)
-        ]
-        own = {name: at for name, at in folder.own_certificates.items() if due(name, read_private(at))}
-        if renewed or own:  # the plan first: what follows may be done again
+        members = {name: one for name, one in joined_members(folder).items() if name in plan.believed.by_name}
+        theirs = {name: new for name, one in members.items() if (new := renewed(name, one.certificate))}
+        ours = {name: new for name, at in folder.own_certificates.items() if (new := renewed(name, read_private(at)))}
+        if theirs or ours:  # the plan first: what follows may be done again
             until_s = max(plan.settings.not_after_s, now_s + days * certificates.DAY_S)
-            plan = publish(
-                folder,
-                authority,
-                plan,
-                now_s,
-                settings=msgspec.structs.replace(plan.settings, not_after_s=until_s),
-                certificates={**plan.certificates, **{one.entry.name: one.certificate for one in renewed}},
-            )
-        for name, at in own.items():
-            atomic_write(at, signed(name, read_private(at)))
-        for one in renewed:
-            write_joined(folder, one)
-            if one.entry.name != plan.roster.hub:
-                certify(folder, authority, one)
+            settings = msgspec.structs.replace(plan.settings, not_after_s=until_s)
+            held = {**plan.certificates, **theirs}
+            plan = publish(folder, authority, plan, now_s, settings=settings, certificates=held)
+        for name, new in ours.items():
+            atomic_write(folder.own_certificates[name], new)
+        for name, new in theirs.items():
+            joined = msgspec.structs.replace(members[name], certificate=new)
+            write_joined(folder, joined)
+            if name != plan.roster.hub:
+                certify(folder, authority, joined)
         admit(folder)
-    return (*(one.entry.name for one in renewed), *own)
+    return (*theirs, *ours)
 
 
 # -- revoking -------------------------------------------------------------------------------------------------------

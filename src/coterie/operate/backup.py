@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import shutil
 import tarfile
 import tempfile
 import zlib
@@ -20,6 +21,9 @@ from coterie.operate.folder import Folder, locked, open_folder
 from coterie.operate.server import admit
 from coterie.protocol.errors import UserError
 from coterie.record.files import FOLDER_MODE, check_new, opened, reading, whole_folder, writing
+
+_DEEPEST = 8
+"""Folders in a backup."""
 
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
@@ -61,12 +65,15 @@ def restore(file: Path, path: Path) -> None:
         try:
             with reading(file), gzip.open(file) as data, tarfile.open(fileobj=data) as tar:
                 for one in tar:
-                    place, content = PurePosixPath(one.name), tar.extractfile(one) if one.isreg() else None
-                    if content is None or ".." in place.parts or place.is_absolute():
+                    place = PurePosixPath(one.name)
+                    content = tar.extractfile(one) if one.isreg() and not one.issparse() else None
+                    strange = not 0 < len(place.parts) <= _DEEPEST or ".." in place.parts or "\0" in one.name
+                    if content is None or strange or place.is_absolute():
                         raise tarfile.TarError(f"{one.name!r:.80} is in it")
                     for above in reversed(place.parents):
                         (begun / above).mkdir(FOLDER_MODE, exist_ok=True)
-                    (begun / place).write_bytes(content.read())
+                    with (begun / place).open("xb") as copy:
+                        shutil.copyfileobj(content, copy)
                     (begun / place).chmod(one.mode & 0o666)
                 data.read()  # to the checksum at its end
         except (tarfile.TarError, EOFError, zlib.error) as error:

@@ -55,10 +55,7 @@ class Folder:
         self.operator_tls = Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
         self.nats = path / "nats"
         self.nats_conf = self.nats / "nats.conf"
-        self.own_certificates = {
-            OPERATOR: self.operator_tls.certificate,
-            ENGINE: self.nats / "certificate.pem",
-        }
+        self.own_certificates = {OPERATOR: self.operator_tls.certificate, ENGINE: self.nats / "certificate.pem"}
 
     @property
     def begun(self) -> bool:

@@ -92,8 +92,6 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
         now_s = time.time() if now_s is None else now_s
         certificates.check(found.tls, found.authority, home.name, public, now_s)
         plan = plans.check(found.plan, home.operator)
-        if home.name in plan.roster.by_name and plan.roster.by_name[home.name].role != home.role:
-            raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
         check_ours(home, plan)
         known = home.plan.exists()
         if known and plan.run > plan_of(home).run:

@@ -119,12 +119,18 @@ def agree_to(home: Home, digits: str = "") -> Plan:
 
 
 def changes(home: Home) -> Iterator[str]:
-    """What the newest plan of this home changes of the last run of which it knows, a line each."""
+    """What the newest plan of this home changes of the last run to which its owner has agreed, a line each.
+
+    The words are the operator's.
+    """
     new = plan_of(home)
-    known = sorted(int(one.parent.name) for one in (home.path / RUNS).glob("[0-9]*/plan.bin"))
-    if not known:
+    former = (Home(home.path, home.about, int(one.name)) for one in (home.path / RUNS).glob("[0-9]*"))
+    held = [plans.check(read_private(one.plan), home.operator) for one in former if one.plan.exists()]
+    agreed = [plan for plan in held if has_agreed(home, plan)]
+    if not agreed:
+        yield "everything: this home has no plan of a run to which its owner has agreed"
         return
-    old = plans.check(read_private(Home(home.path, home.about, known[-1]).plan), home.operator)
+    old = max(agreed, key=lambda plan: plan.version)
     if new.warm:
         yield "parties begin with their models of the last run"
     before, now = old.resolved, new.resolved
@@ -133,10 +139,15 @@ def changes(home: Home) -> Iterator[str]:
         names = [name for name, _ in here.members if name not in dict(there.members)]
         if names:
             yield f"{word} {', '.join(names)}"
-    for name in new.settings.__struct_fields__:
-        a, b = getattr(old.settings, name), getattr(new.settings, name)
-        if a != b:
-            yield f"{name}: {a}, now {b}"
+    known = old.roster.by_name
+    again = [one.name for one in new.roster.entries if one.name in known and one != known[one.name]]
+    if again:
+        yield f"with other keys: {', '.join(again)}"
+    for one, other in ((old.facts, new.facts), (old.settings, new.settings)):
+        for name in one.__struct_fields__:
+            a, b = getattr(one, name), getattr(other, name)
+            if a != b:
+                yield f"{name}: {a}, now {b}"
 
 
 def _check_warm(old: Resolved, new: Resolved) -> None:

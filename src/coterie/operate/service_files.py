@@ -117,7 +117,8 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
             ("nats-server", "-c", str(STATE / "nats" / "nats.conf")),
             (
                 "copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator",
-                "after each change of the members copy nats.conf anew, and reload the service (twice for new members)",
+                "after approve, renew, revoke and start copy nats.conf and certificate.pem anew, and reload it "
+                "(twice for new members)",
             ),
             server=True,
         )

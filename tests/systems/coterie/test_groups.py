@@ -12,12 +12,11 @@ from federation import misbehaving
 from msgspec.structs import replace
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.clustering.correlation import grouped, in_the_clear, labelled
+from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols import sealed_founding, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
-from coterie.protocols.shared_groups import RESTARTS
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -34,6 +35,7 @@ from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.protocols.shared_groups import Shared, described_length
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
+from coterie.systems.coterie.messages import Train
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0}
 
@@ -342,6 +344,27 @@ def test_noise_is_of_clients_and_rounds_so_a_client_makes_one_upload_for_a_round
     experiment.close()
 
 
+def test_an_attempt_in_other_groups_lets_no_second_upload_pass() -> None:
+    """The servers' noise of the first attempt comes again in the third, whatever the one between was for."""
+    experiment = made({"noise": 0.005, "foundings": 2})
+    client = party(experiment, "client/0")
+
+    def uploads(since: int, more: float) -> None:
+        """In an attempt of round 1 of groups of this round."""
+        client.state.round, client.row.secret.since = 0, since
+        work = client.handlers[Train].run(client, Train(1), "hub")
+        (fitted,) = experiment.effects.run([(client.name, next(work))])
+        with suppress(StopIteration):
+            work.send(replace(fitted, weights=fitted.weights + np.float32(more)))
+
+    for since, more in ((0, 0.0), (1, 0.01), (0, 0.0)):
+        uploads(since, more)
+    for since in (0, 1):
+        with pytest.raises(PeerError, match="another upload for round 1"):
+            uploads(since, 0.02)
+    experiment.close()
+
+
 def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> None:
     experiment = made()
     hub, helper = party(experiment, "hub"), party(experiment, "helper")
@@ -457,6 +480,21 @@ def test_newcomers_are_not_placed_twice_with_one_more_or_less() -> None:
     with pytest.raises(PeerError, match="1 clients have come or left"):
         opened(names[1:], 1)
     assert len(opened(names, 1).positions) == 9
+    experiment.close()
+
+
+def test_one_client_that_works_with_the_hub_makes_the_rows_of_all_others_but_one() -> None:
+    """A limit: a row names nobody and is not signed, so who knows the seed of all clients seals it in any place. The
+    helper groups one client's row with such ones."""
+    experiment = made()
+    helper, member, (first, *others) = party(experiment, "helper"), party(experiment, "client/1"), rows_of(experiment)
+    key = SealingKey(helper.common.roster.by_name["helper"].sealing_key)
+    bound, words = (member.keys.own_bytes(ENTRY), 0, told(experiment)), bytes(8 * described_length(helper))
+    false = [DESCRIBED.pack(bytes([at] * 32), 16, bytes([at] * 16)) + words for at in range(1, len(others) + 1)]
+    relay(helper, [first, *(key.seal(data, "client", "helper", *bound) for data in false)])
+    read = helper.groups.open(OpenRows(0, 0, told(experiment)), "hub")
+    assert list(read.positions) == list(range(8))
+    assert helper.groups.secret.under_way is not None
     experiment.close()
 
 

@@ -33,7 +33,7 @@ class Client(fl.Party, role=CLIENT):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
-        made: of its last upload the round, that of its groups, and the name of its numbers.
+        made: of all uploads of its last round the round, that of their groups, and the name of their numbers.
         start: (d,) the model to which its group's sum is added.
         alarmed: the group's sum left the range in which it cannot have wrapped, so the model stays as it was. Or
             training gave no numbers, so zeros were uploaded. Or the whole model was too far from the first to be sent.
@@ -45,7 +45,7 @@ class Client(fl.Party, role=CLIENT):
         round: int = 0
         uploads: tuple[int, ...] = ()
         wholes: tuple[int, ...] = ()
-        made: tuple[int, int, bytes] = (0, 0, b"")
+        made: tuple[tuple[int, int, bytes], ...] = ()
         start: fl.Vector = fl.initial
         alarmed: bool = False
         control: fl.Vector | None = None
@@ -112,9 +112,10 @@ class Client(fl.Party, role=CLIENT):
             length = float(np.linalg.norm(change[~self.spec.buffers]))
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
         made = msg.round, self.row.secret.since, numbers_name(x)
-        if made[:2] == self.state.made[:2] and made != self.state.made:  # servers' noise is of clients and rounds
+        before = tuple(one for one in self.state.made if one[0] == msg.round and one != made)
+        if made[:2] in (one[:2] for one in before):  # servers' noise is of clients and rounds
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
-        self.state.round, self.state.made = msg.round, made
+        self.state.round, self.state.made = msg.round, (*before, made)
         self.state.uploads = tuple(dict.fromkeys((*uploads, msg.round)))
         update = self.row.upload(x, msg.round, HELPER)
         if self.config.check == "norm":
