@@ -158,5 +158,5 @@ def test_the_command(study: Study) -> None:
     assert "nothing to renew" in said.output
     said = CliRunner().invoke(app, ["deploy", "renew", str(study.path), "--all", "--offline", "--days", "700"])
     assert said.exit_code == 0, said.output
-    assert "Renewed: server, hospital-a, hospital-b, client/3, operator, engine." in said.output
+    assert "Renewed: server, hospital-a, hospital-b, client/3, operator, the NATS server." in said.output
     assert "run coterie deploy server" in said.output

@@ -41,7 +41,7 @@ def start(
     from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
-    plan, say = of.start(folder, config, rounds=rounds, warm=warm), typer.echo
+    plan = of.start(folder, config, rounds=rounds, warm=warm)
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     say(

@@ -108,9 +108,9 @@ def init(
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
-    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke,
-    renew, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie
-    run, without what makes sense in a simulation only. members.toml has a table for each party:
+    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, renew,
+    revoke, start, abort, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is
+    that of coterie run, without what makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
 
@@ -407,13 +407,15 @@ def renew(
 
       coterie deploy renew study hospital-a
     """
+    from coterie.deploy.names import ENGINE
     from coterie.operate import authority
 
     renewed = authority.renew(folder, names or (), everyone=everyone, days=_positive("--days", days))
     if not renewed:
         say("No certificate ends within 30 days: nothing to renew. (--all renews them all the same.)")
         return
-    say(f"Renewed: {', '.join(renewed)}. The hub brings parties theirs.")
+    shown = ", ".join("the NATS server" if one == ENGINE else one for one in renewed)
+    say(f"Renewed: {shown}. The hub brings parties theirs.")
     tell_server(folder, offline)
 
 

@@ -40,7 +40,8 @@ def export(
     A home whose party has helped to open sums also gives its signed statements of these, in FILE.openings.json.
 
     --coefficients writes what a unit of each column adds to the log odds of each class against the first, and the odds
-    ratio. They describe this model: they have no confidence intervals, and show no cause.
+    ratio. A category has one for each of its values: divide two odds ratios to compare them. They describe this model:
+    they have no confidence intervals, and show no cause.
 
     Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
 
