@@ -64,7 +64,8 @@ def test_the_product_of_two_rows_is_the_gain(seed: int, counts: list[int], tau: 
     assert rows.shape == (2, row_length(2))
     products = rows @ twisted(rows).T
     exact = gain(*both, of)
-    assert products[0, 1] == pytest.approx(exact, abs=0.05 + 1e-2 * abs(exact))
+    greater = max(abs(evidence(*one, of)) for one in both)  # the gain may be a small difference of these
+    assert products[0, 1] == pytest.approx(exact, abs=0.05 + 1e-2 * abs(exact) + 1e-3 * greater)
     assert np.allclose(products, products.T)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -175,8 +175,10 @@ def test_budget_and_numbers_of_devices_hold_for_any_cluster(n, least, more, shar
     costs = time_costs(rows)
     budget = share * float(costs.sum())
     settings = Cics(swaps=32, pool=8, cheapest=0.0)
+    cheapest = np.sort(costs)[:least].sum()
+    assume(abs(cheapest - budget) > 1e-6 * budget)  # there rounding decides
     found = choose(taught(3, n=n), rows, costs, budget, settings, rng(seed), least, least + more)
-    possible = n >= least and np.sort(costs)[:least].sum() <= budget
+    possible = n >= least and cheapest <= budget
     assert bool(found.chosen) == possible == (found.skipped is None)
     assert not found.chosen or least <= len(found.chosen) <= least + more
     assert costs[list(found.chosen)].sum() <= budget * (1 + 1e-6)

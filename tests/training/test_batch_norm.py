@@ -1,8 +1,8 @@
 """Running statistics are averaged, with weights of at least 0 that sum to one, or stay where they are: in every system.
 
-Every registered system trains a small network with batch normalisation in all its modes, also with settings that take
-a server beyond a mean. What a client holds after a round lies between what clients have trained so far: a running
-variance beyond that may be negative. Each rule of averaging has its closed form below.
+Every registered system that takes buffers trains a small network with batch normalisation in all its modes, also with
+settings that take a server beyond a mean. What a client holds after a round lies between what clients have trained so
+far, but for ``LATE``: a running variance beyond that may be negative. Each rule of averaging has its closed form below.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from coterie.runs import SYSTEMS, Experiment, RunConfig, build
 from coterie.runs.evaluation import check_not_all_skipped
 
 CLIENTS, ROUNDS = 9, 4
+LATE = 0.05  # of Coterie, which adds late changes, made from an older model, to a sum that no server reads
 CIPHERS = 2e-4  # rounding of fixed point, turned back by a rotation of 714 coordinates
 GIVEN: dict[str, Any] = {"clusters": 3, "start": "pretrained", "max_epochs": 1, "batch_size": 40, "delta": 0.0}
 FAR: dict[str, Any] = {**GIVEN, "server_lr": 2.0, "server_decay": 0.1, "delta": 0.6, "participation": 0.8}
@@ -45,8 +46,10 @@ def settings_of(name: str, mode: str, wanted: dict[str, Any]) -> dict[str, Any]:
     """What of it this system has, and takes in this mode."""
     known = vars(SYSTEMS[name].config())
     found = {key: value for key, value in wanted.items() if key in known}
-    if name in ("fedasync", "rfl_ha"):
+    if name in ("fedasync", "rfl_ha", "coterie"):
         found["server_lr"] = 1.0  # its most
+    if name == "coterie" and "participation" in found:
+        found["fewest"] = 1  # far: sums of two clients, of whom one may be away
     if (name, mode) == ("fedepc", "hardened"):
         found["min_cluster"] = 2  # far: of three chosen devices two are late, and then nothing is released
     if (name, mode) == ("fedepc", "literal"):
@@ -122,6 +125,8 @@ class Trained:
         return [self.experiment.owns[name].samples for name in names]
 
 
+REFUSING = ("dp_fedavg", "dp_ftrl")
+"""Take no model with buffers, which no noise covers (``baselines/test_central_noise.py``)."""
 QUICK = ("fedavg", "scaffold", "fedasync", "fedcaprivacy", "mingledpie", "pafed")
 
 
@@ -134,7 +139,7 @@ def cases() -> list[Any]:
         found.append(pytest.param(name, mode, wanted, marks=marks, id="-".join([name, mode, *more])))
 
     for name, system in SYSTEMS.items():
-        for mode in system.modes:
+        for mode in system.modes if name not in REFUSING else ():
             add(name, mode, GIVEN)
             if settings_of(name, mode, FAR) != settings_of(name, mode, GIVEN):
                 add(name, mode, FAR, "far")
@@ -147,6 +152,7 @@ def cases() -> list[Any]:
 def test_what_clients_hold_lies_between_what_clients_have_trained(name: str, mode: str, wanted: dict[str, Any]) -> None:
     experiment = made(name, mode, wanted)
     trained, variances = Trained(experiment), experiment.common.spec.variances
+    most = LATE if name == "coterie" and wanted["delta"] else CIPHERS
     first = np.stack([model[0] for model in held(experiment).values()])
     for r in range(1, ROUNDS + 1):
         line = trained.round(r)
@@ -154,7 +160,7 @@ def test_what_clients_hold_lies_between_what_clients_have_trained(name: str, mod
             assert np.isfinite(models).all(), client
             assert models[:, variances].min() >= 0, client
             beyond = np.maximum(trained.least - models[:, trained.buffers], models[:, trained.buffers] - trained.most)
-            assert beyond.max() <= CIPHERS, client
+            assert beyond.max() <= most, client
         assert np.isfinite([line["global_loss"], line["local_loss"]]).all()
     last = np.stack([model[0] for model in held(experiment).values()])
     assert (last != first)[:, trained.buffers].any(axis=0).all()  # they were trained at all

@@ -48,7 +48,7 @@ def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
 
 
 def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` (..., d) with running variances of at least 0 after a cipher's rounding."""
+    """``values`` (..., d) with running variances of at least 0 after a cipher's rounding or late changes."""
     if not spec.variances.any():
         return values
     return np.asarray(np.where(spec.variances, np.maximum(values, 0), values), dtype=values.dtype)
