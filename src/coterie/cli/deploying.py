@@ -109,8 +109,8 @@ def init(
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
     DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke,
-    renew, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie
-    run, without what makes sense in a simulation only. members.toml has a table for each party:
+    renew, start, abort, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is
+    that of coterie run, without what makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
 
