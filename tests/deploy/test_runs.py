@@ -139,7 +139,9 @@ def test_a_second_run_of_those_who_agree(tmp_path: Path) -> None:
         hub = made.start(leads, folder.path)
         until(lambda: plan_of(read_home(homes["hospital-a"])).run == 2, "the plan of the second run")
         with pytest.raises(UserError, match="another hash"):
-            runs.agree_to(read_home(homes["hospital-a"]), "0000 0000")
+            runs.agree_to(read_home(homes["hospital-a"]), "0000 0000" * 5)
+        with pytest.raises(UserError, match="too short: give 32 digits"):
+            runs.agree_to(read_home(homes["hospital-a"]), "4c31 d8fa")
         assert list(runs.changes(read_home(homes["hospital-a"]))) == [
             "rounds: 2, now 3",
             "without hospital-c",

@@ -103,7 +103,7 @@ def agree(
 
       coterie deploy agree --home /srv/coterie/a
 
-      coterie deploy agree --home /srv/coterie/a --hash 4c31d8fa --yes
+      coterie deploy agree --home /srv/coterie/a --hash "4c31 d8fa 0f7e 90b2 6c15 22a9 be07 51d4 c3aa 08e6" --yes
     """
     from coterie.deploy.home import read_home
     from coterie.deploy.plan import plan_hash, shown

@@ -27,6 +27,9 @@ from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write
 from coterie.runs.config import Resolved, RunConfig, differences, to_toml
 
+FEWEST_DIGITS = 32
+"""Of a plan's hash, so that its operator finds no two plans that share them."""
+
 
 def start(
     path: Path,
@@ -106,12 +109,14 @@ def offered(home: Home) -> Plan:
 
 
 def agree_to(home: Home, digits: str = "") -> Plan:
-    """Agree to the run of the newest plan in this home. digits: the first ones that its hash must have.
+    """Agree to the run of the newest plan in this home. digits: the first ones that its hash must have, or none.
 
-    Raises UserError if they differ, or there is no new run.
+    Raises UserError if they differ, are too few to tell two plans of one operator apart, or there is no new run.
     """
     plan = offered(home)
     wanted = "".join(digits.split()).lower()
+    if 0 < len(wanted) < FEWEST_DIGITS:
+        raise UserError(f"{digits!r} is too short: give {FEWEST_DIGITS} digits or more, as the operator shows them")
     if not plans.plan_hash(plan).startswith(wanted):
         raise UserError(f"the plan of run {plan.run} has another hash than {digits!r}: ask the operator why")
     agree(home, plan)
