@@ -167,11 +167,14 @@ def test_dp_sgd_gives_what_follows_from_training_a_proof_for_a_sample_in_every_s
     public = {"public": 0.2, "model": "mlp_small"} if name in ("fltrust", "fedepc") else {}
     summary = found(name, tmp_path, rounds=1, clients=6, settings={"sample_noise": 2.0, "batch_size": 10}, **public)
     rows = [row for own in summary["ledger"].values() for row in own["releases"]]
-    proved = [row for row in rows if row["mechanism"] == "gaussian" and row["neighbours"] == "replace one sample"]
-    assert proved
-    for row in proved:
-        assert (row["noise_multiplier"], row["hidden"], row["count"]) == (1.0, True, 1)
-        assert 0 < row["sampled"] <= 1
+    alone = [row for row in rows if row["mechanism"] == "gaussian" and row["neighbours"] == "replace one sample"]
+    proofs = alone + [row["sample"] for row in rows if row["sample"]]
+    assert proofs
+    for proof in proofs:
+        assert (proof["noise_multiplier"], proof["hidden"]) == (1.0, True)
+        assert 0 < proof["sampled"] <= 1
+    for row in alone:
+        assert row["count"] == 1
         assert row["epsilon"] < 60
     measured = {row["what"] for row in rows if row["mechanism"] in UNPROVED}
     assert measured <= {
@@ -183,6 +186,7 @@ def test_dp_sgd_gives_what_follows_from_training_a_proof_for_a_sample_in_every_s
         "set of cluster identities",
         "signature, in differences without a name",
         "sparsity vector and noise floor",
+        "which group, without a name",
     }
 
 

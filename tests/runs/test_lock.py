@@ -86,7 +86,7 @@ def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tm
         with pytest.raises(UserError, match=f"another run is at work in {out}:"):
             compare(both, [0], out, resume=True)
         with pytest.raises(UserError, match=f"another run is at work in {place}:"):
-            run(replace(TOY, out=str(place)), resume=True)
+            run(replace(TOY, out=str(place), evaluate="all"), resume=True)  # as a comparison does
         assert process.poll() is None
         killed(process)
     assert count_rounds(place) < 8

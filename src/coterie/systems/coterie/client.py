@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
 from coterie.dp.ledger import Release
+from coterie.protocols.hidden_settings import UPDATE
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened, numbers_name
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.local_training import told
 from coterie.protocols.noise import affords
 from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
@@ -65,9 +68,17 @@ class Client(fl.Party, role=CLIENT):
         self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[Release]:
-        """What has left this client in the rounds. No clip bounds a whole model."""
-        state = self.state
-        return [self.config.release(self.grid, r, whole=r in state.wholes) for r in state.uploads]
+        """What has left this client in the rounds. No clip bounds a whole model, and it may be of a former run.
+
+        With DP-SGD all else has the proof of the training for a sample.
+        """
+        config, wholes, training = self.config, self.state.wholes, None
+        if config.sample_noise is not None:
+            (training,) = told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)
+        return [
+            replace(config.release(self.grid, r, whole=r in wholes), sample=None if r in wholes else training)
+            for r in self.state.uploads
+        ]
 
     @fl.on(Train, fl.training, answers=HiddenUpdate)
     def train(self, msg: Train, src: str) -> fl.Work[HiddenUpdate]:
