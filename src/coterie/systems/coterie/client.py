@@ -10,11 +10,9 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
-from coterie.dp.ledger import Release
 from coterie.protocols.hidden_settings import UPDATE
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened, numbers_name
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.local_training import told
 from coterie.protocols.noise import affords
 from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
@@ -67,14 +65,14 @@ class Client(fl.Party, role=CLIENT):
         super().lasts(state, secret)
         self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[fl.Release]:
         """What has left this client in the rounds. No clip bounds a whole model, and it may be of a former run.
 
         With DP-SGD all else has the proof of the training for a sample.
         """
         config, wholes, training = self.config, self.state.wholes, None
         if config.sample_noise is not None:
-            (training,) = told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)
+            (training,) = fl.told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)
         return [
             replace(config.release(self.grid, r, whole=r in wholes), sample=None if r in wholes else training)
             for r in self.state.uploads
