@@ -182,7 +182,8 @@ def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: st
     rounds = apart.rounds[max(i for i, one in enumerate(apart.rounds) if one.round == BACK + 1) :]
     lost = [one for one in rounds if one.skipped]
     assert 1 <= len(lost) <= 2, "two if reports of the round before were under way"
-    assert lost[-1].skipped == f"the hub's disk was put back: parties are in round {doom.round}"
+    known = doom.round - 1, doom.round  # the first, if no report of the last round had come
+    assert lost[-1].skipped in [f"the hub's disk was put back: parties are in round {r}" for r in known]
     after = [
         one for one in rounds[rounds.index(lost[-1]) + 1 :] if one.round <= ROUNDS
     ]  # PAFed ends empty rounds at once
