@@ -132,7 +132,7 @@ def test_a_party_connects_again_with_its_renewed_certificate(tmp_path: Path, ren
 
 
 def test_the_hub_brings_renewed_certificates_during_a_run(tmp_path: Path) -> None:
-    config = RunConfig("fedavg", rounds=12, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
+    config = RunConfig("fedavg", rounds=300, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
     asked: list[tuple[str, ...]] = []
     with live(tmp_path, config, ("hospital-a", "hospital-b")) as deployed:
 
@@ -145,4 +145,4 @@ def test_the_hub_brings_renewed_certificates_during_a_run(tmp_path: Path) -> Non
         assert asked == [("server", "hospital-a", "hospital-b", "operator", "engine")]
         for home in deployed.homes.values():
             assert validity(home.certificate.read_bytes())[1] > time.time() + 690 * certificates.DAY_S
-    assert read_status(deployed.folder.run).done == 12
+    assert read_status(deployed.folder.run).done == 300

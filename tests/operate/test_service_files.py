@@ -204,7 +204,8 @@ def test_compose_stops_a_party_as_it_would_be_stopped_alone(study: Study, tmp_pa
     """SIGTERM reaches it, and its own exit code counts."""
     (compose,) = parsed(service_files(study.path, "compose") / "csp.example.org" / "compose.yaml")
     words = [word.replace("$$", "$") for word in compose["services"]["csp"]["entrypoint"]]
-    party = f"trap 'echo stopped; exit {code}' TERM; echo began; while :; do sleep 0.1; done"
+    waits = "i=0; while [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done"
+    party = f"trap 'echo stopped; exit {code}' TERM; echo began; {waits}"
     with subprocess.Popen([*words, "sh", "-c", party], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "began\n"

@@ -37,5 +37,5 @@ def test_what_cannot_be_imported_is_named(path):
 def test_what_is_no_model_or_system_is_refused():
     with pytest.raises(UserError, match=r"str, not a torch\.nn\.Module"):
         build(f"{__name__}:not_a_module", (2,), 2)
-    with pytest.raises(UserError, match="not a coterie"):
+    with pytest.raises(UserError, match="not coterie"):
         registry.get(f"{__name__}:net")

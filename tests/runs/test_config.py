@@ -100,7 +100,7 @@ def test_differences_name_the_keys_and_ignore_what_moves_no_number() -> None:
     [
         ({"system": "fedavgg"}, ["unknown system 'fedavgg'", "did you mean 'fedavg'?", "ifca"]),
         ({"system": "no.such.module:SYSTEM"}, ["no.such.module", "module:ATTRIBUTE"]),
-        ({"system": "coterie.runs.registry:get"}, ["not a coterie.protocol.system.System"]),
+        ({"system": "coterie.runs.registry:get"}, ["not coterie.protocol.system.System"]),
         ({"mode": "hardend"}, ["no mode 'hardend'", "paper"]),
         ({"clients": 0}, ["'clients'", "at least 1"]),
         ({"rounds": 0}, ["'rounds'", "at least 1"]),
