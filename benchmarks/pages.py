@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import detection, detection_costs, features, hidden_poisoning, poisoning, rates
+from benchmarks import detection, detection_costs, features, hidden_poisoning, poisoning, rates, which
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
@@ -536,6 +536,8 @@ TABLES: dict[str, Table] = {
     "cells": cells,
     "levels": levels,
     "leads": leads,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
+    "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "hospitals": hospitals,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),

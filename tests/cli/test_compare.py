@@ -12,6 +12,8 @@ from command import QUICK, Command
 from rich.console import Console
 
 from coterie.cli.comparing import tables
+from coterie.cli.options import tried_values
+from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
 
 
@@ -118,3 +120,10 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
 
 def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:
     assert with_interval({"mean": -0.0003, "interval": 0.002}, share=True) == "+0.0 [-0.2, +0.2]"
+
+
+def test_values_as_written() -> None:
+    assert tried_values(["lr=.03, .1", "ifca.clusters=2,4"]) == {"lr": [".03", ".1"], "ifca.clusters": ["2", "4"]}
+    for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
+        with pytest.raises(UserError, match="--tune takes"):
+            tried_values(texts)

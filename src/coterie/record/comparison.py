@@ -80,9 +80,23 @@ class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Spread | None] = {}
 
 
-class Row(MethodScores, frozen=True, kw_only=True):
-    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers."""
+class OverClients(msgspec.Struct, frozen=True):
+    """Of a score of every client. interval: half of the 95 % interval of a seed's mean, itself a mean over the seeds.
 
+    worst_decile: a tenth of the clients are worse.
+    """
+
+    worst_decile: Spread | None = None
+    interval: float | None = None
+
+
+class Row(MethodScores, frozen=True, kw_only=True):
+    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers.
+
+    clients: by score (``runs/forms.py``).
+    """
+
+    clients: dict[str, OverClients] = {}
     runs: tuple[FolderName, ...] = ()
     method: str = ""
     system: str = ""
@@ -123,6 +137,30 @@ class Benefit(msgspec.Struct, frozen=True):
     clients: tuple[Gain, ...]
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """Settings that were tried for a method, as texts. held_out_loss: None where the training diverged."""
+
+    settings: dict[str, str]
+    held_out_loss: float | None = None
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The settings chosen for a method. lacks: those that were tried for others only, with the reason."""
+
+    method: str
+    candidates: tuple[Candidate, ...]
+    settings: dict[str, str]
+    lacks: dict[str, str] = {}
+
+
+class ChosenSettings(msgspec.Struct, frozen=True):
+    """What ``--tune`` has chosen (``runs/choosing.py``). tune: values by setting.  seed: of the candidates' runs."""
+
+    tune: dict[str, tuple[str, ...]]
+    seed: int
+    methods: tuple[Chosen, ...] = ()
+
+
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """``compare.json``: the methods' order and shared settings. The runs' own numbers are read from them."""
 
@@ -132,6 +170,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     availability: str | None = None
     samples: Count | None = None
     fine_tune: str = "no"
+    task: str = "classes"
     budget: SharedSettings | None = None
     budget_from: str | None = None
     differences: tuple[Difference, ...] = ()
@@ -141,6 +180,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     leads: tuple[Lead, ...] = ()
     benefits: tuple[Benefit, ...] = ()
+    chosen: ChosenSettings | None = None
 
     def __post_init__(self) -> None:
         found = (
