@@ -25,11 +25,11 @@ import numpy as np
 
 from benchmarks.items import main
 from benchmarks.signatures import Lent, name_of, written
+from coterie.record.comparison import FORMS, MIXES
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
 from coterie.runs import RunConfig, resolve, run
 from coterie.runs.audited import learned
 from coterie.runs.comparison import budget_of, with_budget
-from coterie.runs.forms import FORMS, MIXES
 from coterie.runs.intervals import mean_and_interval
 
 PARTITIONS = (

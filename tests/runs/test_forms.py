@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from coterie.runs.forms import MIXES, of_mix
+from coterie.record.comparison import MIXES
+from coterie.runs.forms import of_mix
 from coterie.runs.on_data import ClientData, TensorSamples
 
 

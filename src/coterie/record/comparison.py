@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +10,16 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
+
+
+FORMS: Mapping[str, str] = {"": "as it is", "fine_tuned_": "tuned", "prior_": "prior", "mixed_": "mixed"}
+"""How the scores of each form begin, and its name."""
+MIXES: Mapping[str, str] = {
+    "local": "its own",
+    "own_classes": "uniform over its own classes",
+    "all_classes": "uniform over all classes",
+}
+"""The scores on each mix of test labels, and its name."""
 
 
 class Measure(msgspec.Struct, frozen=True):

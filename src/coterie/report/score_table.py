@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.record.comparison import FORMS
 from coterie.report.comparison import measures
 from coterie.report.words import MISSING, metric, spread
-from coterie.runs.forms import FORMS
 from coterie.runs.metrics import score
 
 Row = Mapping[str, Any]

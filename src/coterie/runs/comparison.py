@@ -19,7 +19,7 @@ from msgspec import structs, to_builtins
 import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
-from coterie.record.comparison import Benefit, ChosenSettings, Difference
+from coterie.record.comparison import FORMS, MIXES, Benefit, ChosenSettings, Difference
 from coterie.record.files import locked, writing
 from coterie.record.folder import CLIENTS, COMPARE, CONFIG, RESULT, check_simulated, write_json
 from coterie.record.summary import Line
@@ -27,7 +27,6 @@ from coterie.runs import benefit, registry
 from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import build
 from coterie.runs.folder import numbered
-from coterie.runs.forms import FORMS, MIXES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import metrics_of, named, score
 from coterie.runs.own_code import check_same_code, own_code

@@ -18,20 +18,13 @@ import numpy as np
 from coterie.protocol.effects import Vector
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Mixture
+from coterie.record.comparison import MIXES
 from coterie.runs.evaluation import Doubles, Evaluator, Scores, alike, hits
 from coterie.runs.metrics import METRICS
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.mixing import mixing_shares
 from coterie.training.prior import LEAST_BATCH, Prior
 
-FORMS: Mapping[str, str] = {"": "as it is", "fine_tuned_": "tuned", "prior_": "prior", "mixed_": "mixed"}
-"""How the scores of each form begin, and its name."""
-MIXES: Mapping[str, str] = {
-    "local": "its own",
-    "own_classes": "uniform over its own classes",
-    "all_classes": "uniform over all classes",
-}
-"""The scores on each mix of test labels, and its name."""
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
 
