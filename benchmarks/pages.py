@@ -393,6 +393,20 @@ def jobs(record: Record) -> str:
     )
 
 
+def ciphers(record: Record) -> str:
+    """A round with real ciphers beside its emulated twin."""
+    found = record["ciphers"]["cases"]
+    return grid(
+        ["system, mode", "emulated, s", "real, s", "ratio", "processor seconds of the ciphers"],
+        [
+            [name.replace("-", ", ")]
+            + [f"{one[f'{crypto}_round_seconds']:.2f}" for crypto in ("emulated", "real")]
+            + [f"{one['round_ratio']:.1f}", f"{max(0.0, one['cpu_seconds_of_ciphers_a_round']):.1f}"]
+            for name, one in found.items()
+        ],
+    )
+
+
 def threshold_rounds(record: Record) -> str:
     costs = record["threshold"]
     found = []
@@ -547,6 +561,7 @@ TABLES: dict[str, Table] = {
     "clients": clients,
     "threshold-rounds": threshold_rounds,
     "jobs": jobs,
+    "ciphers": ciphers,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,
