@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from every_system import model_for
 from federation import misbehaving, spec_of
 from matrix import few
 
@@ -29,7 +30,7 @@ BASELINES = [
     if system.baseline and system.config.__module__.startswith("coterie.") and name != "local"  # which sends no model
 ]
 BUFFERLESS = ("dp_fedavg", "dp_ftrl")  # which take no model with buffers
-ROBUST = ["fltrust", "krum", "median", "multi_krum", "trimmed_mean"]
+ROBUST = ["flame", "fltrust", "krum", "median", "multi_krum", "trimmed_mean"]
 Lie = Callable[[fl.Message], fl.Message]
 
 
@@ -37,7 +38,15 @@ def config(name: str, clients: int = 5, rounds: int = 8, **settings: Any) -> Run
     settings = {"participation": 1.0, "max_epochs": 1, "batch_size": 20, **settings}
     if name == "rfl_ha":
         settings["clusters"] = 2  # so that the liar has a head
-    return RunConfig(name, clients=clients, rounds=rounds, partition="iid", model="mlp", delta=0.0, settings=settings)
+    return RunConfig(
+        name,
+        clients=clients,
+        rounds=rounds,
+        partition="iid",
+        model=model_for(name, "mlp"),
+        delta=0.0,
+        settings=settings,
+    )
 
 
 def lying(experiment: Experiment, lie: Lie, name: str = LIAR) -> Experiment:
