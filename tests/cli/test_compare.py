@@ -127,3 +127,31 @@ def test_values_as_written() -> None:
     for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
         with pytest.raises(UserError, match="--tune takes"):
             tried_values(texts)
+
+
+DIVERGES = """
+import coterie.method as fl
+
+@fl.settings
+class Settings(fl.Averaging):
+    "lr: so large that weights leave what a float holds."
+    lr: float = 1e30
+
+SYSTEM = fl.averaging("diverges", Settings)
+"""
+
+
+def test_an_error_names_the_method_and_its_folder(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("diverging.py").write_text(DIVERGES)
+    monkeypatch.syspath_prepend(".")
+    words = [*QUICK, "--no-fine-tune", "--no-local", "--out", "c"]
+    ended = cli("compare", "fedavg", "diverging:SYSTEM", *words, "--set", "diverging:SYSTEM.lr=1e30")
+    assert ended.code == 1
+    assert "diverging:SYSTEM, seed 0, in c/diverging_SYSTEM-0: " in ended.err
+    assert Path("c/fedavg-0/result.json").exists()
+
+
+def test_a_setting_that_a_method_refuses_names_it(cli: Command) -> None:
+    ended = cli("compare", "fedavg", "fedprox", *QUICK, "--set", "fedprox.mu=-1", "--out", "c")
+    assert (ended.code, Path("c").exists()) == (2, False)
+    assert "fedprox" in ended.err
