@@ -186,7 +186,7 @@ def run(
         drawn again by the seed.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
-        ``"balanced"`` or a number for each class (docs/data.md).
+        ``"balanced"`` or a number for each class (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
     log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or a list: tools that are told every round's numbers.
