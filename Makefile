@@ -38,7 +38,7 @@ bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench
 	$(BIN)/python -m benchmarks.speed docs/bench.json
 
 docs: $(VENV)/.docs  ## the pages as a site in build/site, with a reference; a warning is an error
-	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
+	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
 	$(BIN)/python -m pytest tests/docs/test_site.py
 
 docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them

@@ -62,8 +62,3 @@ def check_export(file: Path) -> None:
     facts = load_exported(file).facts
     assert facts.input_shape == (22,)
     assert facts.columns[0].name == "age"
-
-
-def test_every_linked_file_is_there() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
