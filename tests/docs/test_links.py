@@ -38,7 +38,8 @@ def test_the_links_of_a_page_lead_somewhere(path: Path) -> None:
 def test_the_pages_that_code_names_are_there() -> None:
     named = re.compile(r"\bdocs/[\w/]+\.md(?:#[\w-]+)?")
     folders = ("src", "tests", "papers", "benchmarks")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".html", ".j2")]
+    every = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    files = [path for path in every if path.suffix in (".py", ".html", ".j2")]
     found = {(path, link) for path in files for link in named.findall(path.read_text())}
     assert len(found) > 50
     assert [(path.name, link) for path, link in found if leads_nowhere(ROOT / "README.md", link)] == []
