@@ -20,6 +20,7 @@ source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 myst_heading_anchors = 4  # links to #headings, as code hosts make them
 suppress_warnings = ["etoc.glob"]  # folders that may be empty
 
+highlight_language = "text"  # of blocks that name none
 html_theme = "furo"
 html_title = f"Coterie {version}"
 html_copy_source = False
