@@ -18,7 +18,7 @@ from typer.cli import get_docs_for_click
 
 import coterie
 import coterie.method as fl
-from benchmarks.pages import grid
+from benchmarks.markdown import grid
 from coterie.cli.app import app
 from coterie.protocol.options import bounds_of
 from coterie.runs.registry import SYSTEMS
@@ -45,7 +45,12 @@ def fill_in(_: object, __: str, content: list[str]) -> None:
 def cells(notebook: str) -> str:
     """A notebook as Markdown."""
     found = ((cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"])
-    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for kind, text in found)
+    return "\n\n".join(_code(text) if kind == "code" else text for kind, text in found)
+
+
+def _code(text: str) -> str:
+    shell = re.search(r"^\s*[!%]", text, re.MULTILINE)  # lines that Python does not know
+    return f"```{'text' if shell else 'python'}\n{text}\n```"
 
 
 # -- docstrings --------------------------------------------------------------------------------------------------------
