@@ -75,6 +75,25 @@ def measured(seeds: int, folder: Path, methods: Sequence[str] = METHODS, pooled:
     return {"seeds": seeds, "budget": race.content["budget"], "pooled": dict(pooled), "rows": rows, "first folds": once}
 
 
+def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
+    of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
+
+    def gain(row: Mapping[str, Any]) -> str:
+        low, high = (f"{100 * row[key]:+.1f}" for key in ("low", "high"))
+        return f"{100 * row['gain']:+.1f} [{low}, {high}]".replace("-", "−")
+
+    found = []
+    for hospital in dict.fromkeys(row["hospital"] for row in record["rows"]):
+        own, tuned = (of[hospital, "coterie", form, "alone"] for form in (False, True))
+        pooled = of[hospital, "pooled", False, "alone"]
+        values = [own["reference"], *(row["auroc"] for row in (pooled, own, tuned))]
+        gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
+        found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
+    head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
+    return [*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hospitals")
     parser.add_argument("--seeds", type=int, default=10, help="folds: five test every patient once")
