@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks import cells, signatures
+from benchmarks.markdown import grid
 from benchmarks.security.__main__ import STUDIES
 from coterie.data.sources import load
 from coterie.protocol.errors import UserError
@@ -154,8 +155,8 @@ def measure(path: Path, data_dir: str | None) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> tuple[Sequence[str], list[list[str]]]:
-    """Head and rows of a paper's table."""
+def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> str:
+    """A paper's table."""
     costs, own, rows = json.loads(COSTS.read_text())["rounds"], items(), []
     for name, verdict in found.items():
         if name.partition("/")[0] == paper:
@@ -180,7 +181,7 @@ def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> tuple[Sequence[
                 ]
             )
     head = ("of the paper", "command", "record", "cells", "seeds", "rounds", "verdict", "how sure", "left")
-    return head, rows
+    return grid(head, rows)
 
 
 def _link(path: str) -> str:

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import coterie
+from benchmarks.markdown import grid
 from coterie.record.folder import write_json
 from coterie.runs import benefit
 from coterie.runs.metrics import METRICS
@@ -75,7 +76,7 @@ def measured(seeds: int, folder: Path, methods: Sequence[str] = METHODS, pooled:
     return {"seeds": seeds, "budget": race.content["budget"], "pooled": dict(pooled), "rows": rows, "first folds": once}
 
 
-def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(record: Mapping[str, Any]) -> str:
     """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
     of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
 
@@ -91,7 +92,7 @@ def table(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
         found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
     head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
-    return [*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found
+    return grid([*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import coterie
+from benchmarks.markdown import grid
 from coterie.privacy.attacks.result import verdict
 from coterie.record.provenance import write_record
 from coterie.runs.intervals import mean_and_interval
@@ -105,8 +106,8 @@ WORDS = {
 }
 
 
-def table(record: Mapping[str, Any], *measures: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a case a row where each has one method, else a method a row and the cases across.
+def table(record: Mapping[str, Any], *measures: str) -> str:
+    """A case a row where each has one method, else a method a row and the cases across.
 
     measures: of these, or names of attacks, whose leaks are shown.
     """
@@ -117,14 +118,14 @@ def table(record: Mapping[str, Any], *measures: str) -> tuple[list[str], list[li
         return [shown(row.get(one, row.get("attacks", {}).get(one, [None])), one) for one in measures]
 
     if all(len(methods) == 1 for methods in cases.values()):
-        return ["options", *words], [[name, *cells(row)] for name, of in cases.items() for row in of.values()]
+        return grid(["options", *words], [[name, *cells(row)] for name, of in cases.items() for row in of.values()])
     head = ["method", *(f"{case}: {word}" if case else word for case in cases for word in words)]
     methods = dict.fromkeys(method for of in cases.values() for method in of)
-    return head, [[f"`{one}`", *(cell for of in cases.values() for cell in cells(of[one]))] for one in methods]
+    return grid(head, [[f"`{one}`", *(cell for of in cases.values() for cell in cells(of[one]))] for one in methods])
 
 
-def leaks(record: Mapping[str, Any], *names: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: what these attacks find of each method of the only case."""
+def leaks(record: Mapping[str, Any], *names: str) -> str:
+    """What these attacks find of each method of the only case."""
     (methods,) = record["cases"].values()
     rows = []
     for method, row in methods.items():
@@ -132,7 +133,7 @@ def leaks(record: Mapping[str, Any], *names: str) -> tuple[list[str], list[list[
             if found := row["attacks"].get(name):
                 middle, half = mean_and_interval(found)
                 rows.append([f"`{method}`", name, shown(found, name), verdict(middle, half or 0.0)])
-    return ["method", "attack", "leak", "verdict"], rows
+    return grid(["method", "attack", "leak", "verdict"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

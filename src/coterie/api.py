@@ -19,7 +19,7 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
 from coterie.report.comparison import help_sentences, measures, sentences
-from coterie.report.notebook import frame, scores, table
+from coterie.report.notebook import Findings, frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.report.words import spread
@@ -63,7 +63,7 @@ class Result(runner.FinishedRun):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self, *, active: bool = False) -> dict[str, Any]:
+    def audit(self, *, active: bool = False) -> Findings:
         """What attacks learn from this run's views: :func:`audit`."""
         return audit(self.folder, active=active)
 
@@ -135,7 +135,7 @@ class Comparison(comparison.FinishedComparison):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self) -> Findings:
         """What attacks learn from the views of every run: :func:`audit`."""
         return audit(self.folder)
 
@@ -189,7 +189,7 @@ def run(
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or a list: tools that are told every round's numbers.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
@@ -322,14 +322,14 @@ def race(
     return Comparison(done.folder, done.content)
 
 
-def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> Findings:
     """What every party of recorded runs (``record=True``) saw, and what attacks learn from it.
 
     folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
     of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
-    can't be audited. Each run's ``result.json`` keeps its audit.
+    can't be audited. Each run's ``result.json`` keeps its audit. In a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -339,7 +339,7 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     from coterie.record.load import find
     from coterie.runs.audited import audit_runs
 
-    return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
+    return Findings(audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active))
 
 
 def reproduce(

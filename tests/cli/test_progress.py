@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -256,3 +257,28 @@ def test_python_reproduces_with_the_same_words(toy: None, tmp_path: Path, capsys
     assert capsys.readouterr().err.startswith("1 run: 2 rounds left")
     coterie.reproduce("toy/table", only=["a"], seeds=1, out=tmp_path, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_shows_one_line_that_every_round_writes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ipywidgets, which rich's bars would need."""
+    said: list[str] = []
+
+    class Shown:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            said.append(data["text/plain"])
+
+    def display(data: dict[str, str], raw: bool, display_id: bool) -> Shown:
+        said.append(data["text/plain"])
+        return Shown()
+
+    module = types.ModuleType("IPython.display")
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with show_progress(False, {"fedavg": 2}) as tell:
+        tell("fedavg", line(1, local_accuracy=0.5))
+        tell("fedavg", line(2, local_accuracy=0.75))
+    assert said[0] == "setting up"
+    assert said[1].startswith("fedavg  round 1 of 2  local 50.0 %")
+    assert said[2].startswith("fedavg  round 2 of 2  local 75.0 %")

@@ -150,18 +150,33 @@ def show_progress(
     leading: Mapping[str, Any] = _ACCURACY,
     at_once: int = 1,
 ) -> Iterator[Tell]:
-    """Progress on stderr while the block runs: bars on a terminal and in a notebook, elsewhere a line a round.
+    """Progress while the block runs: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on
+    stderr.
 
     work, spent, at_once: as of ``Pace``. leading: the shown metric's facts. Quiet shows nothing.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {}, at_once)
     if quiet:
         yield lambda name, line: None
-    elif console.is_terminal or console.is_jupyter:
+    elif console.is_jupyter:
+        yield _under_cell(pace, leading)
+    elif console.is_terminal:
         with _bars(console, pace, leading) as tell:
             yield tell
     else:
         yield lambda name, line: console.print(_line(pace, name, line, leading), markup=False)
+
+
+def _under_cell(pace: Pace, leading: Mapping[str, Any]) -> Tell:
+    """One line below a notebook's cell, which every round writes anew. (There rich's bars need ipywidgets.)"""
+    from IPython.display import display
+
+    shown = display({"text/plain": "setting up"}, raw=True, display_id=True)
+
+    def tell(name: str, line: Mapping[str, Any]) -> None:
+        shown.update({"text/plain": _line(pace, name, line, leading)}, raw=True)
+
+    return tell
 
 
 def write_outlook(pace: Pace) -> None:
