@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench docs docs-tables lock clean
+.PHONY: demo test test-long lint bench docs docs-tables evidence lock clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
@@ -43,6 +44,9 @@ docs: $(VENV)/.docs  ## the pages as a site in build/site, with a reference; a w
 
 docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them
 	$(BIN)/python -m benchmarks.pages
+
+evidence: $(READY)  ## the runs of docs/evidence/papers.md that a CPU can do, continued; says first how many hours they take
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.evidence reproduction --jobs $(JOBS)
 
 lock: $(READY)  ## requirements-deploy.txt: all that a deployment installs, with the hashes of all its files, from constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

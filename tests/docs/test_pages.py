@@ -81,7 +81,7 @@ def test_first_or_level_is_bold_and_a_variant_of_a_method_does_not_compete_with_
 
 @pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
-    content, text = json.loads((DOCS.parent / record).read_text()), path.read_text()
+    content, text = pages.read(record), path.read_text()
     if record != "docs/bench.json":  # of which several pages have a part
         assert re.sub(r" --only ('[^']*'|\S+)", "", content.get("command", "")) in text  # the record has the cells
     for cell, curves in content.get("curves", {}).items():
