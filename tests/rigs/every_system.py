@@ -45,7 +45,7 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"clusters": 2, "hardening": "uploads", "keys": "threshold"},
     ],
     ("fedepc", "paper"): [{}, {"send": "noise", "distribute": "round", "describe_every": 1}],
-    ("fedepc", "hardened"): [{"min_cluster": 2}],
+    ("fedepc", "hardened"): [{"min_cluster": 2}, {"cipher": "paillier"}],
     **{("ofl", mode): [{"clusters": 2, "recluster_every": 2}] for mode in ("paper", "literal", "hardened")},
     ("pafed", "paper"): [
         {"participation": 1.0},

@@ -92,7 +92,9 @@ def test_what_is_refused(options: dict[str, object], message: str, folder: Path)
 
 
 def test_a_graph_at_a_path_is_told_its_name(folder: Path) -> None:
-    with pytest.raises(UserError, match=f"is a graph, which goes by its name: --data citations --data-dir {folder}"):
+    with pytest.raises(
+        UserError, match=f"is a graph: give its name and its folder, --data citations --data-dir {folder}"
+    ):
         build(config(folder, data=str(folder / "citations.npz"), clients=None))
 
 
