@@ -35,6 +35,7 @@ from benchmarks import (
     poisoning,
     races,
     rates,
+    which,
 )
 from benchmarks.markdown import cell, error, grid, interval, median, without_interval
 from coterie.runs.intervals import mean_and_interval
@@ -511,6 +512,8 @@ TABLES: dict[str, Table] = {
     "hospitals": hospitals.table,
     "leaks": races.leaks,
     "race": races.table,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
+    "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,

@@ -24,7 +24,7 @@ from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progres
 from coterie.report.summary import lasted, results
 from coterie.report.words import spread
 from coterie.reproductions import study
-from coterie.runs import comparison, registry, runner
+from coterie.runs import choosing, comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
@@ -240,6 +240,7 @@ def compare(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[Any]] | None = None,
     audit: bool = False,
     progress: bool = True,
     resume: bool = False,
@@ -251,6 +252,8 @@ def compare(
         method that has it, and ``settings={"pafed.rho": 0.1}`` to one.  seeds: how many, from ``seed`` (0) on.
     budget: the method whose budget all share, by default the first.  each_own: every method keeps its own.
     local: add the baseline of clients that train alone.  audit: attack the views of every run.
+    tune: settings and the values of which each method gets its best by samples held out of training, with the first
+        seed: ``{"lr": [.03, .1], "ifca.clusters": [2, 4]}``; every combination is tried (``content["chosen"]``).
 
     >>> race = coterie.compare(["fedcaprivacy", "ifca", "fedavg"], data="digits", partition="rotate:2", seeds=3)
     >>> race.frame().groupby("method")["local_accuracy"].mean()
@@ -268,6 +271,7 @@ def compare(
         budget=budget,
         each_own=each_own,
         local=local,
+        tune={key: [_text(value) for value in values] for key, values in (tune or {}).items()},
         audit=audit,
         content=content,
         progress=progress,
@@ -285,12 +289,13 @@ def race(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[str]] | None = None,
     audit: bool = False,
     content: bytes | None = None,
     progress: bool = True,
     resume: bool = False,
 ) -> Comparison:
-    """:func:`compare` of options in a config's form, and of settings as ``--set`` takes them.
+    """:func:`compare` of options in a config's form, and of settings and values as ``--set`` takes them.
 
     content: of the data's file, written after all checks.
     """
@@ -300,7 +305,9 @@ def race(
     first, out = int(wanted.pop("seed", 0)), wanted.pop("out", None)
     if audit:
         wanted["record"] = True
-    planned = comparison.plan(methods, wanted, settings, budget_from=budget, each_own=each_own, local=local)
+    how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
+    choice = choosing.choice(tune, methods, wanted, settings, **how) if tune else None
+    planned = comparison.plan(methods, wanted, settings, **how) if choice is None else choice.first
     if audit:
         from coterie.runs.audited import learned  # loads all attacks
 
@@ -311,14 +318,16 @@ def race(
     one = next(iter(planned.methods.values()))
     _keep(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    work = rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)
+    tried = {} if choice is None else rounds_of_runs(choice.names, of_all[:1], one.rounds)
+    work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
     with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
         attack = tell_attacks(tell, learned) if audit else None
-        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack)
+        choose = None if choice is None else choice.run
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack, choose=choose)
     return Comparison(done.folder, done.content)
 
 

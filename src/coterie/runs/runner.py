@@ -34,6 +34,7 @@ from coterie.runs.folder import check_free, claim, resumed
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.outcome import summary
+from coterie.runs.priors import write_priors
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog
 from coterie.training.jobs import DivergedError
@@ -275,6 +276,7 @@ class _Running:
         if self.best is not None and self.best.models:
             models, r = self.best.models, self.best.round
         write_models(self.out, e, models, r)
+        write_priors(self.out, e, models, r)
         honest = e.attackers.left_out(models)
         if r != self.done:
             e.scored = e.observer.scores(honest)
