@@ -35,7 +35,8 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
     radii = mark_radii([one.sent for _, one in shown], leaks)
     at = [100 * one.worst[1] if leaks and one.worst else (one.sent or 0) / 1e6 for _, one in shown]
     hollow = []
-    for (number, one), x, radius in zip(shown, at, radii, strict=True):
+    largest_first = sorted(zip(shown, at, radii, strict=True), key=lambda each: -each[2])
+    for (number, one), x, radius in largest_first:
         hollow += _method(panel, one, number, x, radius)
     panel.marks += hollow
     names = [one.name + (f", {size(one.sent)}" if leaks and one.sent and width > NARROW else "") for _, one in shown]
@@ -81,6 +82,7 @@ def _method(panel: fig.Panel, one: MethodStanding, number: int, x: float, radius
         ends = [own["mean"] - own["interval"], own["mean"] + own["interval"]]
         panel.marks.append(fig.Line([x, x], ends, shade, width=2))
     mark = fig.Line([x], [own["mean"]], shade, every=slice(None), shape=number, radius=radius, joined=False)
+    mark.edge = fig.PAPER
     panel.marks.append(mark)
     if not one.tuned:
         return []
@@ -104,13 +106,14 @@ def gains(benefit: Mapping[str, Any], measure: Measure, width: float) -> tuple[f
     every = math.ceil(len(known) / _MOST_CLIENTS)
     rows, sign = known[::every] if every > 1 else known, 1 if measure.higher else -1
     axis = measure_axis(measure.label, measure)
-    ticks = [(place, fig.label(helped(one), 14 if width > NARROW else 10)) for place, one in enumerate(rows)]
-    panel = fig.Panel("", axis, fig.Axis("", len(rows) - 0.5, -0.5, ticks=ticks, size=fig.SIZE - 1))
+    seeds = len({one["seed"] for one in rows})
+    ticks = [(place, fig.label(_client(one, seeds), 18 if width > NARROW else 12)) for place, one in enumerate(rows)]
+    panel = fig.Panel("", axis, fig.Axis("client", len(rows) - 0.5, -0.5, ticks=ticks, size=fig.SIZE - 1))
     for place, one in enumerate(rows):
         panel.marks.append(fig.Line([one["alone"], one["together"]], [place, place], fig.GRID, width=3))
     for place, one in enumerate(rows):
         if None not in (one["low"], one["high"]):
-            ends = [one["alone"] + sign * one[end] for end in ("low", "high")]
+            ends = np.clip([one["alone"] + sign * one[end] for end in ("low", "high")], *axis.bounds)
             panel.marks.append(fig.Line(ends, [place, place], _VERDICTS[one["verdict"] or "undecided"][0], width=1.4))
         hollow = fig.Line([one["alone"]], [place], fig.MUTED, every=slice(None), filled=False, joined=False)
         shade, shape = _VERDICTS[one["verdict"] or "undecided"]
@@ -129,6 +132,11 @@ def gains(benefit: Mapping[str, Any], measure: Measure, width: float) -> tuple[f
         fig.Figure(width, 70 + _ROW_HEIGHT * len(rows), [[panel]], keys=keys),
         f"{measure.label} alone and together of {plural(len(known), 'client')}{some}: from {best} to {least}",
     )
+
+
+def _client(one: Mapping[str, Any], seeds: int) -> str:
+    name = str(one["name"] or one["client"].rpartition("/")[2])
+    return f"{name}, seed {one['seed']}" if seeds > 1 else name
 
 
 @fig.drawn

@@ -157,7 +157,7 @@ class Mark(Protocol):
 class Line:
     """Values joined, with a gap where one is not finite. every: which points have a marker; None for none.
 
-    shape: of the markers.  filled: whether these are.  joined: whether there is a line.
+    shape: of the markers.  filled: whether these are, and edge: their rim.  joined: whether there is a line.
     """
 
     x: ArrayLike
@@ -170,6 +170,7 @@ class Line:
     radius: float = 3.6
     filled: bool = True
     joined: bool = True
+    edge: str = ""
 
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
         return self.x, self.y
@@ -181,7 +182,8 @@ class Line:
         if self.every is not None:
             fill = self.colour if self.filled else PAPER
             dots = "".join(map(functools.partial(_marker, self.shape, self.radius), points[self.every]))
-            svg += f'<path d="{dots}" fill="{fill}" stroke="{self.colour}" stroke-width="1.4"/>' if dots else ""
+            edge = self.edge or self.colour
+            svg += f'<path d="{dots}" fill="{fill}" stroke="{edge}" stroke-width="1.4"/>' if dots else ""
         return svg
 
 

@@ -96,7 +96,16 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
     for (one, own, x), radius in zip(shown, radii, strict=True):
         number = found.index(one)
         colour, marker = styles[number]["color"], MARKERS[number % len(MARKERS)]
-        axis.errorbar(x, own["mean"], yerr=own["interval"], fmt=marker, color=colour, markersize=1.3 * radius)
+        axis.errorbar(
+            x,
+            own["mean"],
+            yerr=own["interval"],
+            fmt=marker,
+            color=colour,
+            markersize=1.3 * radius,
+            markeredgecolor="white",
+            zorder=2 + 1 / radius,  # small ones before large ones
+        )
         if one.tuned:
             axis.plot([x, x], [own["mean"], one.tuned["mean"]], color=colour, linewidth=1, linestyle="--")
             axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor="white", zorder=3)
