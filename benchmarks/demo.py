@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from matplotlib.figure import Figure
 
+from benchmarks.markdown import grid
 from coterie.record.comparison import Measure
 from coterie.report import verdict
 from coterie.report.comparison import measures, topics_of
@@ -43,7 +44,7 @@ def table(record: Record) -> str:
     rows, topics = record["rows"], topics_of(record["rows"])
     best = {name: max((row[name]["mean"] for row in rows if row[name]), default=None) for name in ACCURACIES.values()}
     head = ["method", *ACCURACIES, "groups found", *(HEADS.get(topic, topic) for topic in topics), "sent"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in rows:
         found = [_share(row[name], best[name]) for name in ACCURACIES.values()]
         leaks = [(row["learned"] or {}).get(topic) for topic in topics]
@@ -56,7 +57,7 @@ def table(record: Record) -> str:
                 size(row["bytes_up"]["mean"]),
             ]
         )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return grid(head, lines)
 
 
 def _share(spread: Record | None, best: float | None) -> str:

@@ -25,6 +25,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import demo, detection, detection_costs, features, hidden_poisoning, poisoning, rates
+from benchmarks.markdown import cell, error, grid, interval, median, without_interval
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
@@ -32,41 +33,6 @@ MARK = re.compile(r"(<!-- table: (\S+) ([\w-]+) ?([^\n]*?) ?-->\n)(.*?)(<!-- end
 
 Record = Mapping[str, Any]
 Table = Callable[..., str]
-
-
-# -- cells -------------------------------------------------------------------------------------------------------------
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  ", "| ")
-
-
-def cell(value: Any, digits: int = 4) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def interval(spread: Mapping[str, float] | None, digits: int = 1, factor: float = 1, sign: str = "") -> str:
-    """Mean and half of the 95 % interval."""
-    if spread is None:
-        return "–"
-    mean = f"{factor * spread['mean']:{sign}.{digits}f}"
-    return f"{mean} ± {factor * spread['interval']:.{digits}f}".replace("-", "−")
-
-
-def error(row: Mapping[str, float] | None) -> str:
-    """A value and its standard error."""
-    return "–" if row is None else f"{row['value']:.2f} ± {row['standard_error']:.2f}"
-
-
-def without_interval(text: str) -> str:
-    return text.partition(" ±")[0]
-
-
-def median(row: Mapping[str, float], digits: int) -> str:
-    return f"{row['median']:.{digits}f} ({row['least']:.{digits}f} to {row['most']:.{digits}f})"
 
 
 # -- any record of rows ------------------------------------------------------------------------------------------------
@@ -393,6 +359,20 @@ def jobs(record: Record) -> str:
     )
 
 
+def ciphers(record: Record) -> str:
+    """A round with real ciphers beside its emulated twin."""
+    found = record["ciphers"]["cases"]
+    return grid(
+        ["system, mode", "emulated, s", "real, s", "ratio", "processor seconds of the ciphers"],
+        [
+            [name.replace("-", ", ")]
+            + [f"{one[f'{crypto}_round_seconds']:.2f}" for crypto in ("emulated", "real")]
+            + [f"{one['round_ratio']:.1f}", f"{max(0.0, one['cpu_seconds_of_ciphers_a_round']):.1f}"]
+            for name, one in found.items()
+        ],
+    )
+
+
 def threshold_rounds(record: Record) -> str:
     costs = record["threshold"]
     found = []
@@ -547,6 +527,7 @@ TABLES: dict[str, Table] = {
     "clients": clients,
     "threshold-rounds": threshold_rounds,
     "jobs": jobs,
+    "ciphers": ciphers,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,

@@ -19,7 +19,7 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
 from coterie.report.comparison import RunGroup, group
-from coterie.report.notebook import curves, frame, leaks, shown_comparison, table
+from coterie.report.notebook import Findings, curves, frame, leaks, shown_comparison, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.reproductions import study
@@ -75,7 +75,7 @@ class Result(runner.FinishedRun):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self, *, active: bool = False) -> dict[str, Any]:
+    def audit(self, *, active: bool = False) -> Findings:
         """What attacks learn from this run's views: :func:`audit`."""
         return audit(self.folder, active=active)
 
@@ -162,7 +162,7 @@ class Comparison(comparison.FinishedComparison):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self) -> Findings:
         """What attacks learn from the views of every run: :func:`audit`."""
         return audit(self.folder)
 
@@ -207,7 +207,7 @@ def run(
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or a list: tools that are told every round's numbers.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
@@ -340,14 +340,14 @@ def race(
     return Comparison(done.folder, done.content)
 
 
-def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> Findings:
     """What every party of recorded runs (``record=True``) saw, and what attacks learn from it.
 
     folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
     of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
-    can't be audited. Each run's ``result.json`` keeps its audit.
+    can't be audited. Each run's ``result.json`` keeps its audit. In a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -357,7 +357,7 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     from coterie.record.load import find
     from coterie.runs.audited import audit_runs
 
-    return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
+    return Findings(audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active))
 
 
 def reproduce(
@@ -369,6 +369,7 @@ def reproduce(
     out: str | Path | None = None,
     data_dir: str | None = None,
     workers: str | None = None,
+    jobs: int = 1,
     on_round: study.OnRound | None = None,
     progress: bool = True,
 ) -> Path:
@@ -376,20 +377,24 @@ def reproduce(
 
     only: names of cells, or of all up to a slash (``mnist/0.3``).  seeds: how many, from 0 on.  rounds: of every run
     instead of the item's own.  out: the folder to write to (``reproduction/PAPER``).  workers: where trainings run.
-    on_round: called with cell, seed and line.  progress: whether to show the estimated time, and a bar or a line a
-    round, on stderr.
+    jobs: how many runs at once, each in a process with one thread.  on_round: called with cell, seed and line.
+    progress: whether to show the estimated time, and a bar or a line a round, on stderr.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
-    Raises UserError for an unknown item or cell.
+    Raises UserError for an unknown item or cell, and for jobs beside workers.
     """
+    if jobs < 1:
+        raise UserError(f"at least 1 job is needed, not {jobs}")
+    if jobs > 1 and workers is not None:
+        raise UserError("jobs are processes of this machine, and workers may be elsewhere: give one of the two")
     wanted, folder = reproductions.found(item), Path(out or Path("reproduction") / item.partition("/")[0])
     begun = study.standings(wanted, folder, only=only, seeds=range(seeds), rounds=rounds)
     work = {name_run(run.cell, run.seed): run.rounds for run in begun}
     spent = {name_run(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
     if progress and work:
-        write_outlook(Pace(work, spent))
-    with show_progress(not progress, work, spent) as tell:
+        write_outlook(Pace(work, spent, jobs))
+    with show_progress(not progress, work, spent, at_once=jobs) as tell:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(cell, seed), line)
@@ -404,6 +409,7 @@ def reproduce(
             rounds=rounds,
             data_dir=data_dir,
             workers=workers,
+            jobs=jobs,
             on_round=told,
         )
 

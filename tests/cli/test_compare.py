@@ -118,3 +118,31 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
 
 def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:
     assert with_interval({"mean": -0.0003, "interval": 0.002}, share=True) == "+0.0 [-0.2, +0.2]"
+
+
+DIVERGES = """
+import coterie.method as fl
+
+@fl.settings
+class Settings(fl.Averaging):
+    "lr: so large that weights leave what a float holds."
+    lr: float = 1e30
+
+SYSTEM = fl.averaging("diverges", Settings)
+"""
+
+
+def test_an_error_names_the_method_and_its_folder(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("diverging.py").write_text(DIVERGES)
+    monkeypatch.syspath_prepend(".")
+    words = [*QUICK, "--no-fine-tune", "--no-local", "--out", "c"]
+    ended = cli("compare", "fedavg", "diverging:SYSTEM", *words, "--set", "diverging:SYSTEM.lr=1e30")
+    assert ended.code == 1
+    assert "diverging:SYSTEM, seed 0, in c/diverging_SYSTEM-0: " in ended.err
+    assert Path("c/fedavg-0/result.json").exists()
+
+
+def test_a_setting_that_a_method_refuses_names_it(cli: Command) -> None:
+    ended = cli("compare", "fedavg", "fedprox", *QUICK, "--set", "fedprox.mu=-1", "--out", "c")
+    assert (ended.code, Path("c").exists()) == (2, False)
+    assert "fedprox" in ended.err

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ended import interrupt
-from every_system import mark_long
+from every_system import mark_long, model_for
 from numpy.typing import NDArray
 from torch import nn
 
@@ -89,7 +89,7 @@ SHORT = [case for case in CASES if case.id in ("fedepc-paper", "ofl-hardened-2-2
 def test_every_system_s_models_predict_as_the_run_did(
     system: str, mode: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = "mlp_small" if system == "fedepc" else QUICK.model  # FedEPC's features are those of a ReLU
+    model = model_for(system, QUICK.model)
     config = replace(QUICK, system=system, mode=mode, model=model, clients=5, partition="permute:2", settings=settings)
     run(replace(config, out=str(tmp_path / "run")))
     result = load(tmp_path / "run")

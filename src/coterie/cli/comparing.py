@@ -148,7 +148,7 @@ def _print_audits(done: Comparison) -> None:
     audits = {run: kept(run) for row in attacked for run in (done.folder / name for name in row["runs"])}
     wide = console(180)
     wide.print()
-    for part in audit_tables(together({run: found for run, found in audits.items() if found})["methods"]):
+    for part in audit_tables(together({run: found for run, found in audits.items() if found})["methods"], wide):
         wide.print(part)
 
 
@@ -175,9 +175,11 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
 
 
 def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> str:
+    from coterie.report.score_table import interval_note
+
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
-    if any(len(row["runs"]) > 1 for row in rows):
-        notes.append("±: half of the 95 % interval of the mean over the seeds")
+    if note := interval_note(max(len(row["runs"]) for row in rows)):
+        notes.append(note.removesuffix("."))
     notes += dict.fromkeys(explained)
     if attacked:
         notes.append(

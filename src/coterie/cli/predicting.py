@@ -59,7 +59,7 @@ def export(
     model, after = _of_folder(source, client)
     rows = None if coefficients is None else explained(model)
     if rows is not None and check_new(coefficients or out).suffix != ".csv":
-        raise UserError(f"{coefficients}: coefficients are written as FILE.csv")
+        raise UserError(f"{coefficients}: coefficients become a csv file: name it FILE.csv")
     export_model(model, out)
     say(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
     if coefficients is not None and rows is not None:
@@ -112,7 +112,7 @@ def predict(
         from coterie.runs.models import check_new
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
-        raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")
+        raise UserError(f"{out}: predictions become a csv or npz file: name it FILE.csv or FILE.npz")
     trained = _source(source, client)
     x, y, ids = _samples(samples, trained)
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")

@@ -94,7 +94,9 @@ def deal(
     """
     if column_of(spec) is not None:
         if samples is not None:
-            raise UserError(f"samples={samples:,} has no effect with partition {spec}: its clients keep what they have")
+            raise UserError(
+                f"samples={samples:,} has no effect with partition {spec}: its clients have samples of their own"
+            )
         return _as_owned(spec, dataset, clients, seed, min_samples or 1, public), (Task(dataset),)
     if clients is None:
         raise UserError(f"partition {spec} deals the samples to any number of clients: say how many")
@@ -153,6 +155,19 @@ def _in_groups(
         for i, own_train, own_test in zip(members, part.train, part.test, strict=True):
             train[i], test[i] = own_train, own_test
     return Split(spec, int(seed), tuple(train), tuple(test), groups)
+
+
+def with_fewer_tests(dataset: Dataset, samples: int, seed: int) -> Dataset:
+    """The data set with so many of its test samples, drawn by the seed, each class by its share.
+
+    Raises UserError for data whose test samples belong to clients or are nodes of a graph, and for a wrong number.
+    """
+    if dataset.owners is not None or dataset.graph is not None:
+        whose = "are those of its clients" if dataset.graph is None else "are nodes of a graph"
+        raise UserError(f"test_samples={samples:,} has no effect: the test samples of {dataset.name} {whose}")
+    kept = kept_of(_labels(dataset, "test"), samples, seed, "test")
+    words = f"{dataset.source}, of which {len(kept):,} test"
+    return replace(dataset, x_test=dataset.x_test[kept], y_test=dataset.y_test[kept], source=words)
 
 
 def _labels(dataset: Dataset, part: Part = "train") -> Ints:

@@ -25,6 +25,7 @@ _OBSERVER = "nobody sees all parties' models or messages"
 SENSELESS: Mapping[str, str] = {
     "partition": _DATA,
     "samples": _DATA,
+    "test_samples": _DATA,
     "min_samples": _DATA,
     "target": _DATA,
     "gaps": _DATA,

@@ -106,16 +106,28 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
         by_client = seen.src in run.clients and seen.src != party and seen.message is not None
         if not by_client or getattr(seen.message, "SRC", fl.ANY) not in (fl.ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
-        weights = _models(seen.message, run.spec.size, len(publics))
+        weights = _models(run, seen.message)
         if weights is not None:
             starts = _sent_before(run, party, seen)
             yield _Sent(seen, weights, publics if starts is None else starts)
 
 
-def _models(message: fl.Message | None, size: int, several: int) -> Floats | None:
-    """The first array of floats in a message that has the size of one model or of all, (k, d)."""
-    name = None if message is None else model_field(message, size, several)
-    return None if name is None else np.asarray(getattr(message, name)).reshape(-1, size)
+def _models(run: Recorded, message: fl.Message | None) -> Floats | None:
+    """The first array of floats in a message that has the size of one model or of all, (k, d).
+
+    Parts that no message has are those of the first start.
+    """
+    starts, shared = run.federation.common.starts, run.shared
+    size = int(shared.sum())
+    name = None if message is None else model_field(message, size, len(starts))
+    if name is None:
+        return None
+    rows: Floats = np.asarray(getattr(message, name)).reshape(-1, size)
+    if shared.all():
+        return rows
+    whole = np.repeat(starts[:1].astype(rows.dtype), len(rows), axis=0)
+    whole[:, shared] = rows
+    return whole
 
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
@@ -139,7 +151,7 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
         if seen.src != party or seen.time_s > update.time_s:
             continue
         r = getattr(seen.message, "round", seen.round)
-        models = _models(seen.message, run.spec.size, len(run.federation.common.starts)) if r <= asked else None
+        models = _models(run, seen.message) if r <= asked else None
         before = before if models is None else models
     return before
 

@@ -135,11 +135,6 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
         axis.set_ylabel(name)
 
 
-def table(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
-    return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"
-
-
 _INKS = "--ink:#1c2026;--muted:#59616c;--grid:#dfe3e8;--paper:#fff;"
 
 
@@ -159,3 +154,26 @@ def shown_comparison(content: Content, folder: str) -> str:
         f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart}"
         f"<table>{''.join(lines)}</table><p><code>{escape(folder)}</code></p></div>"
     )
+
+
+class Findings(dict[str, Any]):
+    """An audit, which a notebook shows as a table of what attacks have found, the worst first."""
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            table(f"{one['title']}: leaks, 0 for chance and 1 for everything", [*map(_found, one["attacks"])])
+            for one in self.get("methods", [self])
+        )
+
+
+def _found(row: Mapping[str, Any]) -> tuple[str, str]:
+    from coterie.runs.audited import noise  # it loads all attacks
+
+    numbers = " ± ".join(f"{value:.2f}" for value in (row["leak"], noise(row)) if value is not None)
+    return row["name"], f"{row['verdict']} ({numbers})" if numbers else row["verdict"]
+
+
+def table(head: str, rows: Sequence[tuple[str, str]], folder: str = "") -> str:
+    cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    below = f"<p><code>{escape(folder)}</code></p>" if folder else ""
+    return f"<p><b>{escape(head)}</b></p><table>{cells}</table>{below}"

@@ -76,11 +76,21 @@ def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[Sco
     return found
 
 
+def interval_note(seeds: int) -> str:
+    """What stands after ±, or "" for one seed, which has no interval."""
+    if seeds < 2:
+        return ""
+    wide = " Two seeds give a very wide one: use five or more." if seeds == 2 else ""
+    return f"±: half of the 95 % interval of the mean over {seeds} seeds.{wide}"
+
+
 def markdown(content: Row) -> str:
     """content: of ``compare.json``."""
     head, *rows = _cells(content)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    note = interval_note(len(content["seeds"]))
+    return f"{table}\n{note}\n" if note else table
 
 
 def escaped(words: str) -> str:
@@ -93,7 +103,9 @@ def latex(content: Row) -> str:
     head, *rows = ([escaped(cell) for cell in line] for line in _cells(content))
     body = [f"{' & '.join(row)} \\\\" for row in rows]
     top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
-    return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}", ""])
+    note = interval_note(len(content["seeds"])).translate(_LATEX)
+    below = [rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize {note}}} \\"] if note else []
+    return "\n".join([*top, *body, r"\bottomrule", *below, r"\end{tabular}", ""])
 
 
 def as_csv(content: Row) -> str:

@@ -7,7 +7,8 @@ what a method cannot share is listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from msgspec import structs, to_builtins
 
 import coterie
 from coterie.data.own import name_of
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.comparison import Benefit, Difference
 from coterie.record.files import locked, writing
 from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, write_json
@@ -192,7 +193,9 @@ def plan(
     for label, (name, mode) in labels.items():
         own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=typed_settings(name, texts[label]))
     if each_own and budget_from is not None:
-        raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
+        raise UserError(
+            "--budget gives all methods one budget, and --each-own lets each keep its own: leave one of the two out"
+        )
     source = next(iter(labels)) if budget_from is None else budget_from
     if source not in labels:
         raise unknown("method whose budget all share", source, labels)
@@ -205,7 +208,8 @@ def plan(
         return ComparisonPlan(found, None, None, [])
     budget, found, left_out = budget_of(first, everybodys), {}, []
     for label, config in own.items():
-        found[label], differing = with_budget(label, config, budget, alone[label])
+        with _naming(label):
+            found[label], differing = with_budget(label, config, budget, alone[label])
         left_out += differing
     return ComparisonPlan(found, budget, source, left_out)
 
@@ -222,7 +226,7 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
         mode = mode if at else (usual if usual in known else "paper")
         label = name if mode == "paper" else f"{name}@{mode}"
         if label in labels:
-            raise UserError(f"compare takes different methods, each once, not: {' '.join(methods)}")
+            raise UserError(f"compare takes each method once, not: {' '.join(methods)}")
         labels[label] = name, mode
     if not labels:
         raise UserError("compare needs methods, such as: coterie compare coterie fedavg (coterie list systems)")
@@ -273,9 +277,10 @@ def compare(
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
-    for config in planned.methods.values():
-        built = build(replace(config, seed=seeds[0]))
-        built.close()
+    for label, config in planned.methods.items():
+        with _naming(label):
+            built = build(replace(config, seed=seeds[0]))
+            built.close()
     first = next(iter(planned.methods.values()))
     names = dict(zip(built.names, built.split.names or (), strict=False))
     digests = dict.fromkeys(seeds, built.inputs_digest)
@@ -308,6 +313,16 @@ def compare(
         }
         write_json(folder / COMPARE, content)
     return FinishedComparison(folder, content)
+
+
+@contextmanager
+def _naming(method: str) -> Iterator[None]:
+    """Errors say first which of the methods they are of."""
+    try:
+        yield
+    except CoterieError as error:
+        error.args = (f"{method}: {error}",)
+        raise
 
 
 def _digest(config: Resolved) -> str:
@@ -343,7 +358,8 @@ def _one(label: str, config: Resolved, on_round: OnRound | None, resume: bool, i
             on_round(label, config.seed, line)
 
     try:
-        return run(config, told, resume=started)
+        with _naming(f"{label}, seed {config.seed}, in {out}"):
+            return run(config, told, resume=started)
     except Interrupted as interrupted:
         interrupted.advice = f"the same coterie compare, with --resume --out {out.parent}"
         raise

@@ -60,7 +60,7 @@ class Experiment:
         self.system, self.settings, self.config = config.definition, config.own, config
         if self.system.needs_classes and config.task != "classes":
             raise fl.UserError(
-                f"{self.system.name} reads labels as classes, and takes no task {config.task}: leave task out"
+                f"{self.system.name} needs classes as labels, and the task is {config.task}: take another system"
             )
         self._deal()
         self._found_parties(founded)
@@ -84,8 +84,8 @@ class Experiment:
         self._targets, self._outputs = inputs.dataset.targets, inputs.dataset.classes
         if inputs.drift is not None and getattr(self.settings, "sample_noise", None) is not None:
             raise fl.UserError(
-                "a drift gives a client other samples, and its ledger counts those of one data set: leave "
-                "sample_noise or the drift out"
+                "the ledger of sample_noise is of one data set for each client, and a drift exchanges these: leave "
+                "one of the two out"
             )
         self.dealt = replace(inputs, data=self.data.as_dealt())
         self.label_counts = self.dealt_counts = self._counted()

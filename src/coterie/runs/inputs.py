@@ -22,7 +22,7 @@ from coterie.data.partition import Split, held_out_of, hold_out
 from coterie.data.preparing import read_schema
 from coterie.data.sources import load
 from coterie.data.synthetic import HELD_CLIENTS, Drawn, deal_synthetic
-from coterie.data.tasks import Task, column_of, deal, of_clients
+from coterie.data.tasks import Task, column_of, deal, of_clients, with_fewer_tests
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
 from coterie.protocol.names import LazyMapping, Names
@@ -232,6 +232,8 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
 
     def data_set(name: str, **own: Any) -> Dataset:
         found = replace(load(name, config.data_dir, own=own), scaling=config.scaling)
+        if config.test_samples is not None:
+            found = with_fewer_tests(found, config.test_samples, config.seed)
         return as_nodes(found) if config.model == GRAPH_MODEL else found
 
     dataset = data_set(

@@ -18,13 +18,11 @@ Departures from the text, each with its reason: docs/systems/fedcaprivacy.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import coterie.method as fl
-from coterie.crypto import paillier
 from coterie.protocols.cluster_sums import pairs
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.masked_sums import Term
@@ -37,11 +35,7 @@ from coterie.systems.fedcaprivacy.participant import Participant
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> KeyCentre:
-    lanes = config.lanes(len(common.clients))
-    keygen = partial(paillier.keygen, config.key_bits, lanes, config.randomness)
-    if config.cipher == "pads":
-        keygen = partial(paillier.pads_keygen, lanes)
-    grants = *pairs(keygen, CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
+    grants = *pairs(config, len(common.clients), CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
     return KeyCentre(own, common, grants)
 
 
