@@ -122,13 +122,6 @@ def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:
     assert with_interval({"mean": -0.0003, "interval": 0.002}, share=True) == "+0.0 [-0.2, +0.2]"
 
 
-def test_values_as_written() -> None:
-    assert tried_values(["lr=.03, .1", "ifca.clusters=2,4"]) == {"lr": [".03", ".1"], "ifca.clusters": ["2", "4"]}
-    for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
-        with pytest.raises(UserError, match="--tune takes"):
-            tried_values(texts)
-
-
 DIVERGES = """
 import coterie.method as fl
 
@@ -155,3 +148,10 @@ def test_a_setting_that_a_method_refuses_names_it(cli: Command) -> None:
     ended = cli("compare", "fedavg", "fedprox", *QUICK, "--set", "fedprox.mu=-1", "--out", "c")
     assert (ended.code, Path("c").exists()) == (2, False)
     assert "fedprox" in ended.err
+
+
+def test_values_as_written() -> None:
+    assert tried_values(["lr=.03, .1", "ifca.clusters=2,4"]) == {"lr": [".03", ".1"], "ifca.clusters": ["2", "4"]}
+    for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
+        with pytest.raises(UserError, match="--tune takes"):
+            tried_values(texts)

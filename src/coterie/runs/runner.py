@@ -71,10 +71,12 @@ class FinishedRun:
 
     @cached_property
     def models(self) -> Models:
+        """The trained models of all clients."""
         return load_models(self.folder)
 
     @property
     def clients(self) -> tuple[str, ...]:
+        """The names of the clients that have a model."""
         return self.models.clients
 
     def model(self, client: str) -> nn.Module:
@@ -82,9 +84,11 @@ class FinishedRun:
         return self.models.of(client).module(self.architecture)
 
     def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
+        """Classes, or probabilities (n, K), of samples x (n, ...) as the data set stores them, by a client's model."""
         return self.models.of(client).predict(x, proba, model=self.architecture)
 
     def export(self, client: str, path: str | Path) -> None:
+        """Write a client's model as one self-contained ``.safetensors`` file."""
         export_model(self.models.of(client), path)
 
 
