@@ -61,7 +61,7 @@ def test_no_page_has_odd_words(phrase: str) -> None:
 
 def explained() -> set[str]:
     text = (ROOT / "docs" / "glossary.md").read_text()
-    return {term.lower() for term in re.findall(r"\*\*([^*]+)\*\*", text)}
+    return {" ".join(term.lower().split()) for term in re.findall(r"\*\*([^*]+)\*\*", text)}
 
 
 def terms(head: str) -> Iterator[str]:
