@@ -27,13 +27,13 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-import coterie
 from coterie.aggregation import detection
 from coterie.crypto.fourier import energies
 from coterie.data import deal, load
 from coterie.privacy.attacks.active.deviations import cosine, moved, noisy, within
 from coterie.privacy.attacks.active.samples import backdoored, flipped, triggered
 from coterie.protocol.randomness import rng
+from coterie.record.provenance import write_record
 from coterie.runs.intervals import mean_and_interval
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import evaluate_many
@@ -390,11 +390,10 @@ def main(arguments: list[str] | None = None) -> None:
         options += [f"--data={data}" for data in given.data or ()]
         command = shlex.join(["python", "-m", "benchmarks.detection", given.out.as_posix(), *options])
         facts = {"leaders": LEADERS, "poisoned": POISONED, "partition": PARTITION}
-        facts |= {"version": coterie.__version__, "seeds": [*range(given.first, given.first + given.seeds)]}
+        facts |= {"seeds": [*range(given.first, given.first + given.seeds)]}
         settings = {data: vars(SETTINGS[data]) for data in found}
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"command": command, **facts, "trials": len(pairs()), "settings": settings, "data": found}
-        given.out.write_text(json.dumps(content) + "\n")
+        content = {**facts, "trials": len(pairs()), "settings": settings, "data": found}
+        write_record(given.out, command, content, indent=None)
     sys.stdout.write(tables(json.loads(given.out.read_text())))
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-import coterie
 from benchmarks.detection import ATTACKS, LEADERS, LOW, SETTINGS, ground, pairs
 from coterie.aggregation import detection
+from coterie.record.provenance import write_record
 
 Floats = NDArray[np.float64]
 
@@ -102,14 +102,8 @@ def main(arguments: list[str] | None = None) -> None:
                     for key, value in judged(gram, multiple).items():
                         cell.setdefault(key, []).append(round(value, 4))
                 sys.stderr.write(f"{name}, seed {seed}\n")
-        content = {
-            "command": shlex.join(["python", "-m", "benchmarks.detection_choice", given.out.as_posix()]),
-            "version": coterie.__version__,
-            "seeds": [*range(FIRST, FIRST + SEEDS)],
-            "data": data,
-        }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(content) + "\n")
+        command = shlex.join(["python", "-m", "benchmarks.detection_choice", given.out.as_posix()])
+        write_record(given.out, command, {"seeds": [*range(FIRST, FIRST + SEEDS)], "data": data}, indent=None)
     sys.stdout.write(table(json.loads(given.out.read_text())))
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from coterie.aggregation import literal
 from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CoterieError
+from coterie.record.provenance import write_record
 
 SIZE, HOLDERS = 178_110, 4
 SPREAD = 0.05  # standard deviation of parameters, as of a trained model
@@ -180,15 +181,14 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if not given.show:
         content = {
-            "command": shlex.join(["python", "-m", "benchmarks.detection_costs", given.out.as_posix()]),
             "transform": transform(3),
             "shared transform": shared("threshold-8192-high", True),
             "shared lengths": shared("threshold-8192-mul", False),
             "iterations": iterated(),
             "literal": whole(),
         }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(content) + "\n")
+        command = shlex.join(["python", "-m", "benchmarks.detection_costs", given.out.as_posix()])
+        write_record(given.out, command, content, indent=None)
     sys.stdout.write(tables(json.loads(given.out.read_text())))
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -33,6 +31,7 @@ from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_stream import provision
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, free_port
+from coterie.record.provenance import write_record
 
 HUB, CLIENT = "hub", "client/1"
 HOPS, SMALL = 500, 1000
@@ -326,7 +325,6 @@ def study(repeats: int) -> dict[str, Any]:
     there_and_back_s, core_s = large(repeats)
     return {
         "server": version,
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "load before": os.getloadavg()[0],
         "repeats": repeats,
         "hop": hops(),
@@ -345,5 +343,5 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(study(given.repeats), indent=1) + "\n")
+    command = f"python -m benchmarks.engines {given.out.as_posix()} --repeats {given.repeats}"
+    write_record(given.out, command, study(given.repeats))

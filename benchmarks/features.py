@@ -33,6 +33,7 @@ from coterie.data.tasks import Task, of_clients
 from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import rng
 from coterie.protocols.sparsity import described, pretraining, split
+from coterie.record.provenance import write_record
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -227,7 +228,7 @@ def cells(
                 all_vectors = extract(x)
                 for spec, one in fleets.items():
                     own = [
-                        extract(task.inputs(part)) if task.turn else all_vectors[part]
+                        all_vectors[part] if task.change is None else extract(task.inputs(part))
                         for task, part in zip(one.tasks, one.devices, strict=True)
                     ]
                     yield f"{name}/{of}/{kind}/{spec}", measured(*describe_all(own, seed), one)
@@ -308,9 +309,8 @@ def main(arguments: list[str] | None = None) -> None:
         for option in ("data", "features", "partition", "extractor"):
             options += [f"--{option}={value}" for value in getattr(given, option) or ()]
         command = shlex.join(["python", "-m", "benchmarks.features", given.out.as_posix(), *options])
-        content = {"command": command, "devices": DEVICES, "samples": SAMPLES, "seeds": given.seeds, "cells": outcomes}
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(content) + "\n")
+        content = {"devices": DEVICES, "samples": SAMPLES, "seeds": given.seeds, "cells": outcomes}
+        write_record(given.out, command, content, indent=None)
     sys.stdout.write(tables(json.loads(given.out.read_text())))
 
 

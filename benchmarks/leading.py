@@ -18,7 +18,6 @@ accepts:
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from coterie.devices.traces import Traces, diurnal
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import rng
 from coterie.protocols.reports import FIELDS, MOST_EPSILON, RANGES, SUMMARY, StatusReport, costs, features, limits
+from coterie.record.provenance import write_record
 from coterie.runs.intervals import spread
 from coterie.selection.resources import elected, score, serving
 
@@ -139,8 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="file to write to")
     parser.add_argument("--seeds", type=int, default=20, help="how many, from 0 on")
     given = parser.parse_args(arguments)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(table(range(given.seeds)), indent=1) + "\n")
+    command = f"python -m benchmarks.leading {given.out.as_posix()} --seeds {given.seeds}"
+    write_record(given.out, command, table(range(given.seeds)))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import random
 import socket
 import sys
@@ -25,6 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.engines import HUB, deployment
 from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.nats import NatsEngine
+from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, registry, run
 
 CHUNK = 1 << 14
@@ -235,8 +234,6 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     given = parser.parse_args(words)
     found = {
-        "command": " ".join(["python -m benchmarks.lines", *(words if words is not None else sys.argv[1:])]),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "load before": round(os.getloadavg()[0], 1),
         "latency_s": LATENCY_S,
         "five send 10 MB each at 20 Mbit/s": case(20, CLIENTS[:5], (), 10_000_000),
@@ -250,7 +247,8 @@ def main(words: Sequence[str] | None = None) -> None:
         "one receives 1 MB at 0.3 Mbit/s": received(0.3, 1_000_000),
         "needs": [need(system) for system in SYSTEMS],
     }
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    command = " ".join(["python -m benchmarks.lines", *(words if words is not None else sys.argv[1:])])
+    write_record(given.out, command, found)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ processes may train at the same time, as many as there are cores.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,6 +30,7 @@ from typing import Any
 
 from coterie.operate.rehearsal import rehearse
 from coterie.operate.supervision import warm
+from coterie.record.provenance import write_record
 from coterie.runs import FinishedRun, RunConfig, on_data, run
 from coterie.training import engine
 
@@ -106,12 +105,11 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     warm()
     found = {
-        "command": " ".join(["python -m benchmarks.loopback", *(words if words is not None else sys.argv[1:])]),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "pairs": given.pairs,
         "cases": {name: case(name, given.pairs) for name in given.only or CASES},
     }
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    command = " ".join(["python -m benchmarks.loopback", *(words if words is not None else sys.argv[1:])])
+    write_record(given.out, command, found)
 
 
 if __name__ == "__main__":

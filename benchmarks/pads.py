@@ -9,7 +9,6 @@ CPU seconds are of one core of this machine. The runs with a thief are those of 
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from benchmarks.security.theft import thieves
 from coterie.crypto import ckks
 from coterie.crypto.pads import PadKey, completed, counterpart
+from coterie.record.provenance import write_record
 
 Row = dict[str, Any]
 WEIGHTS = 178_110
@@ -83,12 +83,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args(words)
     found = {
-        "command": "python -m benchmarks.pads docs/security/pads.json",
         "weights": WEIGHTS,
         "costs": costs(),
         "thieves": thieves(given.seeds, given.sizes, mode="hardened", rounds=given.rounds),
     }
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    write_record(given.out, "python -m benchmarks.pads docs/security/pads.json", found)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,26 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import detection, detection_costs, features, hidden_poisoning, poisoning, rates
+from benchmarks import (
+    detection,
+    detection_costs,
+    evidence,
+    features,
+    hidden_poisoning,
+    hospitals,
+    poisoning,
+    races,
+    rates,
+    which,
+)
+from benchmarks.markdown import cell, error, grid, interval, median, without_interval
 from coterie.runs.intervals import mean_and_interval
 
 ROOT = Path(__file__).parents[1]
@@ -32,41 +45,6 @@ MARK = re.compile(r"(<!-- table: (\S+) ([\w-]+) ?([^\n]*?) ?-->\n)(.*?)(<!-- end
 
 Record = Mapping[str, Any]
 Table = Callable[..., str]
-
-
-# -- cells -------------------------------------------------------------------------------------------------------------
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("|  ", "| ")
-
-
-def cell(value: Any, digits: int = 4) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def interval(spread: Mapping[str, float] | None, digits: int = 1, factor: float = 1, sign: str = "") -> str:
-    """Mean and half of the 95 % interval."""
-    if spread is None:
-        return "–"
-    mean = f"{factor * spread['mean']:{sign}.{digits}f}"
-    return f"{mean} ± {factor * spread['interval']:.{digits}f}".replace("-", "−")
-
-
-def error(row: Mapping[str, float] | None) -> str:
-    """A value and its standard error."""
-    return "–" if row is None else f"{row['value']:.2f} ± {row['standard_error']:.2f}"
-
-
-def without_interval(text: str) -> str:
-    return text.partition(" ±")[0]
-
-
-def median(row: Mapping[str, float], digits: int) -> str:
-    return f"{row['median']:.{digits}f} ({row['least']:.{digits}f} to {row['most']:.{digits}f})"
 
 
 # -- any record of rows ------------------------------------------------------------------------------------------------
@@ -127,25 +105,6 @@ def comparison(record: Record) -> str:
         cells += [interval(row["ari"], 2)] * grouped
         found.append([*cells, interval(leads.get(row["method"]), factor=100, sign="+")])
     return grid(head, found)
-
-
-def hospitals(record: Record) -> str:
-    """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
-    of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
-
-    def gain(row: Record) -> str:
-        low, high = (f"{100 * row[key]:+.1f}" for key in ("low", "high"))
-        return f"{100 * row['gain']:+.1f} [{low}, {high}]".replace("-", "−")
-
-    found = []
-    for hospital in dict.fromkeys(row["hospital"] for row in record["rows"]):
-        own, tuned = (of[hospital, "coterie", form, "alone"] for form in (False, True))
-        pooled = of[hospital, "pooled", False, "alone"]
-        values = [own["reference"], *(row["auroc"] for row in (pooled, own, tuned))]
-        gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
-        found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
-    head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
-    return grid([*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found)
 
 
 LEVEL = 0.5
@@ -393,6 +352,20 @@ def jobs(record: Record) -> str:
     )
 
 
+def ciphers(record: Record) -> str:
+    """A round with real ciphers beside its emulated twin."""
+    found = record["ciphers"]["cases"]
+    return grid(
+        ["system, mode", "emulated, s", "real, s", "ratio", "processor seconds of the ciphers"],
+        [
+            [name.replace("-", ", ")]
+            + [f"{one[f'{crypto}_round_seconds']:.2f}" for crypto in ("emulated", "real")]
+            + [f"{one['round_ratio']:.1f}", f"{max(0.0, one['cpu_seconds_of_ciphers_a_round']):.1f}"]
+            for name, one in found.items()
+        ],
+    )
+
+
 def threshold_rounds(record: Record) -> str:
     costs = record["threshold"]
     found = []
@@ -536,7 +509,11 @@ TABLES: dict[str, Table] = {
     "cells": cells,
     "levels": levels,
     "leads": leads,
-    "hospitals": hospitals,
+    "hospitals": hospitals.table,
+    "leaks": races.leaks,
+    "race": races.table,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
+    "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
@@ -547,6 +524,7 @@ TABLES: dict[str, Table] = {
     "clients": clients,
     "threshold-rounds": threshold_rounds,
     "jobs": jobs,
+    "ciphers": ciphers,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,
@@ -558,10 +536,16 @@ TABLES: dict[str, Table] = {
     "detection": lambda record, *of: part(detection.tables(record), *of),
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
     "features": lambda record, *of: part(features.tables(record), *of),
+    "evidence": evidence.table,
 }
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def read(record: str) -> Record:
+    text = (ROOT / record).read_text()
+    return tomllib.loads(text) if record.endswith(".toml") else json.loads(text)
 
 
 def generated(page: str) -> str:
@@ -571,7 +555,7 @@ def generated(page: str) -> str:
         opening, record, kind, arguments, _, end = mark.groups()
         given = [word.strip() for word in arguments.split(";") if word.strip()]
         choices = [word for word in given if word.startswith(("only ", "without "))]
-        made = TABLES[kind](json.loads((ROOT / record).read_text()), *(word for word in given if word not in choices))
+        made = TABLES[kind](read(record), *(word for word in given if word not in choices))
         return opening + (narrowed(made, choices) if choices else made) + end
 
     return MARK.sub(fill, page)

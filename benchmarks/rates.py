@@ -20,10 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import coterie
 from coterie.protocol.errors import RunError
-from coterie.record.files import atomic_write
 from coterie.record.folder import METRICS, read_lines
+from coterie.record.provenance import write_record
 from coterie.runs.runner import is_divergence, run
 from papers.ofl import config
 
@@ -81,16 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
             for method in METHODS:
                 found.setdefault(method, {})[f"{rate:g}"] = round(accuracy(method, rate, SEED, given.data_dir), 4)
                 sys.stderr.write(f"{method}, rate {rate:g}: {found[method][f'{rate:g}']}\n")
-        content = {
-            "command": shlex.join(["python", "-m", "benchmarks.rates", given.out.as_posix()]),
-            "version": coterie.__version__,
-            "task": TASK,
-            "seeds": [SEED],
-            "rounds": ROUNDS,
-            "found": found,
-        }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(given.out, (json.dumps(content, indent=1) + "\n").encode())
+        command = shlex.join(["python", "-m", "benchmarks.rates", given.out.as_posix()])
+        write_record(given.out, command, {"task": TASK, "seeds": [SEED], "rounds": ROUNDS, "found": found})
     sys.stdout.write(table(json.loads(given.out.read_text())))
 
 

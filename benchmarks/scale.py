@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from coterie.protocol.effects import Fit
+from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, experiment, run
 from coterie.runs.on_data import Here
 from coterie.training.solvers import Sgd
@@ -125,7 +126,7 @@ def main() -> None:
     rounded = json.loads(
         json.dumps(record), parse_float=lambda text: float(np.format_float_positional(float(text), 4, fractional=False))
     )
-    given.file.write_text(json.dumps(rounded, indent=1) + "\n")
+    write_record(given.file, f"python -m benchmarks.scale {given.table} {given.file.as_posix()}", rounded)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ tables use the seeds from 0 on.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 
 from benchmarks.plain_selection import at_random, by_data_size
 from coterie.protocol.randomness import rng
+from coterie.record.provenance import write_record
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.selection.bandit import Bandit, Cics, choose, learned
 from coterie.selection.contexts import COLUMNS, time_costs
@@ -210,9 +210,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--liar-seeds", type=int, default=20, help="how many for each kind of liar")
     parser.add_argument("--rounds", type=int, default=120)
     given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
     found = tables(range(given.seeds), range(given.liar_seeds), given.rounds)
-    (given.out / "regret.json").write_text(json.dumps(found, indent=1) + "\n")
+    options = f"--seeds {given.seeds} --liar-seeds {given.liar_seeds} --rounds {given.rounds}"
+    command = f"python -m benchmarks.selection {given.out.as_posix()} {options}"
+    write_record(given.out / "regret.json", command, found)
     draw(found, given.out / "regret.png")
 
 

@@ -28,6 +28,7 @@ from coterie.crypto.signing import OpeningKey, VerifyKey, digest
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Derived
 from coterie.protocols.hidden_servers import BATCH
+from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, experiment
 
 WEIGHTS = 178_110
@@ -229,7 +230,7 @@ def main() -> None:
         json.dumps(MEASURES[given.table]()),
         parse_float=lambda text: float(np.format_float_positional(float(text), 3, fractional=False)),
     )
-    given.file.write_text(json.dumps(rounded, indent=1) + "\n")
+    write_record(given.file, f"python -m benchmarks.servers {given.table} {given.file.as_posix()}", rounded)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-import coterie
 from benchmarks import cipher_rounds, crypto_speed, jobs, threshold_speed, training_speed
+from coterie.record.provenance import write_record
 
 MEASURES: dict[str, Callable[[], object]] = {
     "paillier": crypto_speed.run,
@@ -44,12 +44,10 @@ def measure(path: Path, parts: Sequence[str] = ()) -> None:
     """Measure everything, or these parts, and write the file."""
     console = Console(highlight=False)
     results: dict[str, object] = json.loads(path.read_text()) if parts and path.exists() else {}
-    results |= {"version": coterie.__version__, "command": "make bench"}
     for name in parts or MEASURES:
         console.print(f"measuring {name} ...")
         results[name] = MEASURES[name]()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    write_record(path, "make bench", results)
     console.print_json(data=results)
     console.print(f"written: {path}")
 

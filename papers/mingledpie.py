@@ -36,6 +36,10 @@ def options(words: Mapping[str, Any], found: dict[str, Any]) -> None:
     """The partition, and as many models as it has groups. Models start from an epoch if nothing else is said."""
     if words.get("dealt") == "het":
         found["partition"] = words["het"]
+    if "sets" in words:
+        found["partition"] = found["partition"].replace("labelsets:5", f"labelsets:{words['sets']}")
+    found["clients"] = words["clients"]
+    found["settings"] = {**found["settings"], **{key: words[key] for key in ("p", "threshold") if key in words}}
     if words.get("rate") or "first" in words:  # clients (from number first on) have this share of all labels
         found["partition"] += f",iid={words['rate']:g}" + (f"@{words['first']}" if "first" in words else "")
     if words["system"] in ("mingledpie", "ifca"):
@@ -110,6 +114,16 @@ def founders_accuracy(curve: Curve) -> float | None:
 
 def of_founders(found: Sequence[Curve], cell: tables.Entry) -> str | None:
     return percent([founders_accuracy(curve) for curve in found])
+
+
+def by_group(found: Sequence[Curve], cell: tables.Entry) -> Row:
+    """The mean local accuracy of each group's clients after the last round."""
+    values: dict[str, list[float]] = {}
+    for curve in found:
+        own = list(zip(curve.groups, curve.scores.get("local_accuracy", ()), strict=False))
+        for group in sorted({group for group, _ in own}):
+            values.setdefault(f"group {group} %", []).append(fmean(value for of, value in own if of == group))
+    return {name: percent(of) for name, of in values.items()}
 
 
 def count_clients(found: Sequence[Curve], cell: tables.Entry) -> int | None:

@@ -48,10 +48,6 @@ def options(words: Mapping[str, Any], found: dict[str, Any]) -> None:
             settings |= {varied: words[varied], other: 0.1, "gamma_min": min(0.01, words[varied])}
 
 
-def case(found: Sequence[Curve], cell: tables.Entry) -> str:
-    return cell.name.partition("/")[2].replace("/", " ")
-
-
 def best(found: Sequence[Curve], cell: tables.Entry) -> str | None:
     return percent([max(v for v in curve.global_accuracy if v is not None) for curve in found])
 

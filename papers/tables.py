@@ -153,6 +153,11 @@ def tuned(found: Sequence[Curve], cell: Entry, which: str) -> str | None:
     return percent([curve.summary.get(f"fine_tuned_{which}_accuracy") for curve in found])
 
 
+def case(found: Sequence[Any], cell: Entry) -> str:
+    """The cell's name after the data set."""
+    return cell.name.partition("/")[2].replace("/", " ")
+
+
 def count_seeds(found: Sequence[Any], cell: Entry) -> int:
     return len(found)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.security import coterie, fedcaprivacy, mingledpie, pafed
+from coterie.record.provenance import write_record
 
 STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "coterie": coterie.study,
@@ -32,9 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     system, out = given.pop("system"), given.pop("out")
     options = [f"--{key}={value}" for key, value in given.items()]
     command = shlex.join(["python", "-m", "benchmarks.security", system, out.as_posix(), *options])
-    content = {"command": command, **STUDIES[system](**given)}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(content, indent=1) + "\n")
+    write_record(out, command, STUDIES[system](**given))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
 from coterie.report.comparison import help_sentences, measures, sentences
-from coterie.report.notebook import frame, scores, table
+from coterie.report.notebook import Findings, frame, scores, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.report.words import spread
 from coterie.reproductions import study
-from coterie.runs import comparison, registry, runner
+from coterie.runs import choosing, comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
@@ -63,7 +63,7 @@ class Result(runner.FinishedRun):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self, *, active: bool = False) -> dict[str, Any]:
+    def audit(self, *, active: bool = False) -> Findings:
         """What attacks learn from this run's views: :func:`audit`."""
         return audit(self.folder, active=active)
 
@@ -135,7 +135,7 @@ class Comparison(comparison.FinishedComparison):
 
         return render([self.folder], self.folder / "report.html")
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self) -> Findings:
         """What attacks learn from the views of every run: :func:`audit`."""
         return audit(self.folder)
 
@@ -186,10 +186,10 @@ def run(
         drawn again by the seed.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
-        ``"balanced"`` or a number for each class (docs/data.md).
+        ``"balanced"`` or a number for each class (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
-    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or a list: tools that are told every round's numbers.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
@@ -240,6 +240,7 @@ def compare(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[Any]] | None = None,
     audit: bool = False,
     progress: bool = True,
     resume: bool = False,
@@ -251,6 +252,8 @@ def compare(
         method that has it, and ``settings={"pafed.rho": 0.1}`` to one.  seeds: how many, from ``seed`` (0) on.
     budget: the method whose budget all share, by default the first.  each_own: every method keeps its own.
     local: add the baseline of clients that train alone.  audit: attack the views of every run.
+    tune: settings and the values of which each method gets its best by samples held out of training, with the first
+        seed: ``{"lr": [.03, .1], "ifca.clusters": [2, 4]}``; every combination is tried (``content["chosen"]``).
 
     >>> race = coterie.compare(["fedcaprivacy", "ifca", "fedavg"], data="digits", partition="rotate:2", seeds=3)
     >>> race.frame().groupby("method")["local_accuracy"].mean()
@@ -268,6 +271,7 @@ def compare(
         budget=budget,
         each_own=each_own,
         local=local,
+        tune={key: [_text(value) for value in values] for key, values in (tune or {}).items()},
         audit=audit,
         content=content,
         progress=progress,
@@ -285,12 +289,13 @@ def race(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[str]] | None = None,
     audit: bool = False,
     content: bytes | None = None,
     progress: bool = True,
     resume: bool = False,
 ) -> Comparison:
-    """:func:`compare` of options in a config's form, and of settings as ``--set`` takes them.
+    """:func:`compare` of options in a config's form, and of settings and values as ``--set`` takes them.
 
     content: of the data's file, written after all checks.
     """
@@ -300,7 +305,9 @@ def race(
     first, out = int(wanted.pop("seed", 0)), wanted.pop("out", None)
     if audit:
         wanted["record"] = True
-    planned = comparison.plan(methods, wanted, settings, budget_from=budget, each_own=each_own, local=local)
+    how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
+    choice = choosing.choice(tune, methods, wanted, settings, **how) if tune else None
+    planned = comparison.plan(methods, wanted, settings, **how) if choice is None else choice.first
     if audit:
         from coterie.runs.audited import learned  # loads all attacks
 
@@ -311,25 +318,27 @@ def race(
     one = next(iter(planned.methods.values()))
     _keep(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    work = rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)
+    tried = {} if choice is None else rounds_of_runs(choice.names, of_all[:1], one.rounds)
+    work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
     with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
         attack = tell_attacks(tell, learned) if audit else None
-        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack)
+        choose = None if choice is None else choice.run
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack, choose=choose)
     return Comparison(done.folder, done.content)
 
 
-def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> Findings:
     """What every party of recorded runs (``record=True``) saw, and what attacks learn from it.
 
     folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
     of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
-    can't be audited. Each run's ``result.json`` keeps its audit.
+    can't be audited. Each run's ``result.json`` keeps its audit. In a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -339,7 +348,7 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     from coterie.record.load import find
     from coterie.runs.audited import audit_runs
 
-    return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
+    return Findings(audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active))
 
 
 def reproduce(
@@ -351,6 +360,7 @@ def reproduce(
     out: str | Path | None = None,
     data_dir: str | None = None,
     workers: str | None = None,
+    jobs: int = 1,
     on_round: study.OnRound | None = None,
     progress: bool = True,
 ) -> Path:
@@ -358,20 +368,24 @@ def reproduce(
 
     only: names of cells, or of all up to a slash (``mnist/0.3``).  seeds: how many, from 0 on.  rounds: of every run
     instead of the item's own.  out: the folder to write to (``reproduction/PAPER``).  workers: where trainings run.
-    on_round: called with cell, seed and line.  progress: whether to show the estimated time, and a bar or a line a
-    round, on stderr.
+    jobs: how many runs at once, each in a process with one thread.  on_round: called with cell, seed and line.
+    progress: whether to show the estimated time, and a bar or a line a round, on stderr.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
-    Raises UserError for an unknown item or cell.
+    Raises UserError for an unknown item or cell, and for jobs beside workers.
     """
+    if jobs < 1:
+        raise UserError(f"at least 1 job is needed, not {jobs}")
+    if jobs > 1 and workers is not None:
+        raise UserError("jobs are processes of this machine, and workers may be elsewhere: give one of the two")
     wanted, folder = reproductions.found(item), Path(out or Path("reproduction") / item.partition("/")[0])
     begun = study.standings(wanted, folder, only=only, seeds=range(seeds), rounds=rounds)
     work = {name_run(run.cell, run.seed): run.rounds for run in begun}
     spent = {name_run(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
     if progress and work:
-        write_outlook(Pace(work, spent))
-    with show_progress(not progress, work, spent) as tell:
+        write_outlook(Pace(work, spent, jobs))
+    with show_progress(not progress, work, spent, at_once=jobs) as tell:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(cell, seed), line)
@@ -386,6 +400,7 @@ def reproduce(
             rounds=rounds,
             data_dir=data_dir,
             workers=workers,
+            jobs=jobs,
             on_round=told,
         )
 

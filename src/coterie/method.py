@@ -54,11 +54,13 @@ from coterie.protocols.local_training import (
     check_model,
     fit,
     joined,
+    label_counts,
     positive,
     told,
     within,
 )
 from coterie.protocols.local_training import training_cost as training
+from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
 from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ __all__ = [
     "Mean",
     "Meta",
     "OfModel",
+    "PartClient",
+    "PartServer",
     "Proximal",
     "Release",
     "Scaffold",
@@ -109,10 +113,12 @@ __all__ = [
     "batch_seed",
     "best_model",
     "check_model",
+    "check_parts",
     "field",
     "fit",
     "global_models",
     "joined",
+    "label_counts",
     "largest",
     "members",
     "membership",
@@ -124,6 +130,7 @@ __all__ = [
     "system",
     "told",
     "training",
+    "whole_models",
     "with_buffers",
     "within",
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coterie.aggregation import robust
-from coterie.aggregation.robust import fltrust, krum, krum_scores, median, multi_krum, trimmed_mean
+from coterie.aggregation.robust import flame, fltrust, krum, krum_scores, median, multi_krum, trimmed_mean
 from coterie.protocol.errors import UserError
 
 numbers = st.integers(-1000, 1000).map(lambda n: n / 8)  # sums of these are exact
@@ -176,3 +176,61 @@ def test_fltrust_takes_an_updates_direction_at_its_own_length() -> None:
 def test_what_makes_no_sense_is_refused(call, said: str) -> None:
     with pytest.raises(UserError, match=said):
         call()
+
+
+# -- FLAME -------------------------------------------------------------------------------------------------------------
+
+
+def in_one_direction(n: int, d: int, seed: int = 0) -> np.ndarray:
+    """n updates near one direction, of lengths from 1 to 3."""
+    source = np.random.default_rng(seed)
+    rows = np.eye(d)[0] + source.normal(0, 0.05, (n, d))
+    return np.linspace(1, 3, n)[:, None] * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_flame_admits_a_majority_and_clips_it_to_the_median_length() -> None:
+    """Six alike and three turned round: of the six the five that are closest together, at the median length of all."""
+    honest = in_one_direction(6, 12)
+    updates = np.vstack([honest, -5 * in_one_direction(3, 12, seed=1)])
+    found = flame(updates, np.zeros(12))
+    admitted = np.flatnonzero(~found.flagged)
+    assert found.flagged[6:].all()
+    assert len(admitted) == 5
+    lengths = np.linalg.norm(updates, axis=1)
+    s = sorted(lengths)[4]
+    clipped = [updates[i] if lengths[i] <= s else updates[i] * s / lengths[i] for i in admitted]
+    np.testing.assert_allclose(found.mean, np.mean(clipped, axis=0))
+    np.testing.assert_allclose(found.influence[admitted], np.minimum(1, s / lengths[admitted]))
+    assert found.influence.sum() == found.influence[admitted].sum()
+
+
+def test_flames_noise_is_as_long_as_the_median() -> None:
+    updates, noise = in_one_direction(7, 5), np.array([1.0, 0, -2, 0, 0.5])
+    s = np.median(np.linalg.norm(updates, axis=1))
+    moved = flame(updates, noise).mean - flame(updates, np.zeros(5)).mean
+    np.testing.assert_allclose(moved, s * noise)
+    np.testing.assert_allclose(flame(3 * updates, noise).mean, 3 * flame(updates, noise).mean)
+
+
+def test_a_long_lie_of_flame_counts_no_more_than_the_median() -> None:
+    """A model replacement has an honest angle, so its length is what is left to bound."""
+    updates = in_one_direction(9, 8)
+    longer = updates.copy()
+    longer[0] *= 100
+    bound = np.median(np.linalg.norm(longer, axis=1))
+    assert np.linalg.norm(flame(longer, np.zeros(8)).mean) <= bound
+    assert np.abs(longer.mean(axis=0)).max() > 5 * bound
+
+
+def test_flame_without_a_majority_admits_all() -> None:
+    """Updates at right angles to each other have no cluster."""
+    found = flame(np.eye(6), np.zeros(6))
+    assert not found.flagged.any()
+    np.testing.assert_allclose(found.mean, np.full(6, 1 / 6))
+
+
+def test_flame_needs_two_and_takes_zeros() -> None:
+    with pytest.raises(UserError, match="needs at least 2, not 1"):
+        flame(np.ones((1, 3)), np.zeros(3))
+    found = flame(np.zeros((4, 3)), np.ones(3))
+    np.testing.assert_array_equal(found.mean, 0)

@@ -224,5 +224,5 @@ def test_planted_label_sets_are_found_on_digits_with_as_many_clusters() -> None:
 def test_without_public_samples_or_classes_it_says_what_to_do() -> None:
     with pytest.raises(fl.UserError, match=r"--public"):
         build(RunConfig("clsm_fl", clients=4, rounds=1, public=0.0))
-    with pytest.raises(fl.UserError, match="reads labels as classes"):
+    with pytest.raises(fl.UserError, match="needs classes as labels"):
         build(RunConfig("clsm_fl", clients=4, rounds=1, task="regression"))

@@ -23,7 +23,9 @@ RULES: dict[str, Any] = {
     "multi_krum": lambda u: robust.multi_krum(u, 1),
     "trimmed_mean": lambda u: robust.trimmed_mean(u, 1),
     "median": robust.median,
+    "flame": lambda u: robust.flame(u, np.zeros(SIZE)),
 }
+QUIET = {"flame": {"noise": 0.0}}
 
 
 def test_all_are_known_by_name() -> None:
@@ -34,7 +36,7 @@ def test_all_are_known_by_name() -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_round_is_the_rule_on_the_changes(name: str) -> None:
-    made = rig(SYSTEMS[name], TARGETS)
+    made = rig(SYSTEMS[name], TARGETS, **QUIET.get(name, {}))
     start = made.common.initial
     notes = made.round(1)
     updates = {seen.src: seen.message.weights for seen in made.view("server").seen}
@@ -145,3 +147,17 @@ def test_without_trust_nothing_moves() -> None:
     )
     assert found.flagged.all()
     np.testing.assert_array_equal(new, 0)
+
+
+def test_flames_noise_follows_the_changes_and_their_median_length() -> None:
+    """Of two runs that differ in lambda alone the models differ by the noise of the first, of its stated size."""
+    size = 3000
+    targets = planted([0] * 7, size)
+    quiet, noisy, again = (rig(SYSTEMS["flame"], targets, noise=noise) for noise in (0.0, 0.1, 0.1))
+    start = quiet.common.initial
+    for made in (quiet, noisy, again):
+        made.round(1)
+    noise = noisy.hub.state.weights - quiet.hub.state.weights
+    median = np.median([np.linalg.norm(seen.message.weights - start) for seen in quiet.view("server").seen])
+    assert np.std(noise) == pytest.approx(0.1 * median, rel=0.05)
+    np.testing.assert_array_equal(noisy.hub.state.weights, again.hub.state.weights)

@@ -268,7 +268,7 @@ def test_the_ledger_has_the_histogram_with_its_epsilon_and_every_model_without(t
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     experiment: Mapping[str, Any] = {"data": "digits", "task": "regression", "clients": 4, "rounds": 1}
-    with pytest.raises(fl.UserError, match="reads labels as classes"):
+    with pytest.raises(fl.UserError, match="needs classes as labels"):
         build(RunConfig("haccs", **experiment))
 
 

@@ -258,3 +258,21 @@ def test_holders_statements_of_openings_are_verified(recorded: Callable[[str], P
     forged.write_text("{}")
     assert call("audit", str(forged)).code == 2
     assert call("audit", str(run), "--fewest", "5").code == 2
+
+
+def test_its_table_fits_eighty_columns(recorded: Callable[[str], Path]) -> None:
+    from rich.console import Console
+
+    from coterie.cli.auditing import tables
+
+    content = {**shown(recorded("mingledpie")), "seeds": [0]}
+    for width, head in ((80, "attack verdict leak ±"), (200, "attack verdict measure leak ±")):
+        shell = Console(width=width, record=True, force_terminal=False)
+        with shell.capture() as said:
+            for part in tables([content], shell):
+                shell.print(part)
+        lines = said.get().splitlines()
+        assert max(map(len, lines)) <= width
+        assert any(" ".join(line.split()).startswith(head) for line in lines)
+        for row in content["attacks"]:
+            assert any(row["name"][:20] in line and row["verdict"] in line for line in lines), row["name"]

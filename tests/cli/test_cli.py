@@ -119,7 +119,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run fedavg --out /proc/nowhere/run", "cannot create"),
         ("run fedavg --out UNDER", "cannot write to"),
         ("compare", "compare needs methods"),
-        ("compare fedavg fedavg", "each once"),
+        ("compare fedavg fedavg", "takes each method once"),
         ("compare fedavg ifcaa", "did you mean 'ifca'?"),
         ("compare fedavg ifca --seeds 0", "--seeds"),
         ("compare fedavg ifca --set clusterz=3", "did you mean 'clusters'?"),

@@ -63,6 +63,7 @@ def test_the_nearest_name_is_another_word_for_it_or_one_that_is_written_alike(
         ("run fedavg --epochs 3", "did you mean --set max_epochs=3?"),
         ("run fedavg --num-clients 3", "did you mean --clients?"),
         ("run fedavg --dataset mnist", "did you mean --data?"),
+        ("run fedavg --data visits.csv --by site", "no option --by; did you mean --partition by:site?"),
         ("run --clusters 3", "clusters is a setting of"),
         ("run fedavg --clusters 3", "no option --clusters. See coterie run --help"),
         ("run no.such.module:SYSTEM --partition dirichlet:0.3 --lr 3", "--set lr=3"),

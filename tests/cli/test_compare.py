@@ -12,6 +12,8 @@ from command import QUICK, Command
 from rich.console import Console
 
 from coterie.cli.comparing import tables
+from coterie.cli.options import tried_values
+from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
 
 
@@ -118,3 +120,38 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
 
 def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:
     assert with_interval({"mean": -0.0003, "interval": 0.002}, share=True) == "+0.0 [-0.2, +0.2]"
+
+
+DIVERGES = """
+import coterie.method as fl
+
+@fl.settings
+class Settings(fl.Averaging):
+    "lr: so large that weights leave what a float holds."
+    lr: float = 1e30
+
+SYSTEM = fl.averaging("diverges", Settings)
+"""
+
+
+def test_an_error_names_the_method_and_its_folder(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("diverging.py").write_text(DIVERGES)
+    monkeypatch.syspath_prepend(".")
+    words = [*QUICK, "--no-fine-tune", "--no-local", "--out", "c"]
+    ended = cli("compare", "fedavg", "diverging:SYSTEM", *words, "--set", "diverging:SYSTEM.lr=1e30")
+    assert ended.code == 1
+    assert "diverging:SYSTEM, seed 0, in c/diverging_SYSTEM-0: " in ended.err
+    assert Path("c/fedavg-0/result.json").exists()
+
+
+def test_a_setting_that_a_method_refuses_names_it(cli: Command) -> None:
+    ended = cli("compare", "fedavg", "fedprox", *QUICK, "--set", "fedprox.mu=-1", "--out", "c")
+    assert (ended.code, Path("c").exists()) == (2, False)
+    assert "fedprox" in ended.err
+
+
+def test_values_as_written() -> None:
+    assert tried_values(["lr=.03, .1", "ifca.clusters=2,4"]) == {"lr": [".03", ".1"], "ifca.clusters": ["2", "4"]}
+    for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
+        with pytest.raises(UserError, match="--tune takes"):
+            tried_values(texts)

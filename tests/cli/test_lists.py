@@ -92,9 +92,15 @@ def test_a_default_that_is_another_in_a_mode_is_shown_with_it() -> None:
         assert words in said
 
 
-def test_all_systems_say_what_wins_over_their_defaults() -> None:
-    said = " ".join(call("list", "systems").stdout.split())
-    assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said
+def test_all_systems_are_a_line_each_and_one_says_what_wins_over_its_defaults() -> None:
+    lines = CliRunner().invoke(app, ["list", "systems"], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(SYSTEMS)
+    assert max(map(len, lines)) <= 80
+    rows = dict(line.strip().split(maxsplit=1) for line in lines[1:-1])
+    assert rows["fedprox"].startswith("Federated optimization in heterogeneous")
+    assert rows["pafed"].split()[-3:] == ["encrypted,", "3", "modes"]
+    assert rows["fedavg"].split()[-1] == "plain"
+    assert "win over these defaults" in " ".join(call("list", "systems", "fedavg").stdout.split())
 
 
 def test_a_list_that_is_not_there_names_the_meant_one(cli: Command) -> None:
@@ -120,7 +126,7 @@ def test_what_answers_at_once_imports_nothing_heavy() -> None:
     lists = ["systems", "systems mingledpie", "datasets", "partitions", "models"]
     out = subprocess.run([sys.executable, "-c", code, *lists], capture_output=True, text=True, check=True).stdout
     assert out.count("HEAVY []\n") == 3 + len(lists)
-    for words in ("coterie run fedcaprivacy", "NeurIPS", "NAME.npz", "cnn"):
+    for words in ("coterie run fedcaprivacy", "FedEPC: an efficient", "NAME.npz", "cnn"):
         assert words in out
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -210,8 +212,10 @@ def test_a_table_that_was_interrupted_goes_on_by_the_same_command(
         ["b/1, seed 1", "round 2 of 2"],
     ]
     assert cli("reproduce", "toy/table", "--seeds", "2", "--out", "undisturbed", "-q").err == ""
-    for part in ("json", "md"):
-        assert Path(f"table/table.{part}").read_text() == Path(f"undisturbed/table.{part}").read_text()
+    assert Path("table/table.md").read_text() == Path("undisturbed/table.md").read_text()
+    records = [json.loads(Path(f"{folder}/table.json").read_text()) for folder in ("table", "undisturbed")]
+    assert all(curve.pop("seconds") > 0 for record in records for found in record["curves"].values() for curve in found)
+    assert records[0] == records[1]
     assert cli(*words).err == "4 runs, of which 4 are finished and 0 begun: nothing is left to train.\n"
 
 
@@ -253,3 +257,28 @@ def test_python_reproduces_with_the_same_words(toy: None, tmp_path: Path, capsys
     assert capsys.readouterr().err.startswith("1 run: 2 rounds left")
     coterie.reproduce("toy/table", only=["a"], seeds=1, out=tmp_path, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_shows_one_line_that_every_round_writes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ipywidgets, which rich's bars would need."""
+    said: list[str] = []
+
+    class Shown:
+        def update(self, data: dict[str, str], raw: bool) -> None:
+            said.append(data["text/plain"])
+
+    def display(data: dict[str, str], raw: bool, display_id: bool) -> Shown:
+        said.append(data["text/plain"])
+        return Shown()
+
+    module = types.ModuleType("IPython.display")
+    module.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with show_progress(False, {"fedavg": 2}) as tell:
+        tell("fedavg", line(1, local_accuracy=0.5))
+        tell("fedavg", line(2, local_accuracy=0.75))
+    assert said[0] == "setting up"
+    assert said[1].startswith("fedavg  round 1 of 2  local 50.0 %")
+    assert said[2].startswith("fedavg  round 2 of 2  local 75.0 %")

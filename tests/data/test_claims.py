@@ -86,7 +86,7 @@ def test_zeros_that_are_compressed_a_thousand_times_are_not_unpacked(
 ) -> None:
     path = swollen(tmp_path / "b.npz")
     assert path.stat().st_size < CLAIMED / 500
-    claims = r"b\.npz has [\d,]+ bytes and says that it holds 1[\d,]+, which .* write it again without compression"
+    claims = r"b\.npz has [\d,]+ bytes and claims to hold 1[\d,]+, which .* write it again without compression"
     with pytest.raises(UserError, match=claims), little_memory():
         read(path)
 
@@ -96,7 +96,7 @@ def test_samples_to_be_predicted_are_refused_by_their_shape(cli: Command, monkey
     archive(Path("wide.npz"), x=(header((1000, 999)), 999_000))
     swollen(Path("b.npz"))
     monkeypatch.setattr("coterie.data.formats.read_array", lambda *_, **__: pytest.fail("an array was read"))
-    for name, words in {"wide": "x has shape (1000, 999)", "b": "says that it holds"}.items():
+    for name, words in {"wide": "x has shape (1000, 999)", "b": "claims to hold"}.items():
         ended = cli("predict", "run", f"{name}.npz", "--client", "client/1")
         assert (ended.code, words in ended.err) == (2, True), ended.err
 
@@ -184,7 +184,7 @@ def test_other_archives_are_refused_by_what_they_claim(tmp_path: Path) -> None:
     idx = tmp_path / "train-images.gz"
     with gzip.open(idx, "wb") as file:
         file.write(b"\0\0\x08\x01" + CLAIMED.to_bytes(4, "big"))
-    with pytest.raises(UserError, match="says that it holds 16,777,216"), little_memory():
+    with pytest.raises(UserError, match="claims to hold 16,777,216"), little_memory():
         read_idx(idx)
     tar = tmp_path / "cora.tgz"
     with tarfile.open(tar, "w:gz") as packed:
@@ -193,7 +193,7 @@ def test_other_archives_are_refused_by_what_they_claim(tmp_path: Path) -> None:
         with (tmp_path / "zeros").open("wb+") as zeros:
             zeros.truncate(CLAIMED)
             packed.addfile(member, zeros)
-    with pytest.raises(UserError, match="says that it holds 16,777,216"), little_memory():
+    with pytest.raises(UserError, match="claims to hold 16,777,216"), little_memory():
         read_tar(tar, ["cora.content"])
 
 
@@ -251,7 +251,7 @@ def test_a_table_is_refused_by_its_footer(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, module.__name__, module)
     path = tmp_path / "t.parquet"
     path.write_bytes(bytes(1000))
-    with pytest.raises(UserError, match=r"t\.parquet has 1,000 bytes and says .* write it again as a csv file"):
+    with pytest.raises(UserError, match=r"t\.parquet has 1,000 bytes and claims .* write it again as a csv file"):
         new_samples(path, [Column("c0")])
 
 
@@ -260,7 +260,7 @@ def test_a_table_of_repeated_values_is_refused_or_takes_little_memory(tmp_path: 
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     many = arrow.table({"a": arrow.DictionaryArray.from_arrays(np.zeros(CLAIMED // 8, np.int8), np.zeros(1))})
     parquet.write_table(many, tmp_path / "many.parquet", store_schema=False)
-    with pytest.raises(UserError, match=r"many\.parquet has .* says that it holds"), little_memory():
+    with pytest.raises(UserError, match=r"many\.parquet has .* claims to hold"), little_memory():
         new_samples(tmp_path / "many.parquet", [Column("a")])
     a, codes = np.arange(4_000), np.tile([0, 1], 2_000)
     labels = arrow.DictionaryArray.from_arrays(codes, ["p" * 100_000, "n"])  # 200 MB, were they written out

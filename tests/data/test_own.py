@@ -330,7 +330,7 @@ def test_clients_that_do_not_fit_together_are_named(clients: Clients, folder: Pa
     ):
         load(str(folder))
     (folder / "notes.txt").write_text("x")
-    with pytest.raises(UserError, match=r"notes.txt is no csv, npz or parquet file"):
+    with pytest.raises(UserError, match=r"notes.txt is not a csv, npz or parquet file"):
         load(str(folder))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no csv, npz or parquet file"):

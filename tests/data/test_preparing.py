@@ -275,7 +275,7 @@ def test_a_schema_stands_alone(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
     with pytest.raises(UserError, match=r"own\.npz is no table: a schema is for csv and parquet files"):
         load(str(tmp_path / "own.npz"), own={"schema": SCHEMA})
-    with pytest.raises(UserError, match="gaps=mean has no effect beside schema"):
+    with pytest.raises(UserError, match="gaps=mean has no effect beside a schema"):
         resolve(RunConfig("fedavg", data=str(HEART[0].parent), schema="schema.toml", gaps="mean"))
     with pytest.raises(ValueError, match="the form of the samples"):
         SampleForm((3,), 2, schema=SCHEMA)

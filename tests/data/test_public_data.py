@@ -158,7 +158,7 @@ def test_shares_that_are_refused(share: float) -> None:
 
 
 def test_shares_that_leave_too_little() -> None:
-    with pytest.raises(UserError, match="is none: take a larger share"):
+    with pytest.raises(UserError, match="gives the server none: take a larger share"):
         build(RunConfig("fedavg", **OPTIONS, public=1e-5))
     with pytest.raises(UserError, match=r"1,000 clients cannot share 719 training .*\(718 samples are public"):
         build(RunConfig("fedavg", data="digits", clients=1000, partition="iid", public=0.5))

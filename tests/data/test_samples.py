@@ -7,7 +7,7 @@ import pytest
 
 from coterie.data.partition import kept_of
 from coterie.data.sources import load
-from coterie.data.tasks import deal
+from coterie.data.tasks import deal, with_fewer_tests
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
@@ -48,7 +48,7 @@ def test_public_and_dealt_samples_are_those_that_are_kept(partition: str) -> Non
 
 
 def test_clients_with_data_of_their_own_keep_them() -> None:
-    with pytest.raises(UserError, match="clients keep what they have"):
+    with pytest.raises(UserError, match="clients have samples of their own"):
         deal("by:client", DIGITS, None, 0, samples=100)
 
 
@@ -58,3 +58,30 @@ def test_a_run_trains_on_so_many() -> None:
         assert sum(experiment.owns[name].samples for name in experiment.common.clients) == 200
     finally:
         experiment.close()
+
+
+def test_a_run_is_scored_on_so_many_test_samples() -> None:
+    experiment = build(RunConfig("fedavg", clients=4, rounds=1, test_samples=100))
+    try:
+        whole, some = len(DIGITS.y_test), experiment.data["client/0"].test_set
+        assert len(some.y) == 100 < whole
+        assert np.bincount(some.y.numpy(), minlength=10).min() >= 9
+        assert sum(experiment.owns[name].samples for name in experiment.common.clients) == N
+    finally:
+        experiment.close()
+
+
+def test_fewer_test_samples_are_some_of_all_by_the_seed() -> None:
+    one, other = (with_fewer_tests(DIGITS, 50, seed) for seed in (0, 1))
+    kept = kept_of(DIGITS.y_test, 50, 0, "test")
+    np.testing.assert_array_equal(one.x_test, DIGITS.x_test[kept])
+    np.testing.assert_array_equal(one.y_test, DIGITS.y_test[kept])
+    assert one.digest != other.digest
+    np.testing.assert_array_equal(one.inputs([0, 1]), DIGITS.inputs([0, 1]))
+
+
+def test_test_samples_that_clients_own_are_not_fewer() -> None:
+    with pytest.raises(UserError, match="the test samples of heart are those of its clients"):
+        with_fewer_tests(load("heart"), 50, 0)
+    with pytest.raises(UserError, match=r"test_samples=5 of [\d,]+ test samples: take"):
+        with_fewer_tests(DIGITS, 5, 0)

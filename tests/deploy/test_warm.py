@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from deployments import NOW_S, Study
+from every_system import model_for
 from live_deployment import Live
 
 from coterie.deploy.built_party import stored_party
@@ -98,7 +99,8 @@ def test_a_system_begins_with_models_or_says_why_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(registry.SYSTEMS) - COLD - {"local"}))
 def test_a_server_begins_with_the_models_that_it_is_given(name: str) -> None:
-    made = build(resolve(RunConfig(name, clients=4, rounds=1, samples=200, settings={"max_epochs": 1})))
+    options = {"model": model_for(name, None), "samples": 200, "settings": {"max_epochs": 1}}
+    made = build(resolve(RunConfig(name, clients=4, rounds=1, **options)))
     hub = made.parties[made.federation.hub]
     assert (hub.last_starts() == made.common.starts).all()
     starts = made.common.starts + np.float32(0.25)

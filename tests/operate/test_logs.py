@@ -305,11 +305,11 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 def test_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
     waiting = msgspec.structs.replace(STATUS, phase="waiting", attempt=0, written=1e12, since=1e12)
     (tmp_path / "status.json").write_bytes(msgspec.json.encode(waiting))
-    assert "The hub waits for server to connect, since" in run("status", str(tmp_path))
+    assert "The hub waits for server to connect, for" in run("status", str(tmp_path))
     here = [msgspec.structs.replace(one, connected=True) for one in STATUS.parties]
     waiting = msgspec.structs.replace(waiting, parties=(*here, PartyStatus(name="late", role="client")))
     (tmp_path / "status.json").write_bytes(msgspec.json.encode(waiting))
-    assert "All parties are connected, since" in run("status", str(tmp_path))
+    assert "All parties are connected, for" in run("status", str(tmp_path))
 
 
 def test_before_the_hub_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

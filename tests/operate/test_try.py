@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_system import model_for
 from torch.nn.utils import parameters_to_vector
 
 from coterie.operate.rehearsal import HOMES, rehearse
@@ -36,6 +37,7 @@ OTHERS = PAPER + [
         name,
         {"mode": mode}
         | ({"crypto": "emulated"} if registry.get(name).encrypts(mode) else {})
+        | ({"model": model_for(name)} if name == "fedbn" else {})
         | (SUMS_OF_THREE if (name, mode) == ("fedepc", "hardened") else {}),
     )
     for name in registry.SYSTEMS

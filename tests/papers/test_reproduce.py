@@ -2,16 +2,32 @@
 
 import json
 import os
+import subprocess
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from studies import curve, rows
 
+import coterie
 from coterie.api import reproduce
 from coterie.protocol.errors import RunError, UserError
-from coterie.reproductions import items
-from coterie.reproductions.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
+from coterie.reproductions import items, side_by_side
+from coterie.reproductions.study import (
+    Calculation,
+    Cell,
+    Curve,
+    Item,
+    by_cell,
+    chosen,
+    digest,
+    one,
+    percent,
+    spread,
+    study,
+)
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
 from papers import fedcaprivacy as paper
@@ -94,7 +110,74 @@ def test_a_record_grows_cell_by_cell_and_keeps_what_is_still_the_item_s(tmp_path
     assert record(item, only=["c"], seeds=(0,))[0] == ["c"]
 
 
+def test_runs_side_by_side_give_the_numbers_of_one_after_another(tmp_path):
+    cells = (Cell("a", TINY), Cell("b", replace(TINY, settings={"lr": 0.01})), Cell("again", TINY))
+    item, told = Item("toy/table", "A toy", (*cells,), table), []
+
+    def record(place, **options):
+        study(item, tmp_path / place, seeds=(0, 1), **options)
+        found = json.loads((tmp_path / place / "table.json").read_text())
+        assert all(curve.pop("seconds") > 0 for curves in found["curves"].values() for curve in curves)
+        models = {path.name: (path / "result.json").exists() for path in (tmp_path / place / "runs").iterdir()}
+        return found, models
+
+    together = record("together", jobs=2, on_round=lambda cell, seed, line: told.append((seed, line["round"])))
+    assert sorted(told) == [(0, 2), (0, 2), (1, 2), (1, 2)], "each of four different runs once, with its last round"
+    assert together == record("apart")
+    assert len(together[1]) == 4
+
+
+def test_a_record_says_how_it_was_made_and_what_each_seed_gave(tmp_path):
+    cells = tuple(Calculation(name, lambda seed: {"x": np.float64(seed), "y": [np.inf]}) for name in "ab")
+    study(Item("toy/law", "A toy", cells, by_cell(lambda name, found: {"cell": name})), tmp_path, seeds=(0, 1))
+    found = json.loads((tmp_path / "law.json").read_text())
+    assert found["command"] == "coterie reproduce toy/law --seeds 2"
+    assert found["version"] == coterie.__version__
+    assert found["machine"].endswith(f", {os.cpu_count()} cores")
+    assert found["values"] == {name: [{"x": 0.0, "y": [None]}, {"x": 1.0, "y": [None]}] for name in "ab"}
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert (head.stdout.startswith(found["commit"].rstrip("+"))) if head.returncode == 0 else found["commit"] is None
+
+
+def test_more_runs_begin_only_where_memory_is_free(monkeypatch):
+    monkeypatch.setattr(side_by_side, "free_memory", lambda: 0.0)
+    running, most, told = [0], [0], []
+
+    class Pool:
+        """Runs what it is given at once, and counts what is not yet collected."""
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def submit(self, work, task):
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            done = Future()
+            done.set_result(work(task))
+            return done
+
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", Pool)
+
+    def tell(name, result):
+        running[0] -= 1
+        told.append((name, result))
+
+    side_by_side.side_by_side({name: lambda name=name: name * 2 for name in "abc"}, 3, tell)
+    assert told == [("a", "aa"), ("b", "bb"), ("c", "cc")]
+    assert most == [1]
+
+
 def test_mistakes_are_named(tmp_path):
+    with pytest.raises(UserError, match="at least 1 job is needed, not 0"):
+        reproduce("fedcaprivacy/table1", jobs=0, out=tmp_path)
+    with pytest.raises(UserError, match="give one of the two"):
+        reproduce("fedcaprivacy/table1", jobs=2, workers="ray", out=tmp_path)
     with pytest.raises(UserError, match="table9"):
         reproduce("fedcaprivacy/table9", out=tmp_path)
     with pytest.raises(UserError, match="no cell 'nothing'"):

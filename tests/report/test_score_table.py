@@ -26,7 +26,11 @@ CONTENT = {
 
 
 def test_markdown_has_means_with_intervals_and_no_column_that_nobody_has() -> None:
-    head, _, first, second = score_table.markdown(CONTENT).splitlines()
+    head, _, first, second, _, note = score_table.markdown(CONTENT).splitlines()
+    assert (
+        note
+        == "±: half of the 95 % interval of the mean over 2 seeds. Two seeds give a very wide one: use five or more."
+    )
     assert head == "| method | local % | groups found |"
     assert first == r"| own_method@paper\|a | 91.0 ± 12.7 | 1.00 |"
     assert second == "| fedavg | 60.0 ± 127.0 | – |"
@@ -37,7 +41,15 @@ def test_latex_escapes_names_and_closes_its_rows() -> None:
     assert lines[0] == r"\begin{tabular}{lrr}"
     assert lines[2] == r"method & local \% & groups found \\"
     assert lines[4] == r"own\_method@paper|a & 91.0 $\pm$ 12.7 & 1.00 \\"
+    assert lines[-2].startswith(r"\multicolumn{3}{l}{\footnotesize $\pm$: half of the 95 \% interval")
     assert lines[-1] == r"\end{tabular}"
+
+
+def test_one_seed_has_no_interval_to_explain() -> None:
+    one = {**CONTENT, "seeds": [0]}
+    assert score_table.markdown(one).splitlines()[-1].startswith("| fedavg |")
+    assert score_table.latex(one).splitlines()[-2] == r"\bottomrule"
+    assert score_table.interval_note(5) == "±: half of the 95 % interval of the mean over 5 seeds."
 
 
 def test_csv_has_every_seed_as_it_was_measured() -> None:

@@ -22,6 +22,8 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("haccs", "paper"): [{"participation": 1.0}],
     ("flacc", "paper"): [{"settle": 1}],
     ("oort", "paper"): [{"participation": 1.0}],
+    ("fedbuff", "paper"): [{"participation": 1.0, "buffer": 3}],
+    ("ca2fl", "paper"): [{"participation": 1.0, "buffer": 3}],
     ("clsm_fl", "paper"): [{"clusters": 2}],
     ("ifca", "paper"): [{"clusters": 2}],
     ("rfl_ha", "paper"): [{"clusters": 2}],
@@ -43,7 +45,7 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"clusters": 2, "hardening": "uploads", "keys": "threshold"},
     ],
     ("fedepc", "paper"): [{}, {"send": "noise", "distribute": "round", "describe_every": 1}],
-    ("fedepc", "hardened"): [{"min_cluster": 2}],
+    ("fedepc", "hardened"): [{"min_cluster": 2}, {"cipher": "paillier"}],
     **{("ofl", mode): [{"clusters": 2, "recluster_every": 2}] for mode in ("paper", "literal", "hardened")},
     ("pafed", "paper"): [
         {"participation": 1.0},
@@ -54,6 +56,15 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("pafed", "hardened"): [{"participation": 1.0}],
 }
 """By system and mode, settings; none where there is no entry."""
+
+MODELS = {"fedepc": "mlp_small", "fedrep": "mlp_small", "fedbn": "batch_norm_models:small"}
+"""By system, a model that it takes, where logistic regression is none: FedEPC needs a ReLU, FedRep a body."""
+
+
+def model_for(name: str, usual: Any = "linear") -> Any:
+    """A model for this system in a test where the others have the usual one (None: that of the data)."""
+    return MODELS.get(name, usual) if usual == "linear" or name == "fedbn" else usual
+
 
 CASES: list[Case] = [
     (name, mode, settings)

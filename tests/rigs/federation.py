@@ -45,6 +45,14 @@ def spec_of(size: int) -> fl.ModelSpec:
     )
 
 
+def normed_spec(size: int) -> fl.ModelSpec:
+    """The same with batch normalisation, of two scales and two running means."""
+    scale = fl.Part("norm.weight", (2,), "float32", "parameter", "shared", size - 7)
+    mean = fl.Part("norm.running_mean", (2,), "float32", "buffer", "shared", size - 5)
+    weight, bias = spec_of(size).parts
+    return fl.ModelSpec((replace(weight, shape=(size - 7,)), scale, mean, bias), 6.0 * size, outputs=3)
+
+
 class Pulled:
     """Effects of a made-up training: gradient steps on |w - target|^2 / 2 through the solver, and a little noise.
 
@@ -115,8 +123,11 @@ class Pulled:
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
         pull, end = effect.solver.pull(start, state), start.clone()
         steps = self.steps * effect.epochs
+        still = torch.from_numpy(~spec_of(len(end)).of(effect.only)) if effect.only else None
         for _ in range(steps):
             descend(end, self.gradient(party, end), None, pull, effect.solver)
+            if still is not None:
+                end[still] = start[still]
         kept = effect.solver.keep(start, end, steps, state)
         noise = self.noise * np.random.default_rng(effect.seed).normal(size=len(end)).astype(np.float32)
         return fl.Fitted(end.numpy() + noise, 1, steps, 0.0, {name: tensor.numpy() for name, tensor in kept.items()})
@@ -242,7 +253,7 @@ def rig(
     deployed, quorum: as of ``Common``.  seeds: by party its own seed; by default all share ``seed``.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
-    spec = spec or spec_of(targets.shape[1])
+    spec = spec or (normed_spec if system.name == "fedbn" else spec_of)(targets.shape[1])
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
     count = config.models
     if starts is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_system import mark_long
+from every_system import mark_long, model_for
 from report_folders import write_run
 from torch import nn
 
@@ -128,7 +128,7 @@ def test_every_system_follows_a_trace_and_counts_its_devices(name: str, tmp_path
     given: dict[str, Any] = {"max_epochs": 1, **({"clusters": 3} if name in ("fedcaprivacy", "mingledpie") else {})}
     given |= {"participation": 1.0} if "participation" in field_types(SYSTEMS[name].config) else {}
     options: dict[str, Any] = {"clients": 6, "rounds": 2, "partition": "iid", "samples": 120, "delta": 0.0}
-    options["model"] = "mlp_small" if name == "fedepc" else "linear"
+    options["model"] = model_for(name)
     trace = f"{tmp_path / 'trace.csv'}@3600"
     options |= {"crypto": "emulated", "availability": trace, "devices": "jetson", "out": str(tmp_path / "o")}
     result = run(RunConfig(name, settings=given, **options))

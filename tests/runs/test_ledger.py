@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_system import model_for
 
 import coterie.method as fl
 from coterie.dp.ledger import UNPROVED, Ledger
@@ -22,7 +23,7 @@ def found(name: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
     given = {
         "data": "digits",
         "samples": 240,
-        "model": "linear",
+        "model": model_for(name),
         "clients": 4,
         "rounds": 2,
         "crypto": "emulated",
@@ -153,12 +154,14 @@ def test_an_audit_of_the_noise_is_in_the_result(tmp_path: Path, monkeypatch: pyt
 # -- DP-SGD ------------------------------------------------------------------------------------------------------------
 
 
+REFUSING = {"fedem", "local", "fedrep", "fedbn"}
+"""Train no sample with noise, or send nothing; batch normalisation mixes samples."""
 OFTEN = {"fedavg", "haccs", "ifca", "mingledpie", "pafed"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in sorted(set(KNOWN) - {"fedem", "local"})],
+    [pytest.param(n, marks=[] if n in OFTEN else pytest.mark.long) for n in sorted(set(KNOWN) - REFUSING)],
 )
 def test_dp_sgd_gives_what_follows_from_training_a_proof_for_a_sample_in_every_system(
     name: str, tmp_path: Path

@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from ended import interrupt
-from every_system import mark_long
+from every_system import mark_long, model_for
 from numpy.typing import NDArray
 from torch import nn
 
@@ -65,7 +66,8 @@ def accuracies(predict: Any, config: RunConfig) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"global_accuracy": [], "local_accuracy": []}
     for name in made.models():
         task, own = tasks[int(name.split("/")[1])], made.split.test[int(name.split("/")[1])]
-        x = np.rot90(task.dataset.x_test, int(4 * task.turn), axes=(-2, -1)) if task.turn else task.dataset.x_test
+        quarters = int(4 * Fraction(task.change.key)) if task.change else 0
+        x = np.rot90(task.dataset.x_test, quarters, axes=(-2, -1))
         right = predict(name, x) == task.labels(split="test")
         found["global_accuracy"].append(float(right.mean()))
         found["local_accuracy"].append(float(right[own].mean()))
@@ -89,7 +91,7 @@ SHORT = [case for case in CASES if case.id in ("fedepc-paper", "ofl-hardened-2-2
 def test_every_system_s_models_predict_as_the_run_did(
     system: str, mode: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = "mlp_small" if system == "fedepc" else QUICK.model  # FedEPC's features are those of a ReLU
+    model = model_for(system, QUICK.model)
     config = replace(QUICK, system=system, mode=mode, model=model, clients=5, partition="permute:2", settings=settings)
     run(replace(config, out=str(tmp_path / "run")))
     result = load(tmp_path / "run")

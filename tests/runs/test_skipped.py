@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import stop_at
-from every_system import mark_long
+from every_system import mark_long, model_for
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -38,7 +38,8 @@ def all_offline(made: Experiment) -> Callable[[], None]:
 @pytest.mark.parametrize(("name", "mode"), mark_long(MODES, but=QUICK))
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
-    config = RunConfig(name, clients=6, rounds=2, mode=mode, crypto="emulated", delta=0.0)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"mode": mode, "model": model_for(name, None), "crypto": "emulated"}
+    config = RunConfig(name, clients=6, rounds=2, delta=0.0, **options)
     made = build(config)
     made.set_up()
     back = all_offline(made)

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from every_system import model_for
 
 from coterie.protocol.party import Party
 from coterie.protocol.system import System
@@ -64,7 +65,7 @@ CASES = [
 
 
 def made(system: str, mode: str, settings: dict[str, Any], crypto: str = "emulated") -> Experiment:
-    model = "linear" if system != "fedepc" else None  # whose features need a ReLU
+    model = model_for(system)
     options = {"clients": 5, "rounds": ROUNDS, "partition": "permute:2", "mode": mode, "crypto": crypto, "seed": 1}
     return build(RunConfig(system, data="digits", model=model, settings=settings, **options))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_system import model_for
 from federation import misbehaving
 
 from coterie.protocol.errors import PeerError, RunError
@@ -50,6 +51,7 @@ def made(name: str, mode: str = "paper") -> Experiment:
     wanted = {key: value for key, value in {**SETTINGS.get(name, {}), **more, "max_epochs": 1}.items() if key in known}
     given = {"delta": 0.5, "delay": "uniform:1-1"} if name == "pafed" else {}
     options: dict[str, Any] = {"clients": 4, "rounds": 3, "partition": "iid", "crypto": "emulated", **given}
+    options["model"] = model_for(name, None)
     return build(RunConfig(name, mode=mode, settings=wanted, **options))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import model_for
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -132,7 +133,7 @@ def test_every_system_obeys(name: str, mode: str) -> None:
     """Half of those asked are late in each round, as the table says; the run ends, and its numbers repeat."""
     given: dict[str, Any] = {"max_epochs": 1, **({"clusters": 3} if name in ("fedcaprivacy", "mingledpie") else {})}
     options: dict[str, Any] = {"clients": 6, "rounds": ROUNDS, "partition": "iid"}
-    options["model"] = "mlp_small" if name == "fedepc" else "linear"  # FedEPC's features are those of a ReLU
+    options["model"] = model_for(name)
     config = resolve(RunConfig(name, mode=mode, crypto="emulated", delta=0.5, settings=given, **options))
     set_up, *lines = lines_of(config)
     assert set_up["late"] == []

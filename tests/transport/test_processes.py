@@ -49,6 +49,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}),
     ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0, "check": "norm"}),
     ("krum", "paper", {"faulty": 0.25}),
+    ("flame", "paper", {}),
+    ("fedrep", "paper", {}),
+    ("ditto", "paper", {}),
+    ("apfl", "paper", {}),
+    ("ca2fl", "paper", {"participation": 1.0, "buffer": 3}),
     ("fltrust", "paper", {}),
     ("tests.privacy.test_attacks_active:SCALING", "paper", {}),  # with a client that misbehaves
     ("tests.privacy.test_attacks_active:ADAPTING", "paper", {}),  # and remembers

@@ -3,7 +3,7 @@
 ``updates`` is (n, d), changes of the model. Results are float64.
 
 Krum, multi-Krum: Blanchard et al., NeurIPS 2017. Trimmed mean, median: Yin et al., ICML 2018. FLTrust: Cao et al., NDSS
-2021.
+2021. FLAME: Nguyen et al., USENIX Security 2022.
 """
 
 from __future__ import annotations
@@ -111,6 +111,33 @@ def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
     total = float(trust.sum())
     mean = (trust * to_length) @ u / total if total else np.zeros_like(g)  # their eq. 3 and 4
     return Robust(mean, trust, trust <= 0)
+
+
+def flame(updates: NDArray[Any], noise: NDArray[Any]) -> Robust:
+    """The mean of the admitted updates, clipped to the median length S of all, plus S times the noise (algorithm 1).
+
+    noise: (d,), of the standard deviation lambda. Admitted is the cluster that HDBSCAN finds among the angles with more
+    than half of the updates as its least size; if there is none, all are. Raises UserError for fewer than 2 updates.
+    """
+    from sklearn.cluster import HDBSCAN  # takes a second
+
+    u = finite(updates, "updates", "n", "d")
+    if (n := len(u)) < 2:
+        raise UserError(f"FLAME compares updates, and needs at least 2, not {n}")
+    lengths = np.linalg.norm(u, axis=1)  # l. 10
+    unit = u / np.where(lengths > 0, lengths, 1.0)[:, None]
+    apart = np.clip(1 - unit @ unit.T, 0.0, 2.0)  # l. 6
+    np.fill_diagonal(apart, 0.0)
+    # min_samples=1 of the paper does not count the update itself, and scikit-learn does
+    found = HDBSCAN(n // 2 + 1, 2, metric="precomputed", allow_single_cluster=True, copy=True).fit(apart)  # l. 7
+    admitted = found.labels_ >= 0
+    if not admitted.any():
+        admitted[:] = True
+    s = float(np.median(lengths))  # l. 11
+    factor = (
+        np.minimum(1.0, np.divide(s, lengths, out=np.ones_like(lengths), where=lengths > 0)) * admitted
+    )  # l. 13, 14
+    return Robust(factor @ u / admitted.sum() + s * noise, factor, ~admitted)  # l. 16 to 18
 
 
 def _chosen(updates: NDArray[Any], chosen: NDArray[np.int64], left_out: NDArray[np.int64]) -> Robust:

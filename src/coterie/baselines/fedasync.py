@@ -43,7 +43,7 @@ class Mixing:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = RunningMix(len(weights)), RunningMix(len(weights))
 
-    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
+    def take(self, values: fl.Vector, staleness: int, samples: int, name: str = "") -> None:
         mixed = self._late if staleness else self._in_time
         mixed.take(values, self._step * float(1 + staleness) ** -self._exponent)
 

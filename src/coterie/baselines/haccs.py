@@ -61,12 +61,6 @@ class Described(fl.OfRound, frozen=True):
     seconds: float
 
 
-@fl.local("label histogram")
-def label_histogram(own: fl.OwnData, classes: int) -> Counts:
-    """(classes,) how many of the party's samples have each label."""
-    return np.bincount(own.y, minlength=classes).astype(np.int64)
-
-
 class Client(fl.Client):
     class State(fl.Client.State):
         """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
@@ -84,7 +78,7 @@ class Client(fl.Client):
     @fl.on(Describe, answers=Described)
     def describe(self, msg: Describe, src: str) -> fl.Work[Described]:
         if self.state.counts is None:
-            counts: Counts = yield fl.Local(label_histogram, (self.spec.outputs,))
+            counts: Counts = yield fl.Local(fl.label_counts, (self.spec.outputs,))
             source = self.kept("label histogram", repr((self.config.epsilon, counts.tolist())).encode())
             self.state.counts = private_counts(counts, self.config.epsilon, source)
             self.state.described = msg.round

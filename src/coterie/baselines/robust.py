@@ -1,4 +1,5 @@
-"""Baselines whose server withstands a minority of malicious clients: Krum, multi-Krum, trimmed mean, median, FLTrust.
+"""Baselines whose server withstands a minority of malicious clients: Krum, multi-Krum, trimmed mean, median, FLTrust,
+FLAME.
 
     server --Train--> client --Update--> server            (every round, as in FedAvg)
 
@@ -6,7 +7,9 @@ The server combines the changes of a round's models by a robust rule instead of 
 the papers and formulas). ``docs/poisoning.md`` measures them under attack (``--attack``).
 
 Decided here: f is a share (``faulty``) of the updates that came, rounded down; FLTrust's server trains on public
-samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle.
+samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle;
+FLAME compares the angles of changes (algorithm 1, l. 6, names the models themselves, which a long common past makes
+alike), and admits all where HDBSCAN finds no majority.
 """
 
 from __future__ import annotations
@@ -34,8 +37,17 @@ class RobustConfig(fl.Averaging):
     faulty: Annotated[float, fl.Meta(ge=0, lt=0.5)] = 0.25
 
 
+@fl.settings
+class FlameConfig(fl.Averaging):
+    """noise: lambda, standard deviation of the noise over the median length of a round's changes; 0.001 for images in
+    the authors' experiments.
+    """
+
+    noise: fl.NotNegative = 0.001
+
+
 class Server(fl.Server):
-    """Holds the global model. combine: combines the changes of a round; None if it needs an own update.
+    """Holds the global model. combine: combines the changes of a round.
 
     by_coordinate: whether the rule chooses in each coordinate, and so serves for buffers, too.
     """
@@ -55,7 +67,7 @@ class Server(fl.Server):
         if not models:
             return notes
         try:
-            rule: Rule = self.combine or (yield from self.trusting(r))
+            rule: Rule = yield from self.ruled(r)
             names = [name for name in self.clients if name in models]
             f = floor(getattr(config, "faulty", 0) * len(names))
             found, new = combined(
@@ -75,13 +87,33 @@ class Server(fl.Server):
             "flagged": [name for name, is_one in zip(names, found.flagged, strict=True) if is_one],
         }
 
-    def trusting(self, r: int) -> fl.Steps[Rule]:
-        """FLTrust's rule in round r, by the server's own update. Raises PeerError if its training diverges."""
+    def ruled(self, r: int) -> fl.Steps[Rule]:
+        """The rule of round r."""
+        yield from ()
+        rule: Rule = self.combine
+        return rule
+
+
+class TrustingServer(Server):
+    def ruled(self, r: int) -> fl.Steps[Rule]:
+        """FLTrust's rule, by the server's own update. Raises PeerError if its training diverges."""
         start, config = self.state.weights, self.config
         fitted: fl.Fitted = yield from fl.compute(fl.fit(self, start, r, epochs=config.max_epochs))
         change = (fitted.weights - start).astype(np.float64)
         own = fl.with_buffers(self.spec, change, np.zeros_like(change))
         return lambda updates, f: robust.fltrust(updates, own)
+
+
+class NoisyServer(Server):
+    def ruled(self, r: int) -> fl.Steps[Rule]:
+        """FLAME's rule. Equal changes get equal noise."""
+        yield from ()
+
+        def flame(updates: Doubles, f: int) -> Robust:
+            normal = self.kept("noise", updates.tobytes(), r).normal(self.spec.size)
+            return robust.flame(updates, self.config.noise * normal)
+
+        return flame
 
 
 def combined(
@@ -116,22 +148,26 @@ def _check(config: Any, common: fl.Common) -> None:
         )
 
 
-def _server(rule: Rule | None, by_coordinate: bool) -> type[Server]:
-    return type("RobustServer", (Server,), {"combine": rule and staticmethod(rule), "by_coordinate": by_coordinate})
+def _server(rule: Rule | type[Server], by_coordinate: bool) -> type[Server]:
+    if isinstance(rule, type):
+        return rule
+    return type("RobustServer", (Server,), {"combine": staticmethod(rule), "by_coordinate": by_coordinate})
 
 
 BLANCHARD = "Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017"
 YIN = "Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, ICML 2018"
 CAO = "Cao et al., FLTrust: Byzantine-robust federated learning via trust bootstrapping, NDSS 2021"
+NGUYEN = "Nguyen et al., FLAME: taming backdoors in federated learning, USENIX Security 2022"
 
-_TABLE: tuple[tuple[str, str, str, type, Rule | None, bool], ...] = (
-    ("fltrust", "FLTrust", CAO, fl.Averaging, None, False),
+_TABLE: tuple[tuple[str, str, str, type, Rule | type[Server], bool], ...] = (
+    ("flame", "FLAME", NGUYEN, FlameConfig, NoisyServer, False),
+    ("fltrust", "FLTrust", CAO, fl.Averaging, TrustingServer, False),
     ("krum", "Krum", BLANCHARD, RobustConfig, robust.krum, False),
     ("median", "Coordinate-wise median", YIN, fl.Averaging, lambda updates, f: robust.median(updates), True),
     ("multi_krum", "Multi-Krum", BLANCHARD, RobustConfig, robust.multi_krum, False),
     ("trimmed_mean", "Trimmed mean", YIN, RobustConfig, lambda updates, f: robust.trimmed_mean(updates, f), True),
 )
-"""Name, title, citation, settings, rule (None for one that needs the server's own update), whether by coordinate."""
+"""Name, title, citation, settings, rule (or its server, where the rule differs by round), whether by coordinate."""
 
 SYSTEMS: Mapping[str, fl.System] = {
     name: fl.system(
@@ -142,8 +178,8 @@ SYSTEMS: Mapping[str, fl.System] = {
         title=title,
         citation=citation,
         baseline=True,
-        public=0.0 if rule else 0.05,
-        check=(lambda config, common: None) if rule else _check,
+        public=0.05 if rule is TrustingServer else 0.0,
+        check=_check if rule is TrustingServer else (lambda config, common: None),
     )
     for name, title, citation, config, rule, by_coordinate in _TABLE
 }

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -92,7 +94,7 @@ def audit(
         _statements(folders, fewest, share, json_)
         return
     if fewest or share is not None:
-        raise UserError("--fewest and --share are for files of statements, and these are folders")
+        raise UserError("--fewest and --share are for files of statements: leave them out for folders")
     content = api.audit(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})
     for where, run in runs.items():
@@ -102,7 +104,7 @@ def audit(
         say(json.dumps(content, indent=1))
         return
     shell = console(180)
-    for line in _shown(content):
+    for line in _shown(content, shell):
         shell.print(line)
     if not any(run["not_kept"] for run in runs.values()):
         reports = [str(render([folder], folder / "report.html")) for folder in folders]
@@ -147,11 +149,11 @@ def _opened(found: Row) -> Iterator[Text]:
         )
 
 
-def _shown(content: Row) -> Iterator[Any]:
+def _shown(content: Row, shell: Console) -> Iterator[Any]:
     from coterie.runs.audited import in_lines
 
     if "methods" in content:
-        yield from tables(content["methods"])
+        yield from tables(content["methods"], shell)
     else:
         yield head(content)
         yield from _cut_short(content, "")
@@ -159,7 +161,7 @@ def _shown(content: Row) -> Iterator[Any]:
         for role in content["roles"]:
             yield Text.assemble((role["role"], "bold"), f" learns {role['learns']}.")
         yield ""
-        yield from _found(content)
+        yield from _found(content, shell)
         if content.get("openings"):
             yield from _opened(content["openings"])
     for folder, run in content.get("runs", {}).items():
@@ -168,11 +170,11 @@ def _shown(content: Row) -> Iterator[Any]:
         yield Text(f"Left out: {line}")
 
 
-def tables(methods: Sequence[Row]) -> Iterator[Any]:
+def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
     """A head and a table for each method of ``runs.audited.together``."""
     for method in methods:
         yield head(method)
-        yield from _found(method)
+        yield from _found(method, shell)
         yield ""
 
 
@@ -192,11 +194,13 @@ def _cut_short(content: Row, where: str) -> Iterator[str]:
         yield f"{where}Recording stopped in round {content['stopped']} (record_mib): only the rounds before are here."
 
 
-def _found(content: Row) -> Iterator[Any]:
+def _found(content: Row, shell: Console) -> Iterator[Any]:
     from coterie.report.tables import by_reason, by_role
 
     if content["attacks"]:
-        yield _attacks(content["attacks"])
+        whole = _attacks(content["attacks"])
+        fits = Measurement.get(shell, shell.options.update(width=10_000), whole).maximum <= shell.width
+        yield whole if fits else _leaks(content["attacks"])
     for names, why in by_reason(content["not_applicable"]):
         yield Text(f"Not applicable: {names}: {why}.")
     for role, fields in by_role(content["not_judged"]):
@@ -229,16 +233,33 @@ def _attacks(rows: Sequence[Row]) -> Table:
     for row in rows:
         measured = (row["leak"], noise(row), *(row[key] for key in keys))
         cells = (MISSING if number is None else f"{number:.3f}" for number in measured)
-        name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
         style = _STYLES.get(row["verdict"], "")
-        table.add_row(name, Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))
+        table.add_row(_name(row), Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))
     table.caption = (
-        "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance; found: "
-        f"mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if everything leaked; "
-        f"{'theory: closed form; ' * theory}clients: scored in the last round"
+        f"{_LEAK}; found: mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if "
+        f"everything leaked; {'theory: closed form; ' * theory}clients: scored in the last round"
     )
     table.caption_justify = "left"
     return table
 
 
+def _leaks(rows: Sequence[Row]) -> Table:
+    """What matters most, for a narrow terminal."""
+    from coterie.runs.audited import noise
+
+    numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))
+    table = Table("attack", Column("verdict", no_wrap=True), *numbers, box=SIMPLE, pad_edge=False)
+    for row in rows:
+        cells = (MISSING if number is None else f"{number:.3f}" for number in (row["leak"], noise(row)))
+        table.add_row(_name(row), Text(row["verdict"], _STYLES.get(row["verdict"], "")), *cells)
+    table.caption = f"{_LEAK}. A wider terminal, --json and the report show the measures"
+    table.caption_justify = "left"
+    return table
+
+
+def _name(row: Row) -> str:
+    return str(row["name"]) + (f" (round {row['round']})" if row["round"] else "")
+
+
+_LEAK = "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance"
 _STYLES = {"everything": "bold red", "much": "red", "a little": "yellow"}

@@ -67,6 +67,8 @@ def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, s
 
     word = option.lstrip("-").replace("-", "_")
     names = {name: flag for flag, name in options.items() if flag.startswith("--")}
+    if word == "by" and "partition" in names:  # as Python and other commands call it
+        return f"; did you mean --partition by:{'COLUMN' if value == 'VALUE' else value}?"
     systems = named(args) if "set" in names else []
     settings = {key: system.name for system in reversed(systems) for key in field_types(system.config)}
     meant = nearest(word, [*settings, *names])

@@ -137,7 +137,7 @@ def _where(status: RunStatus, now: float) -> Text:
     does = "connect" if status.run == 1 else "agree"
     awaited = f"The hub waits for {', '.join(away)} to {does}" if away else "All parties are connected"
     head = where.get(status.phase) or awaited
-    return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
+    return Text.assemble((head, "bold"), f"{again}, for {_ago(status.since, now)}: {done}")
 
 
 def _ending(status: RunStatus, now: float) -> Iterator[str]:

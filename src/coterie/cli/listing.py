@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,10 @@ def show(
     title = "coterie list ..." if what is None else what
     table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
     table.add_column(no_wrap=True)
+    if what == "systems":  # a line each, of which only the middle is cut
+        table.expand = True
+        table.add_column(no_wrap=True, ratio=1)
+        table.add_column(no_wrap=True)
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     shell.print(table)
@@ -116,9 +121,18 @@ def _systems() -> Iterator[tuple[str, ...]]:
     from coterie.runs.registry import SYSTEMS
 
     for name in SYSTEMS:
-        yield name, _about(SYSTEMS[name])
-        yield "", f"Settings: {', '.join(f'{setting}={default}' for setting, default in _defaults(SYSTEMS[name]))}"
-    yield "", f"{_OVER} coterie list systems NAME says what each does."
+        system = SYSTEMS[name]
+        modes = f", {len(system.modes)} modes" if len(system.modes) > 1 else ""
+        yield name, _line(system), ("encrypted" if system.encrypted else "plain") + modes
+    yield "", "more of one: coterie list systems NAME", ""
+
+
+def _line(system: System) -> str:
+    """Its citation without the authors (``Adaptive federated optimization, ICLR 2021``), after a title that tells more
+    than its name.
+    """
+    work = re.sub(r"^(?:[\w'.-]+(?: and [\w'.-]+| et al\.)?, )+", "", system.citation)
+    return work if re.sub(r"\W", "_", system.title.lower()) == system.name else f"{system.title}: {work}"
 
 
 def _datasets() -> Iterator[tuple[str, ...]]:
@@ -194,11 +208,12 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 def _attacks() -> Iterator[tuple[str, ...]]:
     from coterie.privacy.fields import short_arrays
+    from coterie.privacy.over_rounds import ATTACKS as ON_SUMS
     from coterie.privacy.plain import ATTACKS
     from coterie.runs.registry import SYSTEMS, audit_of
 
     own = ((name, audit.attacks) for name, system in SYSTEMS.items() if (audit := audit_of(system)) is not None)
-    for system, attacks in (("every system", (*ATTACKS, short_arrays)), *own):
+    for system, attacks in (("every system", (*ATTACKS, *ON_SUMS, short_arrays)), *own):
         for attack in attacks:
             yield attack.name, system, f"{attack.adversary}: {attack.summary}"
 
@@ -219,7 +234,7 @@ def _reproductions() -> Iterator[tuple[str, ...]]:
 
 
 LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
-    "systems": ("methods; with a NAME, what each of its settings does", _systems),
+    "systems": ("methods, a line each; with a NAME, its settings and who sees what", _systems),
     "datasets": ("data sets known by name, with their default options", _datasets),
     "partitions": ("how samples are dealt to clients, as --partition takes it", _partitions),
     "metrics": ("what models are scored by, as --metrics takes it", _metrics),

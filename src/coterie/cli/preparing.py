@@ -111,7 +111,7 @@ def apply(
     from coterie.runs.models import check_new
 
     if check_new(out).suffix != ".npz":
-        raise UserError(f"{out}: samples are written as FILE.npz")
+        raise UserError(f"{out}: samples become an npz file: name it FILE.npz")
     found = read_data(table, SampleForm.of(read_schema(schema)))
     atomic_write(out, found.to_bytes(), FILE_MODE)
     say(f"{plural(len(found.y), 'sample')} to train on and {len(found.y_test):,} for tests: {out}")

@@ -38,7 +38,7 @@ def report(
 
     if statement:
         if len(folders) > 1:
-            raise UserError("a statement is of one run: name its folder alone")
+            raise UserError("a statement is about one run: give one folder")
         out = out or folders[0] / "statement.md"
         atomic_write(out, stated(folders[0]).encode())
         say(f"Statement: {out}")

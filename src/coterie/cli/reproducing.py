@@ -25,6 +25,10 @@ def reproduce(
         str | None,
         typer.Option("--workers", help="Where trainings run: ray, ray:COUNT or ray://HOST:PORT. [this process]"),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", min=1, help="Runs at once where memory allows, each in a process with one thread."),
+    ] = 1,
     list_: Annotated[
         bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
@@ -71,6 +75,7 @@ def reproduce(
         out=out,
         data_dir=data_dir,
         workers=workers,
+        jobs=jobs,
         progress=not quiet,
     )
     say(f"Written: {written}")

@@ -31,7 +31,7 @@ KEY_BYTES = 32
 OVERHEAD_BYTES = 48
 """Of sealed bytes: the ephemeral key (32) and the tag (16)."""
 
-_SIGNED, _SEALED = "coterie/signed/1", "coterie/sealed/1"
+_SIGNED, _SEALED, _AGREED = "coterie/signed/1", "coterie/sealed/1", "coterie/agreed/1"
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
@@ -161,15 +161,28 @@ class SealingKey(RawKey):
 class OpeningKey(RawSecret):
     named = "an opening key"
 
+    @cached_property
+    def _loaded(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.key)
+
     @property
     def public(self) -> SealingKey:
-        return SealingKey(X25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
+        return SealingKey(self._loaded.public_key().public_bytes_raw())
+
+    def agreed(self, other: SealingKey, *context: Field) -> bytes:
+        """SECRET: 32 bytes that the owners of both keys compute alike, and nobody else (X25519, hashed).
+
+        context: what they are for, with the names of both owners. Raises DecodeError for a key that keeps no secrets.
+        """
+        try:
+            return digest(_AGREED, self._loaded.exchange(X25519PublicKey.from_public_bytes(other.key)), *context)
+        except ValueError:
+            raise DecodeError(f"sealing key {other.key.hex()[:8]} is not a usable X25519 key") from None
 
     def open(self, sealed: bytes | memoryview, sender: int | str, recipient: int | str, *context: Field) -> bytes:
         """The data sealed with this sender, recipient and context. Raises SealError."""
         try:
-            secret = X25519PrivateKey.from_private_bytes(self.key)
-            return _SUITE.decrypt(bytes(sealed), secret, info=digest(_SEALED, sender, recipient, *context))
+            return _SUITE.decrypt(bytes(sealed), self._loaded, info=digest(_SEALED, sender, recipient, *context))
         except (InvalidTag, ValueError):
             raise SealError(f"{len(sealed)} bytes from {sender} to {recipient} don't open") from None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,14 +219,21 @@ def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None, ti
     timeout_s: how long to wait for the server to say anything.
     """
     import pooch  # here, as it and what it needs would make every list wait
-    from requests import RequestException
+    from requests import HTTPError, RequestException, Timeout
 
     pooch.get_logger().setLevel("WARNING")
     headers = {"User-Agent": "coterie", "Accept-Encoding": "identity"}  # else a .gz might come unpacked
     get = pooch.HTTPDownloader(_Told(remote, progress), _BLOCK, timeout=timeout_s, headers=headers)
     try:
         path = pooch.retrieve(remote.url, f"md5:{remote.md5}", remote.file_name, folder, downloader=get)
-    except (RequestException, OSError) as exc:
+    except Timeout as exc:
+        raise UserError(f"cannot download {remote.url}: no answer in {timeout_s:g} s") from exc
+    except HTTPError as exc:
+        raise UserError(f"cannot download {remote.url}: {exc}") from exc
+    except RequestException as exc:  # its own text is that of three libraries
+        host = urlsplit(remote.url).hostname
+        raise UserError(f"cannot download {remote.url}: the connection to {host} fails") from exc
+    except OSError as exc:
         raise UserError(f"cannot download {remote.url} to {folder}: {exc}") from exc
     except ValueError as exc:
         raise UserError(f"{remote.url} gave a file with another MD5 instead of {remote.md5}: refused") from exc

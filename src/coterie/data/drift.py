@@ -60,9 +60,7 @@ def parse_drift(text: str, rounds: int) -> Drift:
             "that exchange their data before that round"
         )
     if not FIRST <= found.round <= rounds:
-        raise UserError(
-            f"drift {text!r}: the round must lie between {FIRST} and the last one, {rounds}: nothing drifts in others"
-        )
+        raise UserError(f"drift {text!r}: the round must lie between {FIRST} and the last one, {rounds}")
     return found
 
 

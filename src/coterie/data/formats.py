@@ -58,8 +58,8 @@ def check_claim(path: Path, claimed: int, again: str = "without compression") ->
     size = path.stat().st_size
     if swollen(size, claimed):
         raise UserError(
-            f"{path} has {size:,} bytes and says that it holds {claimed:,}, which may be meant to fill the memory. If "
-            f"it is yours, write it again {again}"
+            f"{path} has {size:,} bytes and claims to hold {claimed:,}, which could fill the memory. If it is yours, "
+            f"write it again {again}"
         )
 
 

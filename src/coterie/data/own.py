@@ -65,7 +65,7 @@ def is_path(data: str) -> bool:
     except ValueError:  # it is no text that a path can be
         return False
     except OSError as error:
-        raise UserError(f"there can be no data at {data[:80]!r}: {error}") from None
+        raise UserError(f"no file can have the name {data[:80]!r}: {error}") from None
     return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
 
 
@@ -102,9 +102,11 @@ def load_own(
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
             if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
-                raise UserError(f"{path}: {strange[0]} is no csv, npz or parquet file; a folder has one file a client")
+                raise UserError(
+                    f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file for each client"
+                )
             if strange := [file.name for file in files if not file.is_file()]:
-                raise UserError(f"{path}: {strange[0]} is no regular file; a folder holds one file a client")
+                raise UserError(f"{path}: {strange[0]} is not an ordinary file; a folder has one file for each client")
             if not files:
                 raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
             if by not in (None, CLIENT):
@@ -337,7 +339,7 @@ def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> No
     for code, name in enumerate(owners.names):
         where = of.get(name, f"client {name!r} ({owners.column}, {parts[0].where})")
         if re.fullmatch("client/[0-9]+", name):
-            raise UserError(f"{where} is called as the parties of a run are, by number: give it another name")
+            raise UserError(f"{where} has a name like those that a run gives its parties: choose another")
         labels = made.y_train[owners.train == code]
         for what, count in (("training", len(labels)), ("test", int((owners.test == code).sum()))):
             if not count:

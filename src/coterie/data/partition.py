@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.data.dataset import Part
 from coterie.data.schemes import Counts, parse, rounded
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
@@ -117,28 +118,28 @@ def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64
     given = _stratified(strata, round(share * len(strata)), rng(seed, "partition", "public"))
     if not len(given):
         raise UserError(
-            f"public={share:g} of {len(strata):,} training samples is none: take a larger share, or 0 for no public "
-            "data"
+            f"public={share:g} of {len(strata):,} training samples gives the server none: take a larger share, or 0"
         )
     return given
 
 
-def kept_of(strata: NDArray[Any], samples: int | None, seed: int) -> NDArray[np.int64]:
-    """The training samples that a run uses, ascending: so many of all N, drawn by the seed; None for all.
+def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "train") -> NDArray[np.int64]:
+    """The training or test samples that a run uses, ascending: so many of all N, drawn by the seed; None for all.
 
     strata: (N,) integers, a sample's class. Each class keeps its share within one sample. Raises UserError for more
         samples than there are, or fewer than two of a class.
     """
     if samples is None or samples == len(strata):
         return np.arange(len(strata))
+    name = "samples" if part == "train" else "test_samples"
     smallest = int(np.unique(strata, return_counts=True)[1].min())
     if not 2 * len(strata) <= samples * smallest <= len(strata) * smallest:
-        least = -(-2 * len(strata) // smallest)
+        least, kind = -(-2 * len(strata) // smallest), "training" if part == "train" else "test"
         raise UserError(
-            f"samples={samples:,} of {len(strata):,} training samples: take {least:,} to {len(strata):,}, so that "
-            "every class keeps two"
+            f"{name}={samples:,} of {len(strata):,} {kind} samples: take {least:,} to {len(strata):,}, so that every "
+            "class keeps two"
         )
-    return _stratified(strata, samples, rng(seed, "partition", "samples"))
+    return _stratified(strata, samples, rng(seed, "partition", name))
 
 
 def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) -> NDArray[np.int64]:

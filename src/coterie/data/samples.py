@@ -115,12 +115,14 @@ def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...
         if "x_indptr" in arrays:
             stem = Path(where).stem
             raise UserError(
-                f"{where} is a graph, which goes by its name: --data {stem} --data-dir {Path(where).parent}"
+                f"{where} is a graph: give its name and its folder, --data {stem} --data-dir {Path(where).parent}"
             )
         raise UserError(f"{where} lacks {', '.join(missing)}: it needs x and y, or {', '.join(FOUR)}")
     owners = () if by is None else (by,) if whole else (f"{by}_train", f"{by}_test")
     if taken := sorted({*owners} & {*keys, KIND, NAMES}):
-        raise UserError(f"{where}: {taken[0]} does not name clients: give their names in an array of another name")
+        raise UserError(
+            f"{where}: {taken[0]} is one of the arrays of samples and labels: put the names of clients into another one"
+        )
     if missing := [key for key in owners if key not in arrays]:
         raise no_column(where, missing[0], [key for key in arrays if key not in keys])
     if unused := sorted(set(arrays) - {*keys, *owners, KIND, NAMES}):
@@ -430,7 +432,7 @@ def samples_of(data: Any, by: str | None, target: str | None, where: str) -> Sam
             return from_npz(dict(table), by, where)
         return from_table(Table(where, table), by, target)
     if by is not None:
-        raise UserError(f"by={by!r} names a column, but {where} are no table: give a mapping of clients")
+        raise UserError(f"by={by!r} names a column, but {where} are not a table: give a mapping of clients")
     parts = [_materialised(one, where) for one in data] if _is_pair_of_datasets(data) else None
     if parts is not None:
         data = (*parts[0], *parts[1])

@@ -62,7 +62,7 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value. Raises UserError.
 
     labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many. Text of a
-        number is one: 1 and 1.0 are one class.
+        number is a number: 1 and 1.0 are the same class.
     """
     for where, y in labels:
         if y.ndim != 1:
@@ -113,7 +113,9 @@ def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
             digits = str(text).lstrip("+-").partition(".")[0]
             known = spelt.setdefault(int(float(text)), digits)
             if known != digits:
-                raise UserError(f"{where}: the labels {known!r} and {digits!r} are one number: write it in one way")
+                raise UserError(
+                    f"{where}: the labels {known!r} and {digits!r} are the same number: write it in one way only"
+                )
 
 
 def several(

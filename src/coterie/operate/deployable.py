@@ -22,7 +22,7 @@ from coterie.training.names import GRAPH_MODEL
 
 _DATA = "every party brings its own data (coterie deploy join --data)"
 _WHY: Mapping[str, str] = {
-    _DATA: "partition samples min_samples target gaps categories test_share folds kind augment",
+    _DATA: "partition samples test_samples min_samples target gaps categories test_share folds kind augment",
     "the plan has it (coterie deploy init --schema)": "schema",
     "samples are the model's inputs as their owners scaled them": "scaling",
     "members.toml names them": "clients",

@@ -94,7 +94,7 @@ def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding
 def _sent(run: Recorded) -> tuple[list[SentField], set[Field]]:
     found: dict[tuple[str, str, str], SentField] = {}
     models: set[Field] = set()
-    size, several = run.spec.size, len(run.federation.common.starts)
+    size, several = int(run.shared.sum()), len(run.federation.common.starts)
     for view in run.views.values():
         for seen in _of_clients(run, view):
             message, kind = seen.message, seen.kind

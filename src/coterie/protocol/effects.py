@@ -53,6 +53,7 @@ class Fit:
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
     / |batch|. Needs cross entropy.
     secret: SECRET, from which batches and noise of a private solver follow (``training/private.py``).
+    only: names of the parts (``Part.name``) that are trained while all others stay; () for all.
     """
 
     weights: Vector
@@ -62,6 +63,7 @@ class Fit:
     state: Mapping[str, Vector] = field(default_factory=dict)
     sample_weights: Vector | None = None
     secret: bytes = field(default=b"", repr=False)
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, takewhile
 from math import prod
 
 import numpy as np
@@ -61,6 +62,44 @@ class ModelSpec:
     def variances(self) -> NDArray[np.bool_]:
         """(d,) bool, the coordinates of running variances, by torch's name; read-only."""
         return self._mask(lambda part: part.kind == "buffer" and part.name.split(".")[-1] == "running_var")
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Names of the output layer's parts: the last ones, of one layer, with a row for each output; () if unknown."""
+        layer = self.parts[-1].name.rpartition(".")[0]
+        last = takewhile(
+            lambda part: part.shape[:1] == (self.outputs,) and part.name.rpartition(".")[0] == layer,
+            reversed(self.parts),
+        )
+        return tuple(part.name for part in last)[::-1]
+
+    @property
+    def normalisation(self) -> tuple[str, ...]:
+        """Names of the parts of batch normalisation, by torch's names: its parameters and running statistics."""
+        layers = {name.removesuffix("running_mean") for name in self.names if name.endswith("running_mean")}
+        return tuple(name for name in self.names if f"{name.rpartition('.')[0]}.".lstrip(".") in layers)
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return tuple(part.name for part in self.parts if part.kind == "parameter")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.parts)
+
+    def of(self, names: Collection[str]) -> NDArray[np.bool_]:
+        """(d,) bool, the coordinates of these parts; read-only."""
+        return self._mask(lambda part: part.name in names)
+
+    def without(self, names: Collection[str]) -> ModelSpec:
+        """The other parts alone, one after the other. Raises ValueError if there are none."""
+        left = [part for part in self.parts if part.name not in names]
+        if not left:
+            raise ValueError("no part is left")
+        offsets = accumulate((part.size for part in left), initial=0)
+        moved = tuple(replace(part, offset=offset) for part, offset in zip(left, offsets, strict=False))
+        return replace(self, parts=moved)
 
     def _mask(self, wanted: Callable[[Part], bool]) -> NDArray[np.bool_]:
         mask = np.zeros(self.size, np.bool_)

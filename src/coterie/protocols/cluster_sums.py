@@ -16,14 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
-from coterie.crypto.paillier import BlindedVector, CipherVector, SecretKey
+from coterie.crypto import paillier
+from coterie.crypto.packing import Lanes
+from coterie.crypto.paillier import BlindedVector, CipherVector
 from coterie.crypto.roster import check_signed, signed, signing_key, verify_key
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocols.anonymous import SERVICE, KeyedParty
@@ -109,8 +112,27 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
         )
 
 
-def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) -> tuple[Pair, Pair]:
-    """The grants: a key pair for the users, which all clients hold, and one for the helper (``paillier.keygen``)."""
+class Cipher(Protocol):
+    """Settings of the cipher, as in ``FedCAPrivacyConfig``."""
+
+    @property
+    def cipher(self) -> Literal["paillier", "pads"]: ...
+    @property
+    def key_bits(self) -> int: ...
+    @property
+    def randomness(self) -> Literal["short", "full"]: ...
+    def lanes(self, clients: int) -> Lanes: ...
+
+
+WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
+"""Settings that have no effect with cipher=pads."""
+
+
+def pairs(config: Cipher, clients: int, helper_role: str, client_role: str) -> tuple[Pair, Pair]:
+    """The grants: a key pair for the users, which all clients hold, and one for the helper."""
+    keygen = partial(paillier.keygen, config.key_bits, config.lanes(clients), config.randomness)
+    if config.cipher == "pads":
+        keygen = partial(paillier.pads_keygen, config.lanes(clients))
     return Pair(USER, client_role, keygen), Pair(SERVICE, helper_role, keygen)
 
 

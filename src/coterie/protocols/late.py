@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from coterie.aggregation.sums import Sum
 from coterie.protocol.steps import take
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Sends, Train, Update
-from coterie.protocols.local_training import SteppedTraining, asked_in
+from coterie.protocols.local_training import SteppedTraining, asked_in, sample_size
 
 DELTA = 0.3
 """The share of clients that an experiment delays by default (PAFed, table III: 0; table V: up to 0.7)."""
@@ -44,8 +44,8 @@ class LateTraining(SteppedTraining):
 class Aggregate(Protocol):
     """The updates of one round, folded one at a time: in time first, then late."""
 
-    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
-        """One update (d,) that comes ``staleness`` rounds late."""
+    def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
+        """One update (d,) of a client that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
         """The server's next model, (d,) float64. Requires at least one update."""
@@ -70,7 +70,7 @@ class Mean:
     def __post_init__(self) -> None:
         self._sum, self._total = Sum(len(self.weights)), 0.0
 
-    def take(self, values: fl.Vector, staleness: int, samples: int) -> None:
+    def take(self, values: fl.Vector, staleness: int, samples: int, name: str = "") -> None:
         weight = self.weight(staleness, samples)
         self._sum.take(values, weight)
         self._total += weight
@@ -169,7 +169,7 @@ class LateServer(averaging.Server, role="server"):
             values = gather.checked(name, update.spec, update.weights, update.samples)
             staleness = gathering.settle(name, update.round)
             if staleness is not None:
-                aggregate.take(values, staleness, update.samples)
+                aggregate.take(values, staleness, update.samples, name)
                 gather.took(name, values, samples=update.samples)
                 gathering.used[staleness] += 1
 
@@ -186,3 +186,87 @@ def learns(what: str) -> Mapping[str, str]:
         "server": f"every client's {what} and number of samples, by name, and by how many rounds it is late",
         "client": "the global model of every round that asks it",
     }
+
+
+@dataclass(frozen=True)
+class BufferedTraining(LateTraining):
+    """buffer: K, how many changes make a step of the server; None for 10, as in FedBuff's experiments, or half of the
+    clients that a round asks, if these are fewer.
+    """
+
+    buffer: Annotated[int | None, msgspec.Meta(ge=1)] = None
+
+
+class Buffered(msgspec.Struct, frozen=True):
+    """A client's change (d,). version: how many steps the server had made before the client began."""
+
+    name: str
+    version: int
+    values: fl.Vector
+
+
+@dataclass(eq=False)
+class Filling:
+    """The changes of round r, which fill the server's buffer by age, then by client, whatever came first."""
+
+    server: Any
+    r: int
+    step: float
+
+    def __post_init__(self) -> None:
+        self._came: list[tuple[int, int, Buffered]] = []
+
+    def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
+        asked = self.r - staleness
+        change = Buffered(name, self.server.state.begun[asked], values)
+        self._came.append((asked, self.server.clients.index(name), change))
+
+    def result(self) -> NDArray[np.float64]:
+        state = self.server.state
+        w: NDArray[np.float64] = state.weights.astype(np.float64)
+        held = [*state.waiting, *(change for *_, change in sorted(self._came, key=lambda one: one[:2]))]
+        size = self.server.size
+        while len(held) >= size:
+            full, held = held[:size], held[size:]
+            w = self.server.moved(w, full, self.step)
+            state.version += 1
+        state.waiting = held
+        return w
+
+
+class BufferServer(LateServer, role="server"):
+    """Makes a step as often as its buffer is full. What does not fill it waits for the next round."""
+
+    class State(LateServer.State):
+        """version: steps made so far.  begun: by round, those before it.  waiting: the buffer."""
+
+        version: int = 0
+        begun: dict[int, int] = msgspec.field(default_factory=dict)
+        waiting: list[Buffered] = msgspec.field(default_factory=list)
+
+    state: Any
+    config: BufferedTraining
+
+    @property
+    def size(self) -> int:
+        """K."""
+        asked = sample_size(len(self.clients), self.config.participation)
+        return self.config.buffer or max(1, min(10, asked // 2))
+
+    def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
+        """The model after a step by the changes of a full buffer, (d,)."""
+        raise NotImplementedError
+
+    def staleness(self, change: Buffered) -> int:
+        """Steps that the server has made since the change's client began."""
+        return int(self.state.version - change.version)
+
+    def aggregate(self, step: float) -> Aggregate:
+        return Filling(self, max(self.state.begun), step)
+
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
+        before, oldest = self.state.version, r - self.config.max_staleness
+        kept = {q: version for q, version in self.state.begun.items() if q >= oldest}
+        self.state.begun = {**kept, r: before}
+        notes = yield from super().round(r)
+        return {**notes, "steps": self.state.version - before, "waiting": len(self.state.waiting)}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.dp.ledger import Release
@@ -372,3 +373,9 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
         seen: fl.Evaluated = yield fl.Evaluate(weights, "train")
         losses.append(seen.loss)
     return int(np.argmin([np.inf if np.isnan(loss) else loss for loss in losses]))
+
+
+@fl.local("label histogram")
+def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
+    """(classes,) how many of the party's samples have each label."""
+    return np.bincount(own.y, minlength=classes).astype(np.int64)

@@ -25,6 +25,7 @@ from coterie.protocol.party import To
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import Enlist, Enlisted
+from coterie.protocols.lists import isolates
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
@@ -74,13 +75,15 @@ Batch = tuple[str, ...]
 
 class HubSecret(msgspec.Struct):
     """SECRET: of the hub. batches: for the next founding.  rows: of the clients in these, so far.  founders: of the
-    last one.  refused: those whose rows the helper did not group, as it had grouped those of nearly the same clients.
+    last one.  grouped: as at the helper, but of attempts that were not dropped.  refused: members whose rows are not
+    grouped beside these lists.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
     batches: tuple[Batch, ...] = ()
     rows: dict[str, SharedRow] = msgspec.field(default_factory=dict)
     founders: frozenset[str] = frozenset()
+    grouped: tuple[frozenset[str], ...] = ()
     refused: frozenset[str] = frozenset()
 
 
@@ -106,7 +109,10 @@ class HubGroups(ServerGroups):
         self.party.state.founded = Grouping(tuple(sums), frozenset(names))
         yield from self.place(0, helper, names, deadline_s)
         if not self.party.state.founded.joined:
-            raise NoAnswerError("no client has a group: see the refusals")
+            raise NoAnswerError(
+                "no client has a group: see the refusals. If there are none, a client has sent a false mark with its "
+                "row: leave out clients that you do not trust"
+            )
 
     def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """In round r: give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
@@ -131,6 +137,9 @@ class HubGroups(ServerGroups):
             return False
         if members != frozenset().union(*secret.batches):  # rows say beside whose others they are
             secret.batches, secret.rows = self._batches(r, members), {}
+            if self._isolate(secret.batches):
+                secret.batches, secret.refused = (), members
+                return False
         yield from self._described(r, secret.batches, secret.rows, secret.shared.epoch + 1, deadline_s)
         if secret.rows.keys() != members:
             return False
@@ -138,6 +147,15 @@ class HubGroups(ServerGroups):
         secret.batches, secret.rows = (), {}
         secret.refused = frozenset() if secret.founders == members else members
         return not secret.refused
+
+    def _isolate(self, batches: Sequence[Batch]) -> bool:
+        """Whether one of them, beside those before it, shows what few clients add: the helper would not group it."""
+        held = list(self.secret.grouped)
+        for batch in map(frozenset, batches):
+            if isolates(batch, held, self.fewest()):
+                return True
+            held.append(batch)
+        return False
 
     def _batches(self, r: int, names: Collection[str]) -> tuple[Batch, ...]:
         """These clients in a fresh secret order."""
@@ -175,11 +193,12 @@ class HubGroups(ServerGroups):
     ) -> Steps[None]:
         """Give places to these clients, as far as possible. rows: some of theirs.  anew: in groups that the first batch
         makes."""
-        hub, placed = self.party, list[str]()
-        for batch in batches:
-            some = yield from self._join(r, helper, batch, rows, anew and not placed, deadline_s)
+        hub, placed, left = self.party, list[str](), list(batches)
+        while left:
+            some, halves = yield from self._join(r, helper, left.pop(0), rows, anew and not placed, deadline_s)
             placed += some
-            if not some:
+            left[:0] = halves
+            if not some and not halves:
                 break  # newcomers wait until there are more, or until groups are made anew
         if not placed:
             return
@@ -201,38 +220,49 @@ class HubGroups(ServerGroups):
         rows: dict[str, SharedRow],
         anew: bool,
         deadline_s: float | None,
-    ) -> Steps[Batch]:
+    ) -> Steps[tuple[Batch, tuple[Batch, ...]]]:
         """Group those in this batch whose rows can be read. Returns them, or nobody without randomness or with few.
 
-        rows: some of theirs.  anew: they make the groups.
+        rows: some of theirs.  anew: they make the groups. If a mark is false, nobody can say whose: then it returns
+        both halves, to be tried by themselves, but for groups that are made anew, which leave out nobody.
         """
         while len(batch) >= (1 if self.party.config.clusters == 1 else self.fewest()):
             epoch = self.secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
             yield from self._described(r, [batch], rows, epoch, deadline_s)
-            read = tuple(name for name in batch if name in rows)
+            read, placing = tuple(name for name in batch if name in rows), None
             if read == batch:
                 placing, read = yield from self._begun(r, helper, batch, rows, anew)
-            if read == batch:
+            if placing is not None and read == batch:
                 yield from self._steps(r, helper, placing, [rows[name].seed for name in batch])
-                return batch
+                self.secret.grouped = (*self.secret.grouped, frozenset(batch))
+                return batch, ()
             for name in batch:  # they are asked again, for a list without the others
                 rows.pop(name, None)
+            if placing is not None and not read and epoch == self.secret.shared.epoch:
+                return (), self._halves(batch)
             batch = read
-        return ()
+        return (), ()
+
+    def _halves(self, batch: Batch) -> tuple[Batch, ...]:
+        """Those that have enough clients, if they are fewer than all."""
+        fewest = self.fewest()
+        at = max(len(batch) // 2, fewest)
+        return tuple(half for half in (batch[:at], batch[at:]) if fewest <= len(half) < len(batch))
 
     def _begun(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
-    ) -> Steps[tuple[int, Batch]]:
+    ) -> Steps[tuple[int | None, Batch]]:
         """The first unused placing that the helper begins, if it can read all of these rows, and whose it can read.
 
-        Nobody's if it begins none. Of an attempt that was dropped it remembers what was begun, and the hub does not.
+        None and nobody's if it begins none. Of an attempt that was dropped it remembers what was begun, and the hub
+        does not.
         """
         yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():
             request = OpenRows(r, placing, "\n".join(sorted(batch)))
             with suppress(NoAnswerError):
                 return placing, (yield from ask(helper, request, RowsRead, partial(_opened, r, batch)))
-        return -1, ()
+        return None, ()
 
     def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> Steps[None]:
         """The grouping of the rows with these seeds, in the order of positions."""

@@ -14,9 +14,8 @@ cannot relate to positions. A client learns its group and the group's weight.
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 
 **Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
-has its own. The helper groups as many rows as there are names, all for this list, or none. It groups no list that
-differs from an earlier one by fewer than ``TOGETHER`` names: the steps of both would show the hub what these few add.
-Nor, in the same groups, one that shows few together with several earlier ones, as A, B, and all of A, B and one more.
+has its own, with a mark (``lists``). The helper groups rows whose marks say that they are those of all on the list. It
+groups no list that shows what few clients add.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
-from coterie.protocols.openings import shows_few
+from coterie.protocols.lists import MARK_BYTES, add_up, isolates, mark_of
 from coterie.protocols.shared_groups import (
     FRACTION_BITS,
-    TOGETHER,
     Running,
     ServerGroups,
     Shared,
@@ -53,7 +51,6 @@ from coterie.protocols.shared_groups import (
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
 _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
-MARK_BYTES = 16
 DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, the client's weight in 16ths, its mark
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
 
@@ -90,7 +87,10 @@ class OpenRows(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class RowsRead(OfRound, frozen=True):
-    """positions: (m,), those with a row for this list, ascending. Rows are grouped if all are."""
+    """positions: (m,), those with a row for this list, ascending; none if the marks of all of them do not add up.
+
+    Rows are grouped if all are.
+    """
 
     positions: Integers
 
@@ -157,7 +157,7 @@ class GroupsFound(msgspec.Struct):
 
     held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and weights.
     under_way: how they are grouped.  placed: key, weight and group of those that the round has grouped.
-    grouped: the lists of clients whose rows were grouped, in any attempt of a round, each with its founding.
+    grouped: the lists of clients whose rows were grouped, in any attempt of a round.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -167,7 +167,7 @@ class GroupsFound(msgspec.Struct):
     opened: tuple[tuple[bytes, int], ...] = ()
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int, int], ...] = ()
-    grouped: tuple[tuple[int, frozenset[str]], ...] = ()
+    grouped: tuple[frozenset[str], ...] = ()
 
     def __repr__(self) -> str:
         return f"<GroupsFound {len(self.weights)}>"
@@ -211,6 +211,8 @@ class HelperGroups(ServerGroups):
         read = self._read(held, secret.shared.epoch + (msg.placing < -1), msg.names)
         names = frozenset(msg.names.split("\n"))
         if len(read) == len(names):
+            if not one and not add_up(row.mark for row in read.values()):
+                return RowsRead(msg.round, np.zeros(0, np.int64))
             secret.opened = tuple((row.key, row.weight) for row in read.values())
             if one:
                 self._place([0] * len(read))
@@ -233,17 +235,13 @@ class HelperGroups(ServerGroups):
         secret = self.secret
         if len(names) < self.fewest():
             raise PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
-        for _, before in secret.grouped:
-            if 0 < len(names ^ before) < TOGETHER:
-                raise PeerError(
-                    f"{len(names ^ before)} clients have come or left since rows were grouped; {TOGETHER} are needed"
-                )
-        number = self.founding_of(msg.placing)
-        grouped = tuple(dict.fromkeys((*secret.grouped, (number, names))))
-        if msg.placing >= 0 and shows_few([some for made, some in grouped if made == number], self.fewest()):
-            raise PeerError(f"with lists that were grouped before, this one shows fewer than {self.fewest()} clients")
+        if isolates(names, secret.grouped, self.fewest()):
+            raise PeerError(
+                f"beside lists that were grouped before, this one of {len(names)} clients shows what fewer than "
+                f"{self.fewest()} of them add: group it when more have come or left"
+            )
         self.begin(msg.placing)
-        secret.grouped = grouped
+        secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
         self.party.running = None
         secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares)
 
@@ -320,7 +318,7 @@ class HelperGroups(ServerGroups):
 class Description:
     """A client, at the helper. key: for its answer.  weight: in 16ths.  row: the helper's share, words.
 
-    mark: 16 bytes that are equal in all rows of this client for one list, so that it counts once.
+    mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
 
     key: bytes
@@ -387,8 +385,8 @@ class ClientGroups(Component):
             words = np.rint(row * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64) - row_share(seed, length)
         key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
-        mark = party.kept("mark of a row", msg.names.encode(), msg.epoch).bytes(MARK_BYTES)
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
+        mark = mark_of(party, msg.epoch, msg.names)
         data = DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight, mark) + words.tobytes()
         bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
         return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))

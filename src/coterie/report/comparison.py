@@ -227,6 +227,32 @@ def not_shared(content: Content) -> Iterator[str]:
         yield f"Not shared: {found['method']}, {found['setting']} {own} instead of {shared}; {found['why']}."
 
 
+def chosen(content: Content) -> Iterator[str]:
+    """What ``--tune`` has chosen for each method, with the held-out loss of every candidate."""
+    found = content.get("chosen")
+    if found is None:
+        return
+    runs = sum(len(one["candidates"]) for one in found["methods"])
+    values = "; ".join(f"{key} of {', '.join(texts)}" for key, texts in found["tune"].items())
+    yield (
+        f"Tuned for each method: {values}, by the loss on a fifth of each client's training samples, which is held "
+        f"out, with seed {found['seed']}: {plural(runs, 'run')} beside the budget."
+    )
+    for one in found["methods"]:
+        tried = (f"{_settings(of['settings'])}: {_loss(of['held_out_loss'])}" for of in one["candidates"])
+        lacks = "".join(f"; not tuned: {key}, {why}" for key, why in one["lacks"].items())
+        told = f"Chosen for {one['method']}: {_settings(one['settings'])} ({', '.join(tried)})"
+        yield f"{told if one['settings'] else one['method']}{lacks}."
+
+
+def _settings(own: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={text}" for key, text in own.items()) or "as it is"
+
+
+def _loss(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.4g}"
+
+
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -14,7 +14,7 @@ from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write
 from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import RoundRecord
-from coterie.report import clusters, comparison, ledger, plots, tables, words
+from coterie.report import clusters, comparison, ledger, plots, score_table, tables, words
 from coterie.report.summary import attackers
 
 TEMPLATES = jinja2.Environment(
@@ -180,7 +180,7 @@ def _race(told: Mapping[str, Any]) -> dict[str, Any]:
         "help_heads": comparison.HELP_HEADS,
         "help_rows": comparison.help_rows(told),
         "help_note": comparison.help_note(told),
-        "budget": comparison.budget(told),
+        "budget": " ".join([comparison.budget(told), *comparison.chosen(told)]),
         "attack": comparison.attack(told),
         "not_shared": list(comparison.not_shared(told)),
         "sentences": list(comparison.sentences(told)),
@@ -188,6 +188,9 @@ def _race(told: Mapping[str, Any]) -> dict[str, Any]:
         "lead_note": comparison.lead_note(told),
         "lead_heads": [head for _, head, _ in heads],
         "leads": comparison.lead_rows(told) if len(told["rows"][0]["runs"]) > 1 else [],
+        "forms": score_table.form_table(told),
+        "forms_title": score_table.FORMS_TITLE,
+        "forms_note": score_table.form_note(told),
         "topics": [comparison.TOPICS[topic] for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}

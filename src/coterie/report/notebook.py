@@ -53,6 +53,24 @@ def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: 
     return figure
 
 
-def table(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
+class Findings(dict[str, Any]):
+    """An audit, which a notebook shows as a table of what attacks have found, the worst first."""
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            table(f"{one['title']}: leaks, 0 for chance and 1 for everything", [*map(_found, one["attacks"])])
+            for one in self.get("methods", [self])
+        )
+
+
+def _found(row: Mapping[str, Any]) -> tuple[str, str]:
+    from coterie.runs.audited import noise  # it loads all attacks
+
+    numbers = " ± ".join(f"{value:.2f}" for value in (row["leak"], noise(row)) if value is not None)
+    return row["name"], f"{row['verdict']} ({numbers})" if numbers else row["verdict"]
+
+
+def table(head: str, rows: Sequence[tuple[str, str]], folder: str = "") -> str:
     cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
-    return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"
+    below = f"<p><code>{escape(folder)}</code></p>" if folder else ""
+    return f"<p><b>{escape(head)}</b></p><table>{cells}</table>{below}"

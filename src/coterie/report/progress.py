@@ -28,11 +28,16 @@ class Pace:
     """An estimate of some runs' remaining time, by the seconds of finished rounds.
 
     work: the rounds of every run, by name, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of
-    earlier rounds, by name.
+    earlier rounds, by name.  at_once: how many runs share the time.
     """
 
-    def __init__(self, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] = MappingProxyType({})) -> None:
-        self.work = dict(work)
+    def __init__(
+        self,
+        work: Mapping[str, int],
+        spent: Mapping[str, tuple[int, float]] = MappingProxyType({}),
+        at_once: int = 1,
+    ) -> None:
+        self.work, self.at_once = dict(work), at_once
         self.done = {name: min(spent.get(name, (0, 0.0))[0], rounds) for name, rounds in work.items()}
         self._known: dict[str, tuple[int, float]] = {}
         for name, (rounds, taken) in spent.items():
@@ -63,7 +68,8 @@ class Pace:
         if not self._known:
             return None
         counted = [name for name in self.work if name != ATTACKS or not self.unknown]
-        return sum((self.work[name] - self.done[name]) * self._seconds(_kind(name)) for name in counted)
+        seconds = sum((self.work[name] - self.done[name]) * self._seconds(_kind(name)) for name in counted)
+        return seconds / self.at_once
 
     def outlook(self) -> str:
         """How much there is to do, its estimated time, and how to stop."""
@@ -81,7 +87,7 @@ class Pace:
         else:
             time_left = f", about {duration(left, whole=True)} (an estimate from the runs that are there)."
         stop = "Ctrl-C keeps the rounds that are done, and the same command goes on."
-        return f"{runs}: {missing:,} rounds left{time_left} {stop}"
+        return f"{runs}: {missing:,} round{'s' * (missing != 1)} left{time_left} {stop}"
 
     def _seconds(self, kind: str) -> float:
         parts = kind.split("/")
@@ -142,19 +148,35 @@ def show_progress(
     spent: Mapping[str, tuple[int, float]] | None = None,
     *,
     leading: Mapping[str, Any] = _ACCURACY,
+    at_once: int = 1,
 ) -> Iterator[Tell]:
-    """Progress on stderr while the block runs: bars on a terminal and in a notebook, elsewhere a line a round.
+    """Progress while the block runs: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on
+    stderr.
 
-    work, spent: as of ``Pace``. leading: the shown metric's facts. Quiet shows nothing.
+    work, spent, at_once: as of ``Pace``. leading: the shown metric's facts. Quiet shows nothing.
     """
-    console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {})
+    console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {}, at_once)
     if quiet:
         yield lambda name, line: None
-    elif console.is_terminal or console.is_jupyter:
+    elif console.is_jupyter:
+        yield _under_cell(pace, leading)
+    elif console.is_terminal:
         with _bars(console, pace, leading) as tell:
             yield tell
     else:
         yield lambda name, line: console.print(_line(pace, name, line, leading), markup=False)
+
+
+def _under_cell(pace: Pace, leading: Mapping[str, Any]) -> Tell:
+    """One line below a notebook's cell, which every round writes anew. (There rich's bars need ipywidgets.)"""
+    from IPython.display import display
+
+    shown = display({"text/plain": "setting up"}, raw=True, display_id=True)
+
+    def tell(name: str, line: Mapping[str, Any]) -> None:
+        shown.update({"text/plain": _line(pace, name, line, leading)}, raw=True)
+
+    return tell
 
 
 def write_outlook(pace: Pace) -> None:

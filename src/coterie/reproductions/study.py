@@ -11,14 +11,19 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
+from functools import partial
+from math import fsum, isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Generic, TypeVar
 
+from msgspec import to_builtins
+
 from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.record.files import atomic_write, writing
-from coterie.record.folder import METRICS, RESULT, check_simulated, check_writable, read_lines
+from coterie.record.folder import METRICS, RESULT, check_simulated, check_writable, jsonable, read_lines
+from coterie.record.provenance import write_record
+from coterie.reproductions.side_by_side import side_by_side
 from coterie.runs.config import SIDES, Resolved, RunConfig, resolve
 from coterie.runs.runner import Interrupted, is_divergence, load_result, run
 
@@ -107,7 +112,8 @@ class Curve:
     diverged: why the rounds end early, if the training diverged.  notes: the system's, of each round.
     groups: each client's group in the data, empty without any.  scores: (clients,) of each measure after the last
     round; empty for a part of a run.  grouping: how the clusters agree with these groups, None where not evaluated or
-    without clusters.  virtual_seconds: the clock at the end of each round, with the set-up.
+    without clusters.  virtual_seconds: the clock at the end of each round, with the set-up.  seconds: real ones of
+    these rounds, with their evaluation.
     """
 
     seed: int
@@ -122,6 +128,7 @@ class Curve:
     scores: Row = field(default_factory=dict)
     grouping: tuple[Row | None, ...] = ()
     virtual_seconds: tuple[float | None, ...] = ()
+    seconds: float = 0.0
 
     @classmethod
     def of(
@@ -146,6 +153,7 @@ class Curve:
             scores if whole else {},
             tuple(line.get("grouping") for line in lines),
             tuple(line.get("virtual_seconds") for line in lines),
+            _seconds(lines),
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:
@@ -164,16 +172,21 @@ class Curve:
         return fmean([v for v in getattr(self, measure) if v is not None][-window:])
 
     def numbers(self) -> Row:
-        """For a record: every round's accuracies to four digits, and the virtual clock."""
+        """For a record: every round's accuracies to four digits, the virtual clock, and the real seconds."""
         rounded = {
             name: [None if value is None else float(f"{value:.4g}") for value in getattr(self, name)]
             for name in ("global_accuracy", "local_accuracy", "virtual_seconds")
         }
         tuned = {key: value for key, value in self.summary.items() if key.startswith(_OF_A_ROUND) and "accuracy" in key}
-        return {"seed": self.seed, **rounded, **tuned, **({"diverged": self.diverged} if self.diverged else {})}
+        found = {"seed": self.seed, **rounded, **tuned, "seconds": float(f"{self.seconds:.3g}")}
+        return {**found, **({"diverged": self.diverged} if self.diverged else {})}
 
     def events(self) -> int:
         return sum(self.clustered)
+
+
+def _seconds(lines: Sequence[Row]) -> float:
+    return fsum(line["seconds"] + line.get("observing_seconds", 0.0) for line in lines)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
@@ -259,10 +272,9 @@ def standings(
                 resolved = resolve(replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds))
                 out, length = _place(resolved, folder), resolved.rounds
                 lines = read_lines(out / METRICS) if (out / METRICS).exists() else []
-                seconds = sum(line["seconds"] + line.get("observing_seconds", 0.0) for line in lines)
                 ended = (out / DIVERGED).exists() or (bool(lines) and "stopped" in lines[-1]["notes"])
                 done = length if ended else len(lines)
-                found.append(CellProgress(cell.name, seed, length, done, seconds))
+                found.append(CellProgress(cell.name, seed, length, done, _seconds(lines)))
     return found
 
 
@@ -317,11 +329,13 @@ def study(
     rounds: int | None = None,
     data_dir: str | None = None,
     workers: str | None = None,
+    jobs: int = 1,
     on_round: OnRound | None = None,
 ) -> Path:
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash. Every cell is run with the first seed before any with the second.
+    jobs: how many runs at once, each in a process with one thread; ``on_round`` then has a run's last round alone.
     Cells of an earlier record stay in it while their runs are there. Gives the path of the Markdown file. Raises
     UserError before anything is run, RunError where it cannot go on.
     """
@@ -329,42 +343,71 @@ def study(
     if more := set(_made(item, folder, seeds, rounds)) - {cell.name for cell in cells}:
         cells = [cell for cell in item.cells if cell in cells or cell.name in more]
         only = _briefly(item, [cell.name for cell in cells])
+    work: list[tuple[Any, RunConfig | int]] = [
+        (cell, replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir, workers=workers))
+        if isinstance(cell, Cell)
+        else (cell, seed)
+        for seed in seeds
+        for cell in cells
+    ]
     outcomes: dict[str, list[Any]] = {cell.name: [] for cell in cells}
     try:
-        for seed in seeds:
-            for cell in cells:
-                if isinstance(cell, Calculation):
-                    outcomes[cell.name].append(cell.compute(seed))
-                else:
-                    config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
-                    config = replace(config, workers=workers)
-                    outcomes[cell.name].append(one(config, folder, on_round, cell.name))
+        if jobs > 1:
+            _run_together([(cell.name, of) for cell, of in work if isinstance(of, RunConfig)], folder, jobs, on_round)
+        for cell, of in work:
+            done = one(of, folder, on_round, cell.name) if isinstance(of, RunConfig) else cell.compute(of)
+            outcomes[cell.name].append(done)
     except KeyboardInterrupt as error:
-        raise _interrupted(error, folder, sum(map(len, outcomes.values())), len(cells) * len(seeds)) from None
+        runs = standings(item, folder, only=[cell.name for cell in cells], seeds=seeds, rounds=rounds)
+        finished = sum(run.done >= run.rounds for run in runs)
+        raise _interrupted(error, folder, max(finished, sum(map(len, outcomes.values()))), len(work)) from None
     rows = item.summarise(outcomes)
     stem = item.name.rpartition("/")[2]
     command = f"{item.command} {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
     command += "".join(f" --only {shlex.quote(part)}" for part in only)
-    content = {
-        "item": item.name,
-        "title": item.title,
-        "command": command,
-        "seeds": list(seeds),
-        "rows": rows,
-        "cells": {cell.name: cell.settings for cell in cells},
-    }
-    curves = {name: [one.numbers() for one in found if isinstance(one, Curve)] for name, found in outcomes.items()}
-    if any(curves.values()):
-        content["curves"] = curves
     page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / f"{stem}.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_record(folder / f"{stem}.json", command, _content(item, cells, seeds, rows, outcomes))
     atomic_write(page, _markdown(item, command, rows).encode())
     if item.draw is not None:
         with writing(picture):
             item.draw(outcomes, picture)
     return page
+
+
+def _content(
+    item: Item[Any], cells: Sequence[Any], seeds: Sequence[int], rows: Sequence[Row], outcomes: Mapping[str, list[Any]]
+) -> Row:
+    """What a record holds beside its command: rows, and of every cell its settings and what each seed gave."""
+    curves = {name: [one.numbers() for one in found if isinstance(one, Curve)] for name, found in outcomes.items()}
+    each = {"curves": curves} if any(curves.values()) else {}
+    return {
+        "item": item.name,
+        "title": item.title,
+        "seeds": list(seeds),
+        "rows": rows,
+        "cells": {cell.name: cell.settings for cell in cells},
+        **(each or {"values": jsonable(to_builtins(outcomes, str_keys=True, enc_hook=jsonable))}),
+    }
+
+
+def _run_together(runs: Sequence[tuple[str, RunConfig]], folder: Path, jobs: int, on_round: OnRound | None) -> None:
+    """Make those of the runs that are missing, each once."""
+    missing = dict[str, tuple[str, RunConfig]]()
+    for name, config in runs:
+        resolved = resolve(replace(config, evaluate="all"))
+        place = _place(resolved, folder)
+        done = len(read_lines(place / METRICS)) if (place / METRICS).exists() else 0
+        if done < resolved.rounds and not (place / DIVERGED).exists():
+            missing[str(place)] = (name, config)
+
+    def tell(place: str, _: Curve) -> None:
+        if on_round is not None:
+            name, config = missing[place]
+            on_round(name, config.seed, read_lines(Path(place) / METRICS)[-1])
+
+    side_by_side(
+        {place: partial(one, config, folder, None, name) for place, (name, config) in missing.items()}, jobs, tell
+    )
 
 
 def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) -> Interrupted:

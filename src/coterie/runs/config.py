@@ -183,7 +183,7 @@ def resolve(config: RunConfig) -> Resolved:
     if given["schema"] is not None:
         said = [key for key in _OF_SCHEMA if given[key] != getattr(RunConfig, key)]
         if said:
-            raise UserError(f"{said[0]}={given[said[0]]} has no effect beside schema, which says it: leave it out")
+            raise UserError(f"{said[0]}={given[said[0]]} has no effect beside a schema, which states it: leave it out")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
     if given["early_stop"] is not None and given["fine_tune"] != "no":
@@ -220,7 +220,7 @@ def _attack(config: RunConfig) -> dict[str, Any]:
     attack = parse(config.attack)
     if kind_of(attack.kind).needs_classes and config.task != "classes":
         raise UserError(
-            f"attack {attack.kind} changes labels as classes, and takes no task {config.task}: leave one out"
+            f"attack {attack.kind} needs classes as labels, and the task is {config.task}: leave one of the two out"
         )
     return {"attack": str(attack), "attackers": ATTACKERS if config.attackers is None else config.attackers}
 

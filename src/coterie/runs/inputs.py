@@ -22,7 +22,7 @@ from coterie.data.partition import Split, held_out_of, hold_out
 from coterie.data.preparing import read_schema
 from coterie.data.sources import load
 from coterie.data.synthetic import HELD_CLIENTS, Drawn, deal_synthetic
-from coterie.data.tasks import Task, column_of, deal, of_clients
+from coterie.data.tasks import Task, column_of, deal, of_clients, with_fewer_tests
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
 from coterie.protocol.names import LazyMapping, Names
@@ -146,7 +146,10 @@ def fingerprint(
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
-    of_tasks = [(str(task.turn), None if task.names is None else task.names.tolist()) for task in tasks]
+    of_tasks = [
+        ("0" if task.change is None else task.change.key, None if task.names is None else task.names.tolist())
+        for task in tasks
+    ]
     known: list[Any] = [inputs, of_tasks, "by the seed" if isinstance(epochs, LazyMapping) else sorted(epochs.items())]
     known += [split.spec, split.seed, split.clients] if isinstance(split, Drawn) else []
     hashed = hashlib.blake2b(repr(tuple(known)).encode(), digest_size=16)
@@ -232,6 +235,8 @@ def inputs_of(config: Resolved, hub: str) -> Inputs:
 
     def data_set(name: str, **own: Any) -> Dataset:
         found = replace(load(name, config.data_dir, own=own), scaling=config.scaling)
+        if config.test_samples is not None:
+            found = with_fewer_tests(found, config.test_samples, config.seed)
         return as_nodes(found) if config.model == GRAPH_MODEL else found
 
     dataset = data_set(

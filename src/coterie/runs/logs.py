@@ -1,4 +1,4 @@
-"""Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow.
+"""Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow, Weights & Biases.
 
 Names are those of ``metrics.jsonl``, with a point before the key of a table (``bytes_up.client``). A resumed run
 continues the same log; only csv makes up for rounds that were not logged.
@@ -22,7 +22,7 @@ from coterie.runs.settings import unknown
 
 Line = Mapping[str, Any]
 Tell = Callable[[Line], None]
-CSV, TENSORBOARD, MLFLOW = "rounds.csv", "tensorboard", "mlflow_run.txt"
+CSV, TENSORBOARD, MLFLOW, WANDB = "rounds.csv", "tensorboard", "mlflow_run.txt", "wandb_run.txt"
 
 
 def numbers(line: Line, prefix: str = "") -> dict[str, Any]:
@@ -100,10 +100,25 @@ def _mlflow(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tel
         yield lambda line: mlflow.log_metrics(_scalars(line), step=line["round"])
 
 
+@contextlib.contextmanager
+def _wandb(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
+    """Its mode, project and key are those of its own settings, such as WANDB_MODE=offline."""
+    import wandb
+
+    kept = out / WANDB
+    known = kept.read_text().strip() if before and kept.exists() else None
+    options = {key: value for key, value in numbers(vars(config)).items() if value is not None}
+    named = {"name": out.name, "dir": str(out), "config": options, "reinit": "create_new"}
+    with wandb.init(id=known, resume="allow" if known else None, **named) as run:
+        atomic_write(kept, f"{run.id}\n".encode())
+        yield lambda line: run.log(_scalars(line), step=line["round"])
+
+
 TARGETS: Mapping[str, Callable[[Path, Resolved, Sequence[Line]], AbstractContextManager[Tell]]] = {
     "csv": _csv,
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
+    "wandb": _wandb,
 }
 """What a run can be logged to. Each opens a log in a run folder, after the lines of the rounds before."""
 
@@ -125,6 +140,8 @@ def check_installed(log: str | None) -> None:
                 import torch.utils.tensorboard  # noqa: F401
             elif name == "mlflow":
                 import mlflow  # noqa: F401
+            elif name == "wandb":
+                import wandb  # noqa: F401
         except ImportError as error:
             raise UserError(f"a log to {name} needs its package ({error}): {to_install(name)}") from None
 

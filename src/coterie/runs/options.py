@@ -83,6 +83,9 @@ class RunConfig:
     samples: Annotated[
         int | None, Meta(ge=1), Option("Use only so many training samples of the data set, drawn by the seed. [all]")
     ] = None
+    test_samples: Annotated[
+        int | None, Meta(ge=1), Option("Use only so many test samples of the data set, drawn by the seed. [all]")
+    ] = None
     public: Annotated[
         float | None,
         Meta(ge=0, le=0.5),
@@ -265,7 +268,7 @@ class RunConfig:
     log: Annotated[
         str | None,
         Option(
-            "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard or mlflow. Can be repeated.",
+            "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard, mlflow, wandb. Can be repeated.",
             KEEP,
             metavar="NAME",
             known="logs",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import Part
-from coterie.training.jobs import Job, pulled
+from coterie.training.jobs import Job, Trains, pulled
 from coterie.training.model import Model, shaped
 from coterie.training.private import clip_factors
 from coterie.training.solvers import Solver, is_private
@@ -74,10 +74,11 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
 class SlotWeights:
     """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols) float32, with momentum and drift.
 
-    velocity, drift: None where not needed.
+    velocity, drift: None where not needed.  trained: whether it descends.
     """
 
-    def __init__(self, slots: int, part: Part, device: torch.device, momentum: bool):
+    def __init__(self, slots: int, part: Part, device: torch.device, momentum: bool, trains: Trains):
+        self.trained = trains(part.name)
         self.at = slice(part.offset, part.offset + part.size)
         self.value = torch.zeros(slots, *part.shape[:-1] or (1,), part.shape[-1], device=device)
         self.velocity = torch.zeros_like(self.value) if momentum else None
@@ -103,6 +104,8 @@ class SlotWeights:
         self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float, noise: Tensor | None = None
     ) -> None:
         """``solvers.descend`` with the gradient ``left @ right``, never stored, plus noise (slots, d)."""
+        if not self.trained:
+            return
         w, v, lr = self.value, self.velocity, solver.lr
         into, beta, alpha = (w, 1 - lr * shrink, -lr) if v is None else (v, solver.momentum, 1.0)
         if left is None:
@@ -153,13 +156,22 @@ class DenseKernel:
     In float32 throughout (``jobs.products``).
     """
 
-    def __init__(self, model: Model, solver: Solver, *, slots: int, batch: int, device: torch.device):
+    def __init__(
+        self,
+        model: Model,
+        solver: Solver,
+        *,
+        slots: int,
+        batch: int,
+        device: torch.device,
+        trains: Trains = bool,
+    ):
         layers = chain(model)
         if layers is None:
             raise UserError(f"{model.name} is no chain of linear layers")
         self.slots, self.device = slots, device
         self._solver, self._shrink, self._size = solver, 0.0, model.spec.size
-        weights = partial(SlotWeights, slots, device=device, momentum=solver.momentum > 0)
+        weights = partial(SlotWeights, slots, device=device, momentum=solver.momentum > 0, trains=trains)
 
         def stage(layer: Layer) -> Stage:
             output = torch.empty(slots, batch, layer.weight.shape[0], device=device)

@@ -76,12 +76,12 @@ def fit_many(
     """
     dtype = products(model, precision, device)
     choose_path(model, device, path)
-    groups: dict[tuple[Solver, int], dict[int, Job]] = {}
+    groups: dict[tuple[Solver, int, tuple[str, ...]], dict[int, Job]] = {}
     for index, job in enumerate(jobs):
         checked = check(model, job, index)
-        groups.setdefault((job.solver, rows_of(checked)), {})[index] = checked
+        groups.setdefault((job.solver, rows_of(checked), job.only), {})[index] = checked
     results: dict[int, Fitted | DivergedError] = {}
-    for (solver, _), group in groups.items():
+    for (solver, *_), group in groups.items():
         results |= _fit_group(model, group, choose_path(model, device, path, solver), dtype, torch.device(device))
     found = [results[index] for index in range(len(jobs))]
     for error in found:
@@ -116,16 +116,17 @@ def _fit_group(
 def _fit_slots(
     path: str, model: Model, jobs: dict[int, Job], dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    solver = next(iter(jobs.values())).solver
+    first = next(iter(jobs.values()))
+    solver = first.solver
     batch = max(map(rows_of, jobs.values())) or max(job.batch for job in jobs.values())
     width = slot_count(model, len(jobs), device)
     sample_bytes = width * batch * prod(model.input_shape) * 4
     block = max(1, min(_BLOCK_BYTES // sample_bytes, max(job.steps for job in jobs.values())))
     kernel: slots.Kernel
     if path == "dense":
-        kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, device=device)
+        kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, device=device, trains=first.trains)
     else:
-        kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device)
+        kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device, trains=first.trains)
     return slots.run(model, jobs, kernel, block, batch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
@@ -17,12 +17,16 @@ from coterie.training.model import Model, floats, has_conv2d, tensor
 from coterie.training.private import Private, check_separable, mixed
 from coterie.training.solvers import LEAST_SECRET, MOST_WEIGHT, Objective, Pull, Solver, is_private, largest, sampling
 
+Trains = Callable[[str], bool]
+"""Whether the part of this name is trained. ``bool``: every part."""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy.
 
     private: of a checked job whose solver hides each sample.
+    only: names of the parts that are trained; () for all.
     """
 
     weights: Vector
@@ -35,6 +39,7 @@ class Job:
     sample_weights: Vector | None = None
     secret: bytes = field(default=b"", repr=False)
     private: Private | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -55,9 +60,14 @@ class Job:
         """Samples that all steps see; of a private solver on average."""
         return self.samples * self.epochs if self.private is None else self.steps * self.batch
 
+    def trains(self, name: str) -> bool:
+        return not self.only or name in self.only
+
 
 def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job:
-    return Job(fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, sample_weights, fit.secret)
+    return Job(
+        fit.weights, fit.solver, fit.epochs, fit.seed, x, y, fit.state, sample_weights, fit.secret, only=fit.only
+    )
 
 
 class DivergedError(RunError):
@@ -136,8 +146,19 @@ def check(model: Model, job: Job, index: int) -> Job:
         raise UserError(f"{where}: {name} needs the state {sorted(missing)}; give zeros (d,) in the first round")
     state = {key: model.checked(vector, f"{where}, state {key!r}") for key, vector in job.state.items()}
     of_samples = None if job.sample_weights is None else _sample_weights(job.sample_weights, len(x), where)
-    checked = Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state, of_samples, job.secret)
+    check_only(model, job, where)
+    whole = int(job.epochs), int(job.seed)
+    checked = Job(weights, job.solver, *whole, x, y, state, of_samples, job.secret, only=job.only)
     return replace(checked, private=hidden(model, checked, where)) if is_private(job.solver) else checked
+
+
+def check_only(model: Model, job: Job, where: str) -> None:
+    """Raises UserError for parts that the model does not have, and for a private training of some parts."""
+    if job.only and not (set(job.only) <= set(model.spec.names) and any(map(job.trains, model.trainable))):
+        known = ", ".join(model.trainable)
+        raise UserError(f"{where}: only={job.only} names no part to train, or an unknown one; there are {known}")
+    if job.only and is_private(job.solver):
+        raise UserError(f"{where}: a training of some parts has no sample_noise: leave the setting out")
 
 
 def hidden(model: Model, job: Job, where: str) -> Private:

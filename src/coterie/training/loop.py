@@ -37,11 +37,12 @@ def run(
 def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device: torch.device) -> float:
     _, pull = pulled(job)
     named = dict(module.named_parameters())
-    parameters = [named[name] for name in model.trainable]
+    names = [name for name in model.trainable if job.trains(name)]
+    parameters = [named[name] for name in names]
     drifts: list[Tensor | None] = [None] * len(parameters)
     if pull.drift is not None:
         by_name = model.unflatten(pull.drift.numpy())
-        drifts = [torch.empty_like(p).copy_(by_name[name]) for name, p in zip(model.trainable, parameters, strict=True)]
+        drifts = [torch.empty_like(p).copy_(by_name[name]) for name, p in zip(names, parameters, strict=True)]
     velocities = [torch.zeros_like(p) if job.solver.momentum else None for p in parameters]
     x, y = job.x.to(device), job.y.to(device)
     of_samples = None if job.sample_weights is None else tensor(job.sample_weights).to(device)
@@ -60,7 +61,7 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
             with autocast:
                 loss, gradients = clipped_sums(model, module, samples, labels, job.private.clip)
             noise = model.unflatten(next(noises).numpy())
-            for name, gradient in zip(model.trainable, gradients, strict=True):
+            for name, gradient in zip(names, gradients, strict=True):
                 gradient.div_(job.batch).add_(noise[name].to(device))
             total += loss
         else:

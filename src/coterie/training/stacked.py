@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from coterie.training.jobs import Job, pulled
+from coterie.training.jobs import Job, Trains, pulled
 from coterie.training.model import Model, shaped
 from coterie.training.solvers import Pull, Solver, descend
 
@@ -41,11 +41,24 @@ def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ig
 
 
 class StackedKernel:
-    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of the products, torch.float32 or torch.bfloat16."""
+    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of the products, torch.float32 or torch.bfloat16.
 
-    def __init__(self, model: Model, solver: Solver, *, slots: int, dtype: torch.dtype, device: torch.device):
+    trains: whether a part of this name is trained.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        solver: Solver,
+        *,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        trains: Trains = bool,
+    ):
         self.slots, self.device = slots, device
         self._model, self._solver = model, solver
+        self._names = tuple(filter(trains, model.trainable))
         module = copy.deepcopy(model.module).to(device).train()
         self._gradients = _gradients(model, module, dtype)
         self._weights = torch.zeros(slots, model.spec.size, device=device)
@@ -74,6 +87,6 @@ class StackedKernel:
         nll.copy_(losses)
         velocity = {} if self._velocity is None else _named(self._model, self._velocity[:width])
         drift = {} if self._pull.drift is None else _named(self._model, self._pull.drift[:width])
-        for name in self._model.trainable:
+        for name in self._names:
             pull = Pull(self._pull.shrink, drift.get(name))
             descend(weights[name], gradients[name], velocity.get(name), pull, self._solver)

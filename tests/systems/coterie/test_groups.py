@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocols import sealed_founding, shared_groups
+from coterie.protocols import lists, sealed_founding, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -114,8 +114,31 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
     assert found.pop(3) == -1
     assert truth.pop(3) in truth
     assert adjusted_rand_score(truth, found) > 0.95
-    ((_, grouped),) = experiment.federation.alter("helper").groups.secret.grouped
+    (grouped,) = experiment.federation.alter("helper").groups.secret.grouped
     assert grouped == {*experiment.common.clients} - {"client/3"}
+    experiment.close()
+
+
+def test_a_false_mark_costs_the_liar_its_place_and_few_others_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can say whose it is, so the hub tries halves of the list, in another order in every round."""
+    honest, lies = lists.mark, list[str]()
+
+    def lying(key: Any, name: str, *given: Any) -> bytes:
+        lies.append(name)
+        return bytes(16) if name == "client/3" else honest(key, name, *given)
+
+    monkeypatch.setattr(lists, "mark", lying)
+    experiment = made("permute:2+dirichlet:0.5")
+    helper = experiment.federation.alter("helper")
+    assert len(lies) > 24  # more than once
+    for r in range(1, 9):
+        experiment.round(r)
+    found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
+    assert found[3] == -1
+    assert found.count(-1) <= 8
+    assert not any("client/3" in names for names in helper.groups.secret.grouped)
+    both = [(t, k) for t, k in zip(truth, found, strict=True) if k >= 0]
+    assert adjusted_rand_score(*zip(*both, strict=True)) > 0.9
     experiment.close()
 
 
@@ -157,7 +180,7 @@ def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkey
     assert [client.row.secret.total for client in clients] == [weights[k] for k in groups]
     assert {experiment.federation.alter(name).rows.secret.members for name in ("hub", "helper")} == {24}
     if clusters == "auto":
-        assert [len(one) for _, one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
+        assert [len(one) for one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
     experiment.close()
 
 

@@ -293,7 +293,7 @@ def grouping(experiment: Experiment) -> bool:
 
 def test_no_founding_differs_from_an_earlier_one_by_one_client_whatever_the_hub_says() -> None:
     """Groups were made of 24. The hub has them made anew without one client. It tells the helper the truth; or that 8
-    have left; or it tells all a list in which 8 strangers stand for the client, and fills it with rows of a friend."""
+    have left; or it tells all a list with strangers; or one of all, which it fills with rows of a friend."""
     experiment = made()
     for r in range(1, RENEWED + 1):
         experiment.round(r)
@@ -301,14 +301,17 @@ def test_no_founding_differs_from_an_earlier_one_by_one_client_whatever_the_hub_
     without, shorter = names[1:], "\n".join(names[8:])
     told = "\n".join(without)
     rows = [described(experiment, name, AskForRow(9, 2, told)) for name in without]
-    with pytest.raises(PeerError, match="1 clients have come or left since rows were grouped; 8 are needed"):
+    with pytest.raises(PeerError, match="shows what fewer than 8 of them add"):
         opens(experiment, rows, OpenRows(9, -3, told))
     assert opens(experiment, rows, OpenRows(9, -3, shorter)) == 0  # rows are for the list that clients were told
-    padded = "\n".join([*without, *(f"stranger/{k}" for k in range(8))])
-    rows = [described(experiment, name, AskForRow(9, 2, padded)) for name in without]
-    again = [described(experiment, without[-1], AskForRow(9 + k, 2, padded)) for k in range(1, 9)]
+    for stranger in ("stranger/0", "helper"):
+        with pytest.raises(PeerError, match=f"beside that of '{stranger}', who is no client"):
+            described(experiment, without[0], AskForRow(9, 2, f"{told}\n{stranger}"))
+    everybody = "\n".join(names)
+    rows = [described(experiment, name, AskForRow(9, 2, everybody)) for name in without]
+    again = [described(experiment, without[-1], AskForRow(9 + k, 2, everybody)) for k in range(1, 9)]
     assert len({row.sealed for row in again}) == 8
-    assert opens(experiment, [*rows[8:], *again], OpenRows(9, -3, padded)) == 15  # a client counts once
+    assert opens(experiment, [*rows[7:], *again], OpenRows(9, -3, everybody)) == 16  # a client counts once
     assert not grouping(experiment)
     left = "\n".join(names[8:])
     rows = [described(experiment, name, AskForRow(9, 2, left)) for name in names[8:]]
@@ -324,13 +327,13 @@ def test_the_helper_forgets_no_list_not_even_of_an_older_founding_or_of_newcomer
     helper, names = party(experiment, "helper"), sorted(experiment.common.clients)
     for r in range(1, RENEWED + 1):
         experiment.round(r)
-    lists = [names for _, names in helper.groups.secret.grouped]
+    lists = list(helper.groups.secret.grouped)
     assert [len(one) for one in lists] == [14, 10, 24]
     for lacking in lists[:2]:
         some = sorted(lacking)[1:]
         told = "\n".join(some)
         rows = [described(experiment, name, AskForRow(9, 2, told)) for name in some]
-        with pytest.raises(PeerError, match="1 clients have come or left"):
+        with pytest.raises(PeerError, match="shows what fewer than 8 of them add"):
             opens(experiment, rows, OpenRows(9, -3, told))
     same = "\n".join(sorted(lists[0]))
     rows = [described(experiment, name, AskForRow(9, 2, same)) for name in sorted(lists[0])]

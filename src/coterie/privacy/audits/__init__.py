@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
 from statistics import fmean, stdev
@@ -76,6 +77,12 @@ class Recorded:
     @property
     def mode(self) -> str:
         return str(self.options["mode"])
+
+    @cached_property
+    def shared(self) -> NDArray[np.bool_]:
+        """(d,) the coordinates of a model that messages have: all, or those that no client keeps to itself."""
+        hub = self.federation.look(self.federation.hub)
+        return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
     def numbers(self, names: Iterable[str]) -> list[int]:
         """The numbers of these clients: their rows in ``label_counts``."""

@@ -12,19 +12,17 @@ clustering". Equation and line numbers are that paper's.
     participant <-ClusterModel- business_server                                         steps VI, VII
 
 Assumes that the two servers do not collude, and that no participant, all of which share one secret key, helps one.
-Departures from the text, each with its reason: docs/systems/fedcaprivacy.md.
+Departures from the text, each with its reason: docs/systems/fedcaprivacy_appendix.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import coterie.method as fl
-from coterie.crypto import paillier
 from coterie.protocols.cluster_sums import pairs
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.masked_sums import Term
@@ -37,11 +35,7 @@ from coterie.systems.fedcaprivacy.participant import Participant
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> KeyCentre:
-    lanes = config.lanes(len(common.clients))
-    keygen = partial(paillier.keygen, config.key_bits, lanes, config.randomness)
-    if config.cipher == "pads":
-        keygen = partial(paillier.pads_keygen, lanes)
-    grants = *pairs(keygen, CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
+    grants = *pairs(config, len(common.clients), CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
     return KeyCentre(own, common, grants)
 
 

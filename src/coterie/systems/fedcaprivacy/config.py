@@ -11,6 +11,7 @@ import coterie.method as fl
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.signature import BOUND
 from coterie.crypto.packing import Lanes
+from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
 from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
 
@@ -96,10 +97,6 @@ HARDENED = ("descriptor", "hardening", "sketch_dim", "min_cluster")
 
 WITHOUT_SIGNATURE = ("hardening", "sketch_dim", "gamma", "kernel", "alpha", "schedule")
 """The settings that have no effect where groups are found once, by signatures."""
-
-
-WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
-"""The settings that have no effect with cipher=pads."""
 
 
 def with_protection(*protections: Protection) -> fl.When:

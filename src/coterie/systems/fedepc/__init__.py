@@ -13,19 +13,17 @@ Mode ``hardened`` (not in the paper), with a helper and a key centre:
     device --Concealed--> server --Relayed, Cluster--> helper --Clustered--> server        algorithms 1 and 2
     device --Sealed-----> server --Convert-----------> helper --ClusterSum-> server --ClusterModel--> device
 
-Departures from the text, each with its reason: docs/systems/fedepc.md.
+Departures from the text, each with its reason: docs/systems/fedepc_appendix.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import coterie.method as fl
-from coterie.crypto import paillier
 from coterie.protocols import cluster_sums
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre
 from coterie.systems.fedepc.config import FedEPCConfig, check
@@ -37,8 +35,7 @@ from coterie.systems.fedepc.server import Server
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedEPCConfig) -> KeyCentre:
-    keygen = partial(paillier.keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
-    return KeyCentre(own, common, cluster_sums.pairs(keygen, HELPER, DEVICE))
+    return KeyCentre(own, common, cluster_sums.pairs(config, len(common.clients), HELPER, DEVICE))
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
@@ -100,7 +97,7 @@ SYSTEM = fl.System(
     models=models,
     own_model=Describer.model,
     learns=lambda _, mode: LEARNS_HARDENED if mode == "hardened" else LEARNS,
-    settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round"}},
+    settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round", "cipher": "pads"}},
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     plain=("paper", "literal"),

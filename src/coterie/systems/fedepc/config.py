@@ -16,6 +16,7 @@ from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
 from coterie.protocols import local_training
+from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
@@ -60,7 +61,8 @@ class FedEPCConfig(local_training.LocalTraining):
     distribute: a cluster's model goes to all of its devices at the "end" (algorithm 4), or after every "round".
 
     min_cluster: mode hardened: the helper releases no sum of fewer models, so each cluster and each choice has at
-    least so many devices.  key_bits, fraction_bits, value_bits, kappa, randomness: of Paillier, as in FedCAPrivacy.
+    least so many devices.  cipher: "pads" there, one-time pads with sealed keys; or "paillier".
+    key_bits, fraction_bits, value_bits, kappa, randomness: as in FedCAPrivacy.
     """
 
     lr: float = 0.1
@@ -98,6 +100,7 @@ class FedEPCConfig(local_training.LocalTraining):
     settle: fl.AtLeastOne = 3
     distribute: Literal["end", "round"] = "end"
     min_cluster: Annotated[int, Meta(ge=2)] = 3
+    cipher: Literal["paillier", "pads"] = "paillier"
     key_bits: int = 2048
     fraction_bits: int = 16
     value_bits: int = 24
@@ -167,7 +170,7 @@ class FedEPCConfig(local_training.LocalTraining):
 
 SHARED = ("participation", "straggler")
 """Settings that mean something with time_budget=auto only."""
-HARDENING = ("min_cluster", "key_bits", "fraction_bits", "value_bits", "kappa", "randomness")
+HARDENING = ("min_cluster", "cipher", "key_bits", "fraction_bits", "value_bits", "kappa", "randomness")
 """Settings that mean something in mode hardened only."""
 
 
@@ -183,6 +186,7 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"or choose {setting}={other}"
             )
     local_training.refuse_unused(config, ((name, f"mode {common.mode}", not hardened) for name in HARDENING))
+    local_training.refuse_unused(config, ((name, "cipher=pads", config.cipher == "pads") for name in WITHOUT_PAILLIER))
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
     local_training.refuse_unused(
         config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours"))

@@ -1,0 +1,72 @@
+"""APFL: Deng, Kamani and Mahdavi, "Adaptive personalized federated learning", 2020.
+
+    v~ = alpha v_i + (1 - alpha) w_i,    w_i as in FedAvg                                              (eq. 2)
+    v_i <- v_i - eta alpha grad f_i(v~)                                                                (eq. 4)
+    alpha <- alpha - eta <v_i - w_i, grad f_i(v~)>                                                     (eq. 10)
+
+Each client predicts with a mixture, of weights, of a model of its own and its copy of the global one, and adapts their
+shares. Decided here: v_i is trained after w_i, which stays meanwhile, so that v~ itself descends, by eta alpha^2; alpha
+moves once a round, by the mean gradient on the way of v~, and stays within [0.01, 1], since with 0 v_i stays for ever.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+
+import coterie.method as fl
+
+LEAST = 0.01
+
+
+@fl.settings
+class ApflConfig(fl.Averaging):
+    """alpha: in [0.01, 1], each client's first share of its own model.  adaptive: whether it moves."""
+
+    alpha: Annotated[float, fl.Meta(ge=LEAST, le=1)] = 0.5
+    adaptive: bool = True
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        return {"alpha": "its clients train a second model in every round"}
+
+
+class Client(fl.Client):
+    class State(fl.Client.State):
+        """own: v_i.  mixed: v~, (d,) both.  alpha: the share of v_i."""
+
+        own: fl.Vector = fl.initial
+        mixed: fl.Vector = fl.initial
+        alpha: float = fl.from_party(lambda client: client.config.alpha)
+
+    state: State
+    config: ApflConfig
+
+    def cost(self, msg: fl.Train) -> fl.Cost:
+        return fl.Cost(2 * self.samples * self.epochs, self.spec.flops_per_sample)
+
+    @fl.on(fl.Train, cost, answers=fl.Update)
+    def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
+        fitted: fl.Fitted = yield self.fit(self.model(msg), msg.round)
+        w, v, alpha = fitted.weights, self.state.own, self.state.alpha
+        mixed = mix(alpha, v, w)
+        solver = replace(self.config.solver(), lr=self.config.lr * alpha**2)  # of v~, since v~ moves by alpha times v
+        moved: fl.Fitted = yield fl.fit(self, mixed, msg.round, solver)
+        step = moved.weights - mixed
+        if self.config.adaptive:
+            gradient = fl.with_buffers(self.spec, step / -(solver.lr * moved.steps), np.zeros_like(step))
+            turned = alpha - self.config.lr * float((v - w).astype(np.float64) @ gradient)
+            self.state.alpha = min(max(turned, LEAST), 1.0)
+        self.state.own = fl.with_buffers(self.spec, v + step / np.float32(alpha), moved.weights)
+        self.state.mixed = mix(self.state.alpha, self.state.own, w)
+        return fl.Update(msg.round, msg.spec, w, fitted.samples)
+
+    def last_starts(self) -> fl.Vector:
+        return np.asarray(self.state.own[None])
+
+
+def mix(alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vector:
+    return (np.float32(alpha) * v + np.float32(1 - alpha) * w).astype(np.float32)
+
+
+SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed, baseline=True)

@@ -1,0 +1,109 @@
+"""Federated averaging of a part of the model. Each client keeps the other parts to itself, and predicts with both.
+
+    server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
+
+Which parts are each client's own, the settings say: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
+words. Messages and the server hold the shared parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import coterie.protocol.core as fl
+from coterie.protocols import local_training
+from coterie.protocols.averaging import ModelClient, Server, Train, Update
+
+
+@lru_cache(maxsize=8)
+def divided(spec: fl.ModelSpec, own: tuple[str, ...]) -> tuple[fl.ModelSpec, NDArray[np.bool_]]:
+    """The shared parts, laid out alone, and their coordinates in the model, (d,) bool."""
+    shared = ~spec.of(own)
+    shared.setflags(write=False)
+    return spec.without(own), shared
+
+
+def check_parts(config: Any, common: fl.Common) -> None:
+    """Raises UserError unless there are parts of both kinds."""
+    own = config.own_parts(common.spec)
+    if not own or len(own) == len(common.spec.parts):
+        what = "has no such part" if not own else "has no other part that could be shared"
+        raise fl.UserError(
+            f"each client keeps {config.OWN} to itself, and this model {what}: choose another model; it has "
+            f"{', '.join(common.spec.names)}"
+        )
+
+
+class PartClient(ModelClient, role="client"):
+    """A client with parts of its own. Messages of the server are joined with them to a whole model, (d,)."""
+
+    class State(ModelClient.State):
+        """own: its own parts.  last: the shared parts that it was sent last."""
+
+        own: fl.Vector = fl.from_party(lambda client: client.starts[0][~client.is_shared])
+
+    state: Any
+
+    @property
+    def is_shared(self) -> NDArray[np.bool_]:
+        return divided(self.spec, self.config.own_parts(self.spec))[1]
+
+    @property
+    def shared_spec(self) -> fl.ModelSpec:
+        return divided(self.spec, self.config.own_parts(self.spec))[0]
+
+    def models(self, msg: Any) -> NDArray[np.float32]:
+        return self.model(msg)[None]
+
+    def model(self, msg: Any) -> fl.Vector:
+        return self.whole(self.keep(local_training.check_model(self.shared_spec, msg.spec, msg.weights)))
+
+    def whole(self, shared: fl.Vector) -> fl.Vector:
+        """(d,) float32, a model with these shared parts and its own."""
+        found = np.empty(self.spec.size, np.float32)
+        found[self.is_shared], found[~self.is_shared] = shared, self.state.own
+        return found
+
+    def divide(self, weights: fl.Vector) -> fl.Vector:
+        """Keep the own parts of this model (d,). Returns the shared ones."""
+        self.state.own = weights[~self.is_shared]
+        return weights[self.is_shared]
+
+    @fl.on(Train, local_training.training_cost, answers=Update)
+    def train(self, msg: Train, src: str) -> fl.Work[Update]:
+        fitted: fl.Fitted = yield self.fit(self.model(msg), msg.round)
+        return Update(msg.round, msg.spec, self.divide(fitted.weights), fitted.samples)
+
+    def last_models(self) -> NDArray[np.float32]:
+        last = self.starts[0][self.is_shared] if self.state.last is None else self.state.last
+        return self.whole(last)[None]
+
+
+class PartServer(Server, role="server"):
+    """Holds the shared parts alone, and so its ``spec`` is theirs."""
+
+    class State(Server.State):
+        """weights: of the shared parts."""
+
+        weights: fl.Vector = fl.from_party(lambda server: server.starts[0][server.is_shared])
+
+    def __init__(self, own: fl.Own, common: fl.Common, config: Any) -> None:
+        _, self.is_shared = divided(common.spec, config.own_parts(common.spec))
+        super().__init__(own, common, config)
+        self.spec, _ = divided(common.spec, config.own_parts(common.spec))
+
+    def last_starts(self) -> NDArray[np.float32]:
+        start = self.starts[0].copy()
+        start[self.is_shared] = self.state.weights
+        return np.asarray(start[None])
+
+
+def whole_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
+    """Each client's model of the server's shared parts and its own."""
+    shared = federation.look(federation.hub).state.weights
+    return {client.name: client.whole(shared) for client in federation.of_role("client")}

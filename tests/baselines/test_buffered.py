@@ -1,0 +1,139 @@
+"""FedBuff and CA2FL against a slow twin that keeps everything, and what is known of them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig, rig
+
+from coterie.baselines import ca2fl, fedbuff
+from coterie.baselines.late import SYSTEMS as AVERAGING
+from coterie.devices.links import Delays
+from coterie.protocol.system import System
+from coterie.protocols.local_training import sample_clients
+
+N, ROUNDS, LR, SHARE = 8, 14, 0.3, 0.75
+TARGETS = np.random.default_rng(0).normal(size=(N, 10))
+NAMES = tuple(f"client/{i}" for i in range(N))
+
+
+def made(system: System, **settings: Any) -> Rig:
+    given = {"lr": LR, "participation": SHARE, "delta": 0.5, "server_decay": 0.0, **settings}
+    return rig(system, TARGETS, **given)
+
+
+@dataclass
+class Came:
+    """A change as it arrives. tau: the server's steps since its client was sent the model."""
+
+    client: int
+    change: np.ndarray
+    begun: int
+    tau: int = 0
+
+
+Step = Callable[[list[Came]], np.ndarray]
+
+
+def twin(w: np.ndarray, size: int, step: Step, rate: float) -> list[np.ndarray]:
+    """The server's model after each round; one step of each client from w towards its target."""
+    delays = Delays(lambda r: sample_clients(NAMES, SHARE, 0, r), 0.5, "uniform:1-5", 0)
+    under_way: list[tuple[int, int, int, Came]] = []
+    buffer: list[Came] = []
+    steps, models = 0, []
+    for r in range(1, ROUNDS + 1):
+        for name in sample_clients(NAMES, SHARE, 0, r):
+            i = NAMES.index(name)
+            under_way.append((r + delays.of(r).get(name, 0), r, i, Came(i, -LR * (w - TARGETS[i]), steps)))
+        for due, _, _, came in sorted(under_way, key=lambda one: one[1:3]):
+            if due == r:
+                buffer.append(came)
+                if len(buffer) == size:
+                    for one in buffer:
+                        one.tau = steps - one.begun
+                    w, buffer, steps = w + rate * step(buffer), [], steps + 1
+        models.append(w)
+    return models
+
+
+def weighted(buffer: list[Came]) -> np.ndarray:
+    return sum(came.change / np.sqrt(1 + came.tau) for came in buffer) / len(buffer)
+
+
+class Cached:
+    """h_i of every client; equation by equation."""
+
+    def __init__(self) -> None:
+        self.h = np.zeros((N, 10))
+
+    def __call__(self, buffer: list[Came]) -> np.ndarray:
+        v = self.h.mean(axis=0) + sum(came.change - self.h[came.client] for came in buffer) / len(buffer)
+        for came in buffer:
+            self.h[came.client] = came.change
+        return v
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+@pytest.mark.parametrize(("system", "step"), [(fedbuff.SYSTEM, lambda: weighted), (ca2fl.SYSTEM, Cached)])
+def test_each_is_its_twin(system: System, step: Callable[[], Step], size: int) -> None:
+    federation = made(system, buffer=size, server_lr=0.6)
+    expected = twin(federation.models()[0].astype(float), size, step(), 0.6)
+    late = steps = 0
+    for r, model in enumerate(expected, 1):
+        notes = federation.round(r)
+        late, steps = late + sum(notes["staleness"][1:]), steps + notes["steps"]
+        np.testing.assert_allclose(federation.models(), np.tile(model, (N, 1)), atol=1e-5)
+    assert late > 15
+    assert steps == federation.hub.state.version > 5
+    assert 0 <= notes["waiting"] < size
+
+
+def test_a_buffer_of_all_answers_without_late_ones_is_averaging_of_changes() -> None:
+    """Then nobody is stale, and CA2FL's h is the mean of the last round's changes, which its step takes off again."""
+    options: dict[str, Any] = {"delta": 0.0, "participation": 1.0, "server_lr": 0.8}
+    plain = made(AVERAGING["fedavg_late"], **options)
+    others = [made(system, buffer=N, **options) for system in (fedbuff.SYSTEM, ca2fl.SYSTEM)]
+    for r in range(1, 5):
+        plain.round(r)
+        for other in others:
+            other.round(r)
+            np.testing.assert_allclose(other.models(), plain.models(), atol=1e-6)
+
+
+def test_without_discount_staleness_does_not_matter() -> None:
+    first, second = (made(fedbuff.SYSTEM, buffer=4, exponent=exponent) for exponent in (0.0, 0.5))
+    for r in range(1, 9):
+        first.round(r)
+        second.round(r)
+    assert np.abs(first.models() - second.models()).max() > 1e-3
+    sums = twin(
+        made(fedbuff.SYSTEM).models()[0].astype(float), 4, lambda b: np.mean([c.change for c in b], axis=0), 0.8
+    )
+    np.testing.assert_allclose(first.models()[0], sums[7], atol=1e-5)
+
+
+def test_the_cache_finds_the_optimum_that_few_clients_a_step_pull_away_from() -> None:
+    """Once all have been heard, CA2FL's step is the mean of what all would send, also if only one of them sends."""
+    optimum = TARGETS.mean(axis=0)
+
+    def distance(system: System) -> float:
+        federation = made(system, buffer=1, participation=0.125, delta=0.0, server_lr=0.5)
+        federation.rounds(150)
+        return float(np.abs(federation.models()[0] - optimum).max())
+
+    assert distance(ca2fl.SYSTEM) < 0.05 < distance(fedbuff.SYSTEM)
+
+
+def test_what_waits_in_the_buffer_is_part_of_the_servers_state() -> None:
+    """Round 1 brings six changes, of which four make a step; the other two wait for the next ones."""
+    federation = made(fedbuff.SYSTEM, buffer=4, delta=0.0)
+    notes = federation.round(1)
+    assert (notes["participants"], notes["steps"], notes["waiting"]) == (6, 1, 2)
+    waiting = federation.hub.state.waiting
+    asked = sample_clients(NAMES, SHARE, 0, 1)
+    assert [change.name for change in waiting] == list(asked[4:])
+    assert federation.round(2)["steps"] == 2
