@@ -103,7 +103,7 @@ def load_own(
             files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
             if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
                 raise UserError(
-                    f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file for each client"
+                    f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file a client"
                 )
             if strange := [file.name for file in files if not file.is_file()]:
                 raise UserError(f"{path}: {strange[0]} is not an ordinary file; a folder has one file for each client")
