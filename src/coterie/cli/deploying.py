@@ -456,6 +456,8 @@ def restore(
 ) -> None:
     """Put a backup back. The rounds since are lost, and the run goes on after them with the hub's older model.
 
+    The hub first asks all parties for their newest plan, and serves nobody until enough have shown it.
+
     The hub that was backed up must never run again.
 
     Examples:
