@@ -62,7 +62,7 @@ def test_members_come_in_the_rosters_order() -> None:
         ("[[member]]", "[[members]]", "did you mean 'member'"),
         (GOOD, "", "names no members"),
         (GOOD, "member = 3", "names no members"),
-        (GOOD, "member = [3]", "member 1 is no table"),
+        (GOOD, "member = [3]", "member 1 is not a table"),
         (GOOD, "x = [", "not valid TOML"),
         ('name = "hospital-a"', 'nmae = "hospital-a"', "did you mean 'name'"),
         ('name = "hospital-a"', "name = 3", "name must be text"),

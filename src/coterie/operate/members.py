@@ -53,7 +53,7 @@ def read_members(path: Path) -> tuple[PlannedMember, ...]:
 
 def _member(table: object, where: str) -> PlannedMember:
     if not isinstance(table, dict):
-        raise UserError(f"{where} is no table: {_EXAMPLE}")
+        raise UserError(f"{where} is not a table: {_EXAMPLE}")
     for key, value in table.items():
         if key not in _KEYS:
             raise UserError(f"{where} has {key!r}{suggest(key, _KEYS)} It has: {', '.join(_KEYS)}")
