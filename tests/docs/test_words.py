@@ -94,7 +94,12 @@ def printed() -> Iterator[str]:
     }
     for table in tables([row], Console(width=1000)):
         yield from (str(column.header) for column in table.columns)
+    row["clients"] = {"local_accuracy": {"worst_decile": spread(), "interval": 0.1}}
+    others = ("local_balanced_accuracy", "own_classes_accuracy", "all_classes_accuracy", "local_dropped")
+    row |= {f"prior_{one}": spread() for one in others}
+    row["clients"]["prior_local_accuracy"] = row["clients"]["local_accuracy"]
     content = {"rows": [row], "leads": [{"over": "local", **accuracies}]}
+    yield from score_table.form_table(content)[0]
     yield from (head for _, head, _ in comparison.lead_columns(content))
     yield from comparison.HELP_HEADS
     yield from (column.head for column in score_table.score_columns([row]))
