@@ -1,4 +1,4 @@
-"""Tables of the pages under docs, made of the records beside them.
+"""Tables of the README and of the pages under docs, made of the records beside them.
 
 A page marks where a table stands, and of what::
 
@@ -26,6 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import (
+    demo,
     detection,
     detection_costs,
     evidence,
@@ -531,6 +532,7 @@ TABLES: dict[str, Table] = {
     "security": security,
     "regret": regret,
     "poisoned": poisoned,
+    "demo": demo.table,
     "hidden-poisoned": hidden_poisoning.table,
     "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
@@ -562,7 +564,7 @@ def generated(page: str) -> str:
 
 
 def pages() -> list[Path]:
-    return sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,17 +18,16 @@ from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
-from coterie.report.comparison import help_sentences, measures, sentences
-from coterie.report.notebook import Findings, frame, scores, table
+from coterie.report.comparison import RunGroup, group
+from coterie.report.notebook import Findings, curves, frame, leaks, shown_comparison, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
-from coterie.report.words import spread
 from coterie.reproductions import study
 from coterie.runs import choosing, comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
-from coterie.runs.metrics import leading, score
+from coterie.runs.metrics import leading
 from coterie.runs.settings import NONE, convert, field_types
 
 if TYPE_CHECKING:
@@ -54,8 +53,21 @@ class Result(runner.FinishedRun):
         return frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def plot(self) -> Figure:
-        """The run's scores over the rounds, as a matplotlib ``Figure``."""
-        return scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
+        """``figure()``."""
+        return self.figure()
+
+    def figure(self, against: str = "rounds") -> Figure:
+        """The run's scores over ``rounds``, ``bytes`` (sent by a client) or ``time`` (simulated), by matplotlib.
+
+        Its ``savefig`` writes SVG and PDF, by the ending of the file. Raises UserError.
+        """
+        return curves(_groups([self.folder]), against)
+
+    def cite(self) -> str:
+        """BibTeX of the system and of this run, below a sentence of methods."""
+        from coterie.report.citing import cite
+
+        return cite([self.folder])
 
     def report(self) -> Path:
         """The path of this run's HTML report, made now."""
@@ -125,9 +137,24 @@ class Comparison(comparison.FinishedComparison):
         return score_table.as_csv(self.content)
 
     def plot(self) -> Figure:
-        """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""
-        curves = {method: [one.rounds for one in found] for method, found in self.results.items()}
-        return scores(curves, self.content["measures"])
+        """``figure()``."""
+        return self.figure()
+
+    def figure(self, against: str = "rounds") -> Figure:
+        """Scores over ``rounds``, ``bytes`` or ``time`` as in :meth:`Result.figure`, or against ``leaks``.
+
+        Each method has its mean over the seeds, in a band of one standard deviation. leaks: what servers learn, of a
+        comparison with ``audit=True``. Raises UserError.
+        """
+        if against == "leaks":
+            return leaks(self.content)
+        return curves(_groups([self.folder / name for row in self.content["rows"] for name in row["runs"]]), against)
+
+    def cite(self) -> str:
+        """BibTeX of the systems and of the comparison, below a sentence of methods."""
+        from coterie.report.citing import cite
+
+        return cite([self.folder])
 
     def report(self) -> Path:
         """The path of all runs' HTML report, made now."""
@@ -144,22 +171,13 @@ class Comparison(comparison.FinishedComparison):
         return f"<Comparison of {methods}, {len(self.content['seeds'])} seeds each, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        first, *others = measures(self.content)
-        sides = [("local", first), ("global", first), *(("local", one) for one in others)]
-        return table(
-            " ".join([*help_sentences(self.content), *sentences(self.content)]),
-            [(row["method"], _scores(row, sides)) for row in self.content["rows"]],
-            str(self.folder),
-        )
+        return shown_comparison(self.content, str(self.folder))
 
 
-def _scores(row: Mapping[str, Any], sides: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    words = []
-    for side, measure in sides:
-        if found := score(row, f"{side}_{measure['name']}"):
-            shown = f"{spread(found, 100, '.1f')} %" if measure["share"] else spread(found, 1, ".4g")
-            words.append(f"{side} {measure['label']} {shown}")
-    return ", ".join(words)
+def _groups(folders: Sequence[Path]) -> list[RunGroup]:
+    from coterie.record.load import load as checked
+
+    return group([checked(folder) for folder in folders])
 
 
 def run(

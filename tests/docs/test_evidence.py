@@ -114,7 +114,6 @@ WITHOUT: Mapping[tuple[str, str], str] = {
     ("docs/systems/ofl.md", "What it reaches"): OLD,
     ("docs/systems/pafed.md", "Hidden signs"): OLD,
     ("docs/systems/selection_baselines.md", "CLSM-FL"): OLD,
-    ("docs/systems/selection_baselines.md", "Side by side"): OLD,
     ("docs/systems/fedcaprivacy.md", "Departures from the text"): "an attack that a test repeats",
 }
 """Page and head of the section: why its numbers need no record."""

@@ -133,7 +133,7 @@ def _models(run: Recorded, message: fl.Message | None) -> Floats | None:
 
 def sent_models(run: Recorded, seen: Seen) -> Floats | None:
     """The models (k, d) that a message holds in the clear, or None."""
-    return _models(seen.message, run.spec.size, len(run.federation.common.starts))
+    return _models(run, seen.message)
 
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:

@@ -111,6 +111,8 @@ class Row(MethodScores, frozen=True, kw_only=True):
     runs: tuple[FolderName, ...] = ()
     method: str = ""
     system: str = ""
+    crypto: str | None = None
+    bytes_up: Spread | None = None
     learned: dict[str, Spread | None] | None = None
     not_attacked: str | None = None
 

@@ -20,7 +20,10 @@ _PRIOR = "prior: with each client's own label shares, unless the batch looks lik
 _MIXED = "mixed: the model with the prior and the tuned one, by the likelihood of held-out samples"
 _FLAGGED = "flagged, false alarms: poisoned and other contributions that the method takes for poisoned"
 _GROUPS = "groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance"
-_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"±": r"$\pm$", "–": "--"})
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+)
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,14 @@ def markdown(content: Row) -> str:
     return f"{table}\n{note}\n" if note else table
 
 
+def escaped(words: str) -> str:
+    """Words as LaTeX sets them."""
+    return words.translate(_LATEX)
+
+
 def latex(content: Row) -> str:
     """A ``tabular`` for the package booktabs."""
-    head, *rows = ([cell.translate(_LATEX) for cell in line] for line in _cells(content))
+    head, *rows = ([escaped(cell) for cell in line] for line in _cells(content))
     body = [f"{' & '.join(row)} \\\\" for row in rows]
     top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
     note = interval_note(len(content["seeds"])).translate(_LATEX)
