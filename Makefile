@@ -2,14 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench docs-tables lock clean
+.PHONY: demo test test-long lint bench docs docs-tables evidence lock clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,deploy]'
+	@touch $@
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and Coterie, attacked; ends with a report
@@ -33,8 +38,15 @@ lint: $(READY)  ## style, types, layers, sizes
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m benchmarks.speed docs/bench.json
 
+docs: $(VENV)/.docs  ## the pages as a site in build/site, with a reference; a warning is an error
+	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
+	$(BIN)/python -m pytest tests/docs/test_site.py
+
 docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them
 	$(BIN)/python -m benchmarks.pages
+
+evidence: $(READY)  ## the runs of docs/evidence/papers.md that a CPU can do, continued; says first how many hours they take
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.evidence reproduction --jobs $(JOBS)
 
 lock: $(READY)  ## requirements-deploy.txt: all that a deployment installs, with the hashes of all its files, from constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import coterie
+from benchmarks.markdown import grid
 from coterie.record.folder import write_json
 from coterie.runs import benefit
 from coterie.runs.metrics import METRICS
@@ -73,6 +74,25 @@ def measured(seeds: int, folder: Path, methods: Sequence[str] = METHODS, pooled:
     }
     once = gains("alone", first.pop("alone"), first, race)
     return {"seeds": seeds, "budget": race.content["budget"], "pooled": dict(pooled), "rows": rows, "first folds": once}
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
+    of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
+
+    def gain(row: Mapping[str, Any]) -> str:
+        low, high = (f"{100 * row[key]:+.1f}" for key in ("low", "high"))
+        return f"{100 * row['gain']:+.1f} [{low}, {high}]".replace("-", "−")
+
+    found = []
+    for hospital in dict.fromkeys(row["hospital"] for row in record["rows"]):
+        own, tuned = (of[hospital, "coterie", form, "alone"] for form in (False, True))
+        pooled = of[hospital, "pooled", False, "alone"]
+        values = [own["reference"], *(row["auroc"] for row in (pooled, own, tuned))]
+        gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
+        found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
+    head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
+    return grid([*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found)
 
 
 def main() -> None:

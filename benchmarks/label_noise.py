@@ -1,29 +1,31 @@
 """How much noise HACCS's clusters stand: the adjusted Rand index of its clusters with planted label sets, by epsilon.
 
-    python -m benchmarks.label_noise digits 20
-    python -m benchmarks.label_noise mnist 50 --samples 200
+    python -m benchmarks.label_noise label_noise/digits --seeds 3
+    python -m benchmarks.label_noise label_noise/mnist --seeds 3
 
-prints, for 2, 5 and 10 label sets, the mean index over seeds 0, 1 and 2 of DBSCAN at the default radius and of OPTICS.
-The histograms are the partition's own counts, or with ``--samples`` so many labels of each client, drawn from them.
-Nothing is trained.
+has, for 2, 5 and 10 label sets, the mean index of DBSCAN at the default radius and of OPTICS. The histograms are the
+partition's own counts, on MNIST 200 labels of each client, drawn from them. Nothing is trained.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.items import crossed, main
 from coterie.baselines.haccs import HaccsConfig
 from coterie.clustering.histograms import Density, density_clusters, hellinger
 from coterie.dp.laplace import private_counts
 from coterie.protocol.randomness import Secrets
+from coterie.reproductions.study import Item, Row, by_cell, named
 from coterie.runs import RunConfig, build
 
 EPSILONS = (inf, 4.0, 1.0, 0.5, 0.1)
-SEEDS = (0, 1, 2)
+METHODS: tuple[Density, ...] = ("dbscan", "optics")
 
 
 def index(data: str, clients: int, sets: int, epsilon: float, method: Density, seed: int, samples: int = 0) -> float:
@@ -39,18 +41,38 @@ def index(data: str, clients: int, sets: int, epsilon: float, method: Density, s
     return float(adjusted_rand_score(groups, found))
 
 
-def main(data: str, clients: int, samples: int = 0) -> None:
-    """Print the table."""
-    lines = ["| label sets | clustering | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |"]
-    lines.append("| --- | --- |" + " --- |" * len(EPSILONS))
-    methods: tuple[Density, ...] = ("dbscan", "optics")
-    for sets in (2, 5, 10):
-        for method in methods:
-            means = [np.mean([index(data, clients, sets, e, method, s, samples) for s in SEEDS]) for e in EPSILONS]
-            lines.append(f"| {sets} | {method} | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
-    sys.stdout.write("\n".join(lines) + "\n")
+def indices(data: str, clients: int, samples: int, sets: float, method: Density, seed: int) -> Row:
+    """By epsilon, the index of one seed."""
+    return {word(e): index(data, clients, int(sets), e, method, seed, samples) for e in EPSILONS}
 
+
+def word(epsilon: float) -> str:
+    return "no noise" if epsilon == inf else f"ε {epsilon:g}"
+
+
+def means(name: str, found: Sequence[Row]) -> Row:
+    sets, method = name.split("/")
+    row = {"label sets": sets, "clustering": method}
+    return row | {word(e): f"{np.mean([one[word(e)] for one in found]):.2f}" for e in EPSILONS}
+
+
+ITEMS = named(
+    *(
+        Item(
+            f"label_noise/{data}",
+            f"HACCS: clusters beside planted label sets, by the noise of histograms ({data})",
+            crossed(
+                partial(indices, data, clients, samples),
+                lambda *_, clients=clients, samples=samples: {"clients": clients, "samples drawn": samples},
+                (2, 5, 10),
+                METHODS,
+            ),
+            by_cell(means),
+            command="python -m benchmarks.label_noise",
+        )
+        for data, clients, samples in (("digits", 20, 0), ("mnist", 50, 200))
+    )
+)
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(given[0], int(given[1]), int(given[3]) if "--samples" in given else 0)
+    main(ITEMS)

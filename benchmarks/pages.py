@@ -1,4 +1,4 @@
-"""Tables of the pages under docs, made of the records beside them.
+"""Tables of the README and of the pages under docs, made of the records beside them.
 
 A page marks where a table stands, and of what::
 
@@ -18,13 +18,26 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks import detection, detection_costs, features, hidden_poisoning, poisoning, rates
+from benchmarks import (
+    demo,
+    detection,
+    detection_costs,
+    evidence,
+    features,
+    hidden_poisoning,
+    hospitals,
+    poisoning,
+    races,
+    rates,
+    which,
+)
 from benchmarks.markdown import cell, error, grid, interval, median, without_interval
 from coterie.runs.intervals import mean_and_interval
 
@@ -93,25 +106,6 @@ def comparison(record: Record) -> str:
         cells += [interval(row["ari"], 2)] * grouped
         found.append([*cells, interval(leads.get(row["method"]), factor=100, sign="+")])
     return grid(head, found)
-
-
-def hospitals(record: Record) -> str:
-    """AUROC in percent alone, pooled and with Coterie, and paired gains of its forms in points."""
-    of = {(row["hospital"], row["method"], row["tuned"], row["against"]): row for row in record["rows"]}
-
-    def gain(row: Record) -> str:
-        low, high = (f"{100 * row[key]:+.1f}" for key in ("low", "high"))
-        return f"{100 * row['gain']:+.1f} [{low}, {high}]".replace("-", "−")
-
-    found = []
-    for hospital in dict.fromkeys(row["hospital"] for row in record["rows"]):
-        own, tuned = (of[hospital, "coterie", form, "alone"] for form in (False, True))
-        pooled = of[hospital, "pooled", False, "alone"]
-        values = [own["reference"], *(row["auroc"] for row in (pooled, own, tuned))]
-        gains = [own, *(of[hospital, "coterie", True, against] for against in ("alone", "pooled"))]
-        found.append([hospital, *(f"{100 * value:.1f}" for value in values), *map(gain, gains)])
-    head = ["hospital", "alone", "pooled", "`coterie`", "tuned"]
-    return grid([*head, "`coterie` over alone", "tuned over alone", "tuned over pooled"], found)
 
 
 LEVEL = 0.5
@@ -516,7 +510,11 @@ TABLES: dict[str, Table] = {
     "cells": cells,
     "levels": levels,
     "leads": leads,
-    "hospitals": hospitals,
+    "hospitals": hospitals.table,
+    "leaks": races.leaks,
+    "race": races.table,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
+    "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
@@ -534,15 +532,22 @@ TABLES: dict[str, Table] = {
     "security": security,
     "regret": regret,
     "poisoned": poisoned,
+    "demo": demo.table,
     "hidden-poisoned": hidden_poisoning.table,
     "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
     "features": lambda record, *of: part(features.tables(record), *of),
+    "evidence": evidence.table,
 }
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def read(record: str) -> Record:
+    text = (ROOT / record).read_text()
+    return tomllib.loads(text) if record.endswith(".toml") else json.loads(text)
 
 
 def generated(page: str) -> str:
@@ -552,14 +557,14 @@ def generated(page: str) -> str:
         opening, record, kind, arguments, _, end = mark.groups()
         given = [word.strip() for word in arguments.split(";") if word.strip()]
         choices = [word for word in given if word.startswith(("only ", "without "))]
-        made = TABLES[kind](json.loads((ROOT / record).read_text()), *(word for word in given if word not in choices))
+        made = TABLES[kind](read(record), *(word for word in given if word not in choices))
         return opening + (narrowed(made, choices) if choices else made) + end
 
     return MARK.sub(fill, page)
 
 
 def pages() -> list[Path]:
-    return sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:
