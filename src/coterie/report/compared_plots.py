@@ -66,10 +66,10 @@ def tradeoff_axes(measure: Measure, leaks: bool) -> tuple[fig.Axis, fig.Axis]:
 
 def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
     """Pixels, from the least to the most bytes by their logarithm; all equal where an axis has the bytes."""
-    known = [math.log(many) for many in sent if many]
+    known = [math.log(many) for many in sent if many and many > 0]
     if not leaks or not known or max(known) == min(known):
         return [7.0] * len(sent)
-    share = [(math.log(many) - min(known)) / (max(known) - min(known)) if many else 0.0 for many in sent]
+    share = [(math.log(many) - min(known)) / (max(known) - min(known)) if many and many > 0 else 0.0 for many in sent]
     return [_RADII[0] + (_RADII[1] - _RADII[0]) * part for part in share]
 
 
