@@ -5,12 +5,16 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench docs-tables evidence lock clean
+.PHONY: demo test test-long lint bench docs docs-tables evidence lock clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,deploy]'
+	@touch $@
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and Coterie, attacked; ends with a report
@@ -33,6 +37,10 @@ lint: $(READY)  ## style, types, layers, sizes
 
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m benchmarks.speed docs/bench.json
+
+docs: $(VENV)/.docs  ## the pages as a site in build/site, with a reference; a warning is an error
+	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
+	$(BIN)/python -m pytest tests/docs/test_site.py
 
 docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them
 	$(BIN)/python -m benchmarks.pages

@@ -1,6 +1,7 @@
 """Coterie beside other methods on ten partitions of two data sets: ``python -m benchmarks.cells cells``.
 
-``control`` has Coterie alone, by the share of its control variates, and ``shifted`` with other test labels.
+``control`` has Coterie alone, by the share of its control variates, ``shifted`` on other test labels, and ``shown``
+what each method's servers learn.
 
 Every method has the budget of Coterie, whose column ``coterie+control`` has control variates. Each client's model is
 scored as it is, with the guarded prior of the client's own labels, after fine-tuning, and as a mixture of the last two
@@ -14,18 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from math import nan
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from benchmarks.items import main
 from benchmarks.signatures import Lent, name_of, written
-from coterie.protocol.randomness import rng
+from coterie.record.comparison import FORMS, MIXES
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
-from coterie.runs import RunConfig, build, resolve
+from coterie.runs import RunConfig, resolve, run
+from coterie.runs.audited import learned
 from coterie.runs.comparison import budget_of, with_budget
 from coterie.runs.intervals import mean_and_interval
-from coterie.runs.on_data import ClientData
 
 PARTITIONS = (
     "iid",
@@ -50,12 +55,13 @@ METHODS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "scaffold": ("scaffold", "paper", {}),
     "local": ("local", "paper", {}),
 }
-FORMS = {
-    "as it is": "local_accuracy",
-    "prior": "prior_local_accuracy",
-    "tuned": "fine_tuned_local_accuracy",
-    "mixed": "mixed_local_accuracy",
+OTHERS = {
+    "global %": "global_accuracy",
+    "balanced %": "local_balanced_accuracy",
+    "own classes %": "own_classes_accuracy",
+    "all classes %": "all_classes_accuracy",
 }
+"""Columns of other scores, means over the clients, and how these are called after a form's beginning."""
 
 
 def _config(data: str, form: str, method: str) -> RunConfig:
@@ -96,26 +102,45 @@ def _each(values: Sequence[float]) -> list[float]:
     return [round(100 * value, 2) for value in values]
 
 
-def _row(method: str, curves: Sequence[Curve], ours: Sequence[Curve], measure: str) -> Row | None:
-    """Of one form of a method's models; None where it has no such form.
+def _mean(curves: Sequence[Curve], score: str) -> list[float] | None:
+    """By seed, the mean over the clients; None for a form without this score."""
+    if any(score not in curve.scores for curve in curves):
+        return None
+    return [float(np.nanmean(np.array(curve.scores[score], np.float64))) for curve in curves]
+
+
+def _megabytes(curve: Curve) -> float:
+    """What a client sends and receives in the whole run, 10^6 bytes."""
+    of, role = curve.summary, curve.summary["client_role"]
+    moved = [int(of[f"bytes_{way}_by_role"].get(role, 0)) for way in ("up", "down")]
+    return sum(moved) / int(of["clients"]) / 1e6
+
+
+def _row(method: str, curves: Sequence[Curve], ours: Sequence[Curve], form: str) -> Row | None:
+    """Of one form of a method's models (how its scores begin); None where it has no such form.
 
     lead: of Coterie in the same form, paired by seed.
     """
+    measure = f"{form}local_accuracy"
     if any(curve.diverged for curve in curves):
         return {"method": method, "local %": "diverged"}
-    if any(measure not in curve.scores for curve in curves):
+    means = _mean(curves, measure)
+    if means is None:
         return None
-    means = [float(np.mean(curve.scores[measure])) for curve in curves]
     deciles = [float(np.quantile(curve.scores[measure], 0.1)) for curve in curves]
-    leads = [float(np.mean(one.scores[measure])) - mean for one, mean in zip(ours, means, strict=True)]
+    leads = [a - b for a, b in zip(_mean(ours, measure) or means, means, strict=True)]
     ends = [curve.grouping[-1] for curve in curves if curve.grouping]
     aris = [end["ari"] for end in ends if end and end["ari"] is not None]
+    others = {words: _mean(curves, f"{form}{score}") for words, score in OTHERS.items()}
     return {
         "method": method,
         "local %": _percent(means),
         "worst decile %": _percent(deciles),
         "lead of coterie": None if method == "coterie" else _percent(leads),
         "ARI": round(float(np.mean(aris)), 2) if aris else None,
+        **{words: None if values is None else _percent(values) for words, values in others.items()},
+        "MB a client": round(float(np.mean([_megabytes(curve) for curve in curves])), 3),
+        "virtual seconds": round(float(np.mean([curve.summary["virtual_seconds"] for curve in curves])), 1),
         "by seed": _each(means),
         "worst decile, by seed": _each(deciles),
     }
@@ -126,8 +151,8 @@ def _rows(outcomes: Mapping[str, Sequence[Curve]]) -> list[Row]:
     found: list[Row] = []
     for (data, form), names in groupby(outcomes, key=lambda name: tuple(name.split("/")[:2])):
         of = {name.split("/")[2]: outcomes[name] for name in names}
-        for words, measure in FORMS.items():
-            rows = (_row(method, curves, of["coterie"], measure) for method, curves in of.items())
+        for start, words in FORMS.items():
+            rows = (_row(method, curves, of["coterie"], start) for method, curves in of.items())
             found += [{"data": data, "partition": form, "form": words, **row} for row in rows if row is not None]
     return found
 
@@ -157,7 +182,7 @@ def _control_cell(kind: str, share: float) -> Cell:
 
 def _control_row(name: str, found: Sequence[Curve]) -> Row:
     kind, share = name.split("/")
-    local = {form: [float(np.mean(one.scores[measure])) for one in found] for form, measure in FORMS.items()}
+    local = {words: _mean(found, f"{form}local_accuracy") or [] for form, words in FORMS.items()}
     form, rounds, _ = KINDS[kind]
     row = {"clients": kind, "partition": form, "rounds": rounds, "share": share}
     return {**row, **{f"local %, {word}": _percent(values) for word, values in local.items()}}
@@ -171,53 +196,19 @@ CONTROL = Item(
     command="python -m benchmarks.cells",
 )
 
-MIXES = ("its own", "uniform over its own classes", "uniform over all classes")
-Accuracies = Mapping[str, Mapping[str, float]]
-"""By mix of test labels and form of the models, means over the clients."""
 
-
-def other_test(own: ClientData, mix: str, draw: np.random.Generator) -> ClientData:
-    """The same client, tested on as many samples of its task, drawn with labels of another mix."""
-    y = own.test_set.y.numpy()
-    held = np.unique(own.y.numpy()) if mix == MIXES[1] else np.unique(y)
-    labels = draw.choice(np.intersect1d(held, y), len(own.test))
-    return replace(own, tests=np.array([draw.choice(np.flatnonzero(y == label)) for label in labels]))
-
-
-def shifted(data: str, form: str, seed: int) -> Accuracies:
-    """Coterie's models, tested on label mixes that are not the clients' own."""
-    experiment = build(replace(_config(data, form, "coterie"), seed=seed, evaluate="all"))
-    experiment.set_up()
-    for r in range(1, ROUNDS + 1):
-        experiment.round(r)
-    models, observer = experiment.models(ROUNDS), experiment.observer
-    tuned = {name: one.weights for name, one in experiment.fine_tuned(ROUNDS)[1].items()}
-    own, found = observer.data, dict[str, dict[str, float]]()
-    for mix in MIXES:
-        if mix != MIXES[0]:
-            draws = {name: rng(seed, name, f"test labels, {mix}") for name in models}
-            observer.data = {name: other_test(own[name], mix, draws[name]) for name in models}
-        scores = {"as it is": observer.scores(models), "tuned": observer.scores(tuned)}
-        adjusted = observer.adjusted(models, seed, tuned)
-        scores |= {"prior": adjusted["prior_"], "mixed": adjusted["mixed_"]}
-        found[mix] = {word: float(one.values["local_accuracy"].mean()) for word, one in scores.items()}
-    experiment.close()
-    return found
-
-
-def _shifted_rows(outcomes: Mapping[str, Sequence[Accuracies]]) -> list[Row]:
+def _shifted_rows(outcomes: Mapping[str, Sequence[Curve]]) -> list[Row]:
     """A row for each data set and mix, over all partitions. lowest lead: over the model as it is, of any partition."""
     rows: list[Row] = []
     for data, names in groupby(outcomes, key=lambda name: name.partition("/")[0]):
         cells = [outcomes[name] for name in names]
-        for mix in MIXES:
-            row: dict[str, Any] = {"data": data, "test labels": mix}
-            plain = [np.mean([one[mix]["as it is"] for one in seeds]) for seeds in cells]
-            row["as it is"] = round(100 * float(np.mean(plain)), 1)
-            for word in ("prior", "mixed", "tuned"):
-                values = [np.mean([one[mix][word] for one in seeds]) for seeds in cells]
-                lowest = min(value - other for value, other in zip(values, plain, strict=True))
-                row[word], row[f"{word}: lowest lead"] = (round(100 * float(v), 1) for v in (np.mean(values), lowest))
+        for mix, of_mix in MIXES.items():
+            found = {form: [fmean(_mean(one, f"{form}{mix}_accuracy") or [nan]) for one in cells] for form in FORMS}
+            row: dict[str, Any] = {"data": data, "test labels": of_mix, "as it is": round(100 * fmean(found[""]), 1)}
+            for form in ("prior_", "mixed_", "fine_tuned_"):
+                lowest = min(value - other for value, other in zip(found[form], found[""], strict=True))
+                row[FORMS[form]] = round(100 * fmean(found[form]), 1)
+                row[f"{FORMS[form]}: lowest lead"] = round(100 * lowest, 1)
             rows.append(row)
     return rows
 
@@ -225,12 +216,47 @@ def _shifted_rows(outcomes: Mapping[str, Sequence[Accuracies]]) -> list[Row]:
 SHIFTED = Item(
     "shifted",
     "Coterie's models where test labels are not the client's own mix",
-    tuple(Calculation(f"{data}/{form}", partial(shifted, data, form)) for data in CLIENTS for form in PARTITIONS),
+    tuple(_cell(data, form, "coterie") for data in CLIENTS for form in PARTITIONS),
     _shifted_rows,
+    command="python -m benchmarks.cells",
+)
+
+
+def _learned(form: str, method: str, seed: int) -> Mapping[str, float | None]:
+    """By topic, what the servers of a method on digits learn on their own (``runs.audited.learned``)."""
+    first = _config("digits", form, "coterie")
+    shared, _ = with_budget(method, _config("digits", form, method), budget_of(resolve(first), first.settings), ())
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        run(replace(shared, seed=seed, fine_tune="no", record=True, evaluate="all", out=str(out)))
+        return learned(out)
+
+
+def _learned_row(name: str, found: Sequence[Mapping[str, float | None]]) -> Row:
+    """Means over the seeds, in percent; None where no attack applies or could tell."""
+    form, method = name.split("/")
+    row: dict[str, Any] = {"partition": form, "method": method}
+    for topic in LEARNT:
+        values = [one.get(topic) for one in found]
+        known = [value for value in values if value is not None]
+        row[topic] = round(100 * max(0.0, fmean(known))) if len(known) == len(values) else None
+    return row
+
+
+LEARNT = ("models", "identity", "labels", "groups", "samples", "other")
+SHOWN = Item(
+    "shown",
+    "What servers learn on their own on digits, percent of everything",
+    tuple(
+        Calculation(f"{form}/{method}", partial(_learned, form, method), {"data": "digits", "rounds": ROUNDS})
+        for form in ("dirichlet:0.3", "permute:4+dirichlet:0.5")
+        for method in METHODS
+    ),
+    by_cell(_learned_row),
     command="python -m benchmarks.cells",
 )
 
 if __name__ == "__main__":
     for each in CLIENTS:
         written(each)
-    main({one.name: one for one in (CELLS, CONTROL, SHIFTED)})
+    main({one.name: one for one in (CELLS, CONTROL, SHIFTED, SHOWN)})

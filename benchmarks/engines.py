@@ -17,15 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from nats.js.api import StreamInfo
 
-from coterie.deploy import certificates
+from coterie.crypto import certificates
 from coterie.deploy.engine import STREAM, Access, Delivery, NotAdmittedError, Tls
-from coterie.deploy.names import ENGINE, OPERATOR
+from coterie.deploy.names import ENGINE, OPERATOR, common
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_stream import provision
@@ -35,6 +36,18 @@ from coterie.record.provenance import write_record
 HUB, CLIENT = "hub", "client/1"
 HOPS, SMALL = 500, 1000
 MEGABYTES = (1, 10, 50, 100)
+
+
+def kill(server: NatsServer) -> None:
+    server.stop(signal.SIGKILL)
+
+
+def reload(server: NatsServer, access: Access) -> None:
+    """Admit these parties from now on; all others are cut off."""
+    server.access = access
+    server.write()
+    if server.pid is not None:
+        os.kill(server.pid, signal.SIGHUP)
 
 
 class Deployment:
@@ -52,7 +65,7 @@ class Deployment:
             made = Tls(folder / f"{stem}.pem", folder / f"{stem}.key", folder / "ca.pem")
             public = certificates.public_of(own)
             made.key.write_bytes(own)
-            made.certificate.write_bytes(certificates.sign(authority, key, name, public, now_s, 1, hosts))
+            made.certificate.write_bytes(certificates.sign(authority, key, common(name), public, now_s, 1, hosts))
             return made
 
         self.tls = {name: tls(name) for name in parties}
@@ -216,7 +229,7 @@ def server_killed() -> float:
         hub, client = made.engine(HUB), made.engine(CLIENT)
         with echoing(client):
             there_and_back(hub, b"before", "0")
-            made.server.kill()
+            kill(made.server)
             made.server.start()
             found = there_and_back(hub, b"after", "1")
         hub.close()
@@ -244,7 +257,7 @@ def leader_killed() -> float:
         hub, client = made.engine(HUB), made.engine(CLIENT)
         with echoing(client):
             there_and_back(hub, b"before", "0")
-            leader(made.servers, made.operator).kill()
+            kill(leader(made.servers, made.operator))
             found = there_and_back(hub, b"after", "1")
         hub.close()
         client.close()
@@ -278,7 +291,9 @@ def revoked() -> float:
         client = made.engine(CLIENT)
         client.pull(0.1)
         began = time.perf_counter()
-        made.server.reload(Access({HUB: made.access.parties[HUB]}, made.access.watchers, made.access.operator))
+        pins = dict(made.access.parties)
+        gone = str(pins.pop(CLIENT))
+        reload(made.server, replace(made.access, parties=pins, refused=[gone]))
         try:
             while time.perf_counter() - began < 60:
                 client.pull(0.05)

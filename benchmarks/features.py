@@ -228,7 +228,7 @@ def cells(
                 all_vectors = extract(x)
                 for spec, one in fleets.items():
                     own = [
-                        extract(task.inputs(part)) if task.turn else all_vectors[part]
+                        all_vectors[part] if task.change is None else extract(task.inputs(part))
                         for task, part in zip(one.tasks, one.devices, strict=True)
                     ]
                     yield f"{name}/{of}/{kind}/{spec}", measured(*describe_all(own, seed), one)

@@ -1,4 +1,4 @@
-"""Tables of the pages under docs, made of the records beside them.
+"""Tables of the README and of the pages under docs, made of the records beside them.
 
 A page marks where a table stands, and of what::
 
@@ -26,6 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import (
+    demo,
     detection,
     detection_costs,
     evidence,
@@ -35,6 +36,7 @@ from benchmarks import (
     poisoning,
     races,
     rates,
+    which,
 )
 from benchmarks.markdown import cell, error, grid, interval, median, without_interval
 from coterie.runs.intervals import mean_and_interval
@@ -221,7 +223,7 @@ def fedepc_paired(record: Record) -> str:
         if method != "fedepc":
             ours = record["curves"][f"{place}/fedepc"]
             found.append([place.rpartition("/")[2], method, *differences(ours, curves)])
-    return grid(["alpha", "less", *MEASURES], found)
+    return grid(["alpha, or groups", "less", *MEASURES], found)
 
 
 def ofl_paired(record: Record) -> str:
@@ -511,6 +513,8 @@ TABLES: dict[str, Table] = {
     "hospitals": hospitals.table,
     "leaks": races.leaks,
     "race": races.table,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
+    "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,
@@ -528,6 +532,7 @@ TABLES: dict[str, Table] = {
     "security": security,
     "regret": regret,
     "poisoned": poisoned,
+    "demo": demo.table,
     "hidden-poisoned": hidden_poisoning.table,
     "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
@@ -559,7 +564,7 @@ def generated(page: str) -> str:
 
 
 def pages() -> list[Path]:
-    return sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -35,6 +35,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "trimmed_mean": {},
     "median": {},
     "fltrust": {},
+    "flame": {},
     "ifca": {"clusters": 3},
     "fedcaprivacy": {"clusters": 3},
 }

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from coterie.report.drawing import curve, looks, new_figure, tidy, whole_rounds
 from coterie.reproductions.study import Curve
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C564B")
-_STYLES = ("-", "--", ":")
 _INSIDE = 8  # curves whose names find room beside them
-
-
-def _styles(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line for every name."""
-    looks = itertools.cycle(itertools.product(_STYLES, _COLOURS))
-    return {name: {"color": colour, "linestyle": line} for name, (line, colour) in zip(names, looks, strict=False)}
 
 
 def _line(axis: Axes, name: str, found: Sequence[Curve], measure: str, width: float, style: Mapping[str, str]) -> None:
     """The mean over the seeds, in a band of their range; one that diverged ends early."""
     rows = itertools.zip_longest(*(getattr(curve, measure) for curve in found))
     values = np.array(list(rows), float)  # (rounds, seeds), NaN for None
-    r = np.arange(1, len(values) + 1)
-    colour, line = style["color"], style["linestyle"]
-    axis.plot(r, values.mean(axis=1), label=name, linewidth=width, color=colour, linestyle=line)
-    if len(found) > 1:
-        axis.fill_between(r, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.15, linewidth=0)
-
-
-def _plain(axis: Axes) -> None:
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    band = None if len(found) < 2 else (values.min(axis=1), values.max(axis=1))
+    curve(axis, name, np.arange(1, len(values) + 1), values.mean(axis=1), band, linewidth=width, **style)
 
 
 def curves_figure(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure:
     """Global accuracy left, local accuracy right; the band is the range over the seeds."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = new_figure(11, 4.6)
     axes = figure.subplots(1, 2, sharey=True)
-    for name, style in _styles(curves).items():
+    for name, style in looks(curves).items():
         for axis, measure in zip(axes, ("global_accuracy", "local_accuracy"), strict=True):
             _line(axis, name, curves[name], measure, 1.4, style)
     for axis, text in zip(axes, ("whole test set", "clients' own distribution"), strict=True):
-        axis.set(xlabel="round", title=text)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _plain(axis)
+        axis.set_title(text)
+        whole_rounds(axis)
+        tidy(axis)
     axes[0].set_ylabel("mean accuracy of the clients' models")
     if len(curves) > _INSIDE:
         figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False)
@@ -77,7 +61,7 @@ class Panel:
 def heat_maps(panels: Sequence[Panel], columns: int, title: str) -> Figure:
     """Panels in rows of so many, every value written into its field, one scale of colours for all; NaN is grey."""
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.6 * rows), layout="constrained")
+    figure = new_figure(4.4 * columns, 3.6 * rows)
     low = min(float(np.nanmin(panel.values)) for panel in panels)
     high = max(float(np.nanmax(panel.values)) for panel in panels)
     for panel, axis in zip(panels, figure.subplots(rows, columns, squeeze=False).flat, strict=False):
@@ -107,17 +91,17 @@ def accuracy_panels(
     measures: which accuracy a case shows; by default that on the whole test set.
     """
     names = list(dict.fromkeys(name for lines in (*panels.values(), *ends.values()) for name in lines))
-    styles = _styles(names)
+    styles = looks(names)
     count = len(panels) + len(ends)
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure = Figure(figsize=(4.2 * columns + 0.4, 3.2 * rows + 1.0), layout="constrained")
+    figure = new_figure(4.2 * columns + 0.4, 3.2 * rows + 1.0)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (case, lines), axis in zip(panels.items(), axes, strict=False):
         for name, found in lines.items():
             _line(axis, name, found, measures.get(case, "global_accuracy"), 1.2, styles[name])
-        axis.set(xlabel="round", title=case)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_title(case)
+        whole_rounds(axis)
         if axis is not axes[0]:
             axis.sharey(axes[0])
     for (case, points), axis in zip(ends.items(), axes[len(panels) :], strict=False):
@@ -127,7 +111,7 @@ def accuracy_panels(
     for axis in axes[:count]:
         axis.title.set_fontsize(9)
         axis.set_ylabel("accuracy", fontsize=9)
-        _plain(axis)
+        tidy(axis)
     for axis in axes[count:]:
         axis.remove()
     handles = {line.get_label(): line for axis in axes[:count] for line in axis.get_lines()}

@@ -18,17 +18,16 @@ from coterie.protocol.import_path import name_of
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
-from coterie.report.comparison import help_sentences, measures, sentences
-from coterie.report.notebook import Findings, frame, scores, table
+from coterie.report.comparison import RunGroup, group
+from coterie.report.notebook import Findings, curves, frame, leaks, shown_comparison, table
 from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
-from coterie.report.words import spread
 from coterie.reproductions import study
-from coterie.runs import comparison, registry, runner
+from coterie.runs import choosing, comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
-from coterie.runs.metrics import leading, score
+from coterie.runs.metrics import leading
 from coterie.runs.settings import NONE, convert, field_types
 
 if TYPE_CHECKING:
@@ -54,8 +53,21 @@ class Result(runner.FinishedRun):
         return frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def plot(self) -> Figure:
-        """The run's scores over the rounds, as a matplotlib ``Figure``."""
-        return scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
+        """``figure()``."""
+        return self.figure()
+
+    def figure(self, against: str = "rounds") -> Figure:
+        """The run's scores over ``rounds``, ``bytes`` (sent by a client) or ``time`` (simulated), by matplotlib.
+
+        Its ``savefig`` writes SVG and PDF, by the ending of the file. Raises UserError.
+        """
+        return curves(_groups([self.folder]), against)
+
+    def cite(self) -> str:
+        """BibTeX of the system and of this run, below a sentence of methods."""
+        from coterie.report.citing import cite
+
+        return cite([self.folder])
 
     def report(self) -> Path:
         """The path of this run's HTML report, made now."""
@@ -125,9 +137,24 @@ class Comparison(comparison.FinishedComparison):
         return score_table.as_csv(self.content)
 
     def plot(self) -> Figure:
-        """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""
-        curves = {method: [one.rounds for one in found] for method, found in self.results.items()}
-        return scores(curves, self.content["measures"])
+        """``figure()``."""
+        return self.figure()
+
+    def figure(self, against: str = "rounds") -> Figure:
+        """Scores over ``rounds``, ``bytes`` or ``time`` as in :meth:`Result.figure`, or against ``leaks``.
+
+        Each method has its mean over the seeds, in a band of one standard deviation. leaks: what servers learn, of a
+        comparison with ``audit=True``. Raises UserError.
+        """
+        if against == "leaks":
+            return leaks(self.content)
+        return curves(_groups([self.folder / name for row in self.content["rows"] for name in row["runs"]]), against)
+
+    def cite(self) -> str:
+        """BibTeX of the systems and of the comparison, below a sentence of methods."""
+        from coterie.report.citing import cite
+
+        return cite([self.folder])
 
     def report(self) -> Path:
         """The path of all runs' HTML report, made now."""
@@ -144,22 +171,13 @@ class Comparison(comparison.FinishedComparison):
         return f"<Comparison of {methods}, {len(self.content['seeds'])} seeds each, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        first, *others = measures(self.content)
-        sides = [("local", first), ("global", first), *(("local", one) for one in others)]
-        return table(
-            " ".join([*help_sentences(self.content), *sentences(self.content)]),
-            [(row["method"], _scores(row, sides)) for row in self.content["rows"]],
-            str(self.folder),
-        )
+        return shown_comparison(self.content, str(self.folder))
 
 
-def _scores(row: Mapping[str, Any], sides: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    words = []
-    for side, measure in sides:
-        if found := score(row, f"{side}_{measure['name']}"):
-            shown = f"{spread(found, 100, '.1f')} %" if measure["share"] else spread(found, 1, ".4g")
-            words.append(f"{side} {measure['label']} {shown}")
-    return ", ".join(words)
+def _groups(folders: Sequence[Path]) -> list[RunGroup]:
+    from coterie.record.load import load as checked
+
+    return group([checked(folder) for folder in folders])
 
 
 def run(
@@ -186,7 +204,7 @@ def run(
         drawn again by the seed.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
-        ``"balanced"`` or a number for each class (docs/data.md).
+        ``"balanced"`` or a number for each class (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
     log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
@@ -240,6 +258,7 @@ def compare(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[Any]] | None = None,
     audit: bool = False,
     progress: bool = True,
     resume: bool = False,
@@ -251,6 +270,8 @@ def compare(
         method that has it, and ``settings={"pafed.rho": 0.1}`` to one.  seeds: how many, from ``seed`` (0) on.
     budget: the method whose budget all share, by default the first.  each_own: every method keeps its own.
     local: add the baseline of clients that train alone.  audit: attack the views of every run.
+    tune: settings and the values of which each method gets its best by samples held out of training, with the first
+        seed: ``{"lr": [.03, .1], "ifca.clusters": [2, 4]}``; every combination is tried (``content["chosen"]``).
 
     >>> race = coterie.compare(["fedcaprivacy", "ifca", "fedavg"], data="digits", partition="rotate:2", seeds=3)
     >>> race.frame().groupby("method")["local_accuracy"].mean()
@@ -268,6 +289,7 @@ def compare(
         budget=budget,
         each_own=each_own,
         local=local,
+        tune={key: [_text(value) for value in values] for key, values in (tune or {}).items()},
         audit=audit,
         content=content,
         progress=progress,
@@ -285,12 +307,13 @@ def race(
     budget: str | None = None,
     each_own: bool = False,
     local: bool = True,
+    tune: Mapping[str, Sequence[str]] | None = None,
     audit: bool = False,
     content: bytes | None = None,
     progress: bool = True,
     resume: bool = False,
 ) -> Comparison:
-    """:func:`compare` of options in a config's form, and of settings as ``--set`` takes them.
+    """:func:`compare` of options in a config's form, and of settings and values as ``--set`` takes them.
 
     content: of the data's file, written after all checks.
     """
@@ -300,7 +323,9 @@ def race(
     first, out = int(wanted.pop("seed", 0)), wanted.pop("out", None)
     if audit:
         wanted["record"] = True
-    planned = comparison.plan(methods, wanted, settings, budget_from=budget, each_own=each_own, local=local)
+    how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
+    choice = choosing.choice(tune, methods, wanted, settings, **how) if tune else None
+    planned = comparison.plan(methods, wanted, settings, **how) if choice is None else choice.first
     if audit:
         from coterie.runs.audited import learned  # loads all attacks
 
@@ -311,14 +336,16 @@ def race(
     one = next(iter(planned.methods.values()))
     _keep(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    work = rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)
+    tried = {} if choice is None else rounds_of_runs(choice.names, of_all[:1], one.rounds)
+    work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
     with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
         attack = tell_attacks(tell, learned) if audit else None
-        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack)
+        choose = None if choice is None else choice.run
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack, choose=choose)
     return Comparison(done.folder, done.content)
 
 

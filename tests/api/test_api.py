@@ -194,6 +194,19 @@ def test_a_result_for_notebooks(here: Path) -> None:
     assert frame["global_accuracy"].tolist() == [line["global_accuracy"] for line in result.rounds]
 
 
+def test_an_audit_for_notebooks(here: Path) -> None:
+    """It is a table there, and a dict that JSON takes everywhere else."""
+    result = coterie.run("fedavg", clients=4, rounds=2, record=True, progress=False)
+    found = result.audit()
+    html = found._repr_html_()
+    assert html.count("<table>") == html.count("</table>") == 1
+    assert html.count("<tr>") == len(found["attacks"])
+    assert "models, as they are sent</th><td>everything (1.00 ± 0.00)</td>" in html
+    assert json.loads(json.dumps(found)) == found
+    two = coterie.audit(result.folder, coterie.run("fedavg", clients=4, rounds=2, record=True, seed=1).folder)
+    assert two._repr_html_().count("<table>") == len(two["methods"]) == 1
+
+
 def test_everything_public_is_documented_with_an_example() -> None:
     for name in coterie.__all__:
         words = getattr(coterie, name).__doc__

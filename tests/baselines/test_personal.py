@@ -15,6 +15,7 @@ import coterie.method as fl
 from coterie.baselines import apfl, ditto, fedavg, fedbn, fedlc, fedrep
 from coterie.runs import Experiment, RunConfig, build, run
 from coterie.runs.audited import audited
+from coterie.runs.comparison import plan
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.solvers import Objective
@@ -244,3 +245,23 @@ def test_what_stays_personal_is_never_sent() -> None:
         made.rounds(2)
         assert seen_by_the_server(made) == {SIZE}
     assert fedbn.SYSTEM.learns["server"].startswith("every client's plain model but its batch normalisation")
+
+
+@pytest.mark.parametrize(
+    ("name", "beyond"),
+    [
+        ("fedrep", {"head_epochs"}),
+        ("ditto", {"lam"}),
+        ("apfl", {"alpha"}),
+        ("fedlc", set()),
+        ("flame", set()),
+        ("fedbuff", set()),
+        ("ca2fl", set()),
+    ],
+)
+def test_a_comparison_shares_all_but_what_it_lists(name: str, beyond: set[str]) -> None:
+    given = {"lr": "0.07", "participation": "0.5", "server_lr": "0.9", "max_epochs": "3", "batch_size": "17"}
+    planned = plan(["fedavg", name], {"data": "digits", "clients": 12, "rounds": 2}, given)
+    assert {one.setting for one in planned.differences if one.method == name} == beyond
+    shared = {key: planned.methods[name].settings[key] for key in given}
+    assert shared == {key: type(shared[key])(value) for key, value in given.items()}

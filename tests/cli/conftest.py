@@ -15,4 +15,4 @@ def figures() -> None:
 @pytest.fixture(autouse=True)
 def _no_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "figures" not in request.fixturenames:
-        monkeypatch.setattr("coterie.report.html.figures", lambda *_: defaultdict(lambda: None))
+        monkeypatch.setattr("coterie.report.run_view.figures", lambda *_: defaultdict(lambda: None))

@@ -23,7 +23,7 @@ from coterie.protocol.errors import nearest, suggest
 from coterie.training.models import _FACTORIES
 from coterie.training.names import MODELS
 
-COMMANDS = ("run", "compare", "reproduce", "audit", "report", "export", "predict", "list")
+COMMANDS = ("run", "compare", "reproduce", "audit", "report", "cite", "export", "predict", "list")
 
 
 # -- near names -------------------------------------------------------------------------------------------------------

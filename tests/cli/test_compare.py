@@ -12,6 +12,8 @@ from command import QUICK, Command
 from rich.console import Console
 
 from coterie.cli.comparing import tables
+from coterie.cli.options import tried_values
+from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
 
 
@@ -146,3 +148,10 @@ def test_a_setting_that_a_method_refuses_names_it(cli: Command) -> None:
     ended = cli("compare", "fedavg", "fedprox", *QUICK, "--set", "fedprox.mu=-1", "--out", "c")
     assert (ended.code, Path("c").exists()) == (2, False)
     assert "fedprox" in ended.err
+
+
+def test_values_as_written() -> None:
+    assert tried_values(["lr=.03, .1", "ifca.clusters=2,4"]) == {"lr": [".03", ".1"], "ifca.clusters": ["2", "4"]}
+    for texts in (["lr"], ["=1,2"], ["lr=1,2", "lr=3,4"]):
+        with pytest.raises(UserError, match="--tune takes"):
+            tried_values(texts)

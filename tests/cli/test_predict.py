@@ -209,3 +209,61 @@ def test_targets_of_other_tasks_are_passed_over(cli: Command) -> None:
     assert cli("run", "fedavg", *words, "--out", "run").code == 0
     ended = cli("predict", "run", "clinics/north.csv", "--client", "north")
     assert (ended.code, ended.err, ended.out.splitlines()[0]) == (0, "", "cough,fever")
+
+
+# -- the prior of a client's own labels --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def federated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("federated") / "run"
+    options = {"clients": 4, "rounds": 2, "max_epochs": 2, "partition": "dirichlet:0.3"}
+    return coterie.run("fedavg", **options, out=out, progress=False).folder
+
+
+def test_the_prior_is_added_unless_a_large_batch_looks_like_other_labels(cli: Command, federated: Path) -> None:
+    shutil.copytree(federated, "run")
+    assert Path("run/priors.json").stat().st_mode & 0o077 == 0
+    known = json.loads(Path("run/priors.json").read_text())["clients"]["client/1"]
+    own, mixture = (np.array(known[key]) + 0.5 for key in ("own", "mixture"))
+    ratio = (own / own.sum()) / (mixture / mixture.sum())
+    np.savez("few.npz", x=DATA.x_test[:20])
+    plain = load(federated).predict("client/1", DATA.x_test[:20], proba=True)
+    ended = cli("predict", "run", "few.npz", "--client", "client/1", "--prior", "--out", "few-labels.npz")
+    assert ended.code == 0
+    assert "not checked with fewer than 30 samples" in ended.err
+    with np.load("few-labels.npz") as found:
+        expected = plain * ratio / (plain * ratio).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found["scores"], expected, rtol=1e-9)
+    np.savez("others.npz", x=DATA.x_test)  # of all classes alike
+    ended = cli("predict", "run", "others.npz", "--client", "client/1", "--prior")
+    assert "The prior is left out: the batch does not look like the client's own labels" in ended.err
+    assert ended.out == cli("predict", "run", "others.npz", "--client", "client/1").out
+    draw = np.random.default_rng(0)
+    labels = draw.choice(10, 60, p=np.array(known["own"]) / sum(known["own"]))
+    np.savez("own.npz", x=DATA.x_test[[draw.choice(np.flatnonzero(DATA.y_test == label)) for label in labels]])
+    assert (
+        "Predicted with the prior of the client's labels\n"
+        in cli("predict", "run", "own.npz", "--client", "client/1", "--prior").err
+    )
+
+
+def test_no_prior_without_the_run_and_none_of_other_models(cli: Command, federated: Path) -> None:
+    shutil.copytree(federated, "run")
+    np.savez("new.npz", x=DATA.x_test[:3])
+    assert cli("export", "run", "--client", "client/1", "--out", "one.safetensors").code == 0
+    ended = cli("predict", "one.safetensors", "new.npz", "--prior")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no message tells a client which labels the others hold" in ended.err
+    whole = json.loads(Path("run/priors.json").read_text())
+    first = whole["clients"]["client/1"]
+    for damaged in (
+        {**whole, "round": 1},
+        {**whole, "clients": {}},
+        {**whole, "clients": {"client/1": {**first, "own": [1, 2]}}},
+        {**whole, "clients": {"client/1": {**first, "own": [-1] * 10}}},
+    ):
+        Path("run/priors.json").write_text(json.dumps(damaged))
+        ended = cli("predict", "run", "new.npz", "--client", "client/1", "--prior")
+        assert (ended.code, ended.out) == (2, "")
+        assert "priors.json" in ended.err

@@ -35,7 +35,7 @@ def mean_of(d: list[list[float]], one: set[int], two: set[int]) -> float:
 
 
 def twin(s: list[list[float]], h: list[float], singles: bool, k: int = 5, eta: float = 1.0) -> set[frozenset[int]]:
-    """Section 3.3 with the departures that docs/clustering.md lists, on sets of devices.
+    """Section 3.3 with the departures that docs/systems/fedepc_appendix.md lists, on sets of devices.
 
     singles: merging starts from single devices, and else from the dense parts of eq. (5) and (6).
     """

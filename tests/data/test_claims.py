@@ -20,13 +20,12 @@ from command import QUICK, Command
 from numpy.lib.format import write_array_header_1_0
 
 from coterie.data.columns import Column
+from coterie.data.form import SampleForm, read_data
 from coterie.data.formats import read_npz
 from coterie.data.own import packed
 from coterie.data.preparing import new_samples
 from coterie.data.samples import _read_parquet
 from coterie.data.sources import load
-from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
 from coterie.runs.models import load_exported
 

@@ -16,7 +16,7 @@ from coterie.data.dataset import fixed_split
 from coterie.data.own import dataset, from_python, to_arrays
 from coterie.data.sources import load
 from coterie.data.tasks import deal
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.runs import RunConfig, resolve
 from coterie.runs.experiment import build
 
@@ -280,7 +280,6 @@ def rewritten(change: Callable[[str], str]) -> Callable[[Path], None]:
         (rewritten(lambda t: t.replace(",", ";")), "its columns are separated by ';': save it with commas"),
         (rewritten(lambda t: "age,bmi,sugar,label\n1,2,3,sick\n"), "has no training sample"),
         (rewritten(lambda t: t.replace("label", "dx", 1)), "has no column label, y, target, class"),
-        (rewritten(lambda t: t.replace("sick", "healthy")), "training samples of one class only"),
         (rewritten(lambda t: t.replace("label", "split", 1).replace("bmi", "label", 1)), "neither train nor test"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00age"), "cannot be read as a csv file: it is not in UTF-8"),
     ],
@@ -291,6 +290,25 @@ def test_a_damaged_file_is_named_with_its_column_and_line(
     break_it(folder / "north.csv")
     with pytest.raises(UserError, match=f"north.csv.*{re.escape(words)}"):
         load(str(folder))
+
+
+def test_a_client_with_one_label_is_named_and_trains(folder: Path) -> None:
+    path = folder / "north.csv"
+    path.write_text(path.read_text().replace("sick", "healthy"))
+    with pytest.warns(CoterieWarning, match=r"north\.csv, column 'label': all labels of .* are 'healthy'\. It trains"):
+        found = load(str(folder))
+    assert found.owners is not None
+    assert len(found.owners.names) == 3
+
+
+def test_tables_without_a_schema_name_the_commands_that_show_all_findings(folder: Path) -> None:
+    path = folder / "north.csv"
+    path.write_text(path.read_text() + ",2,3,sick\n")
+    with pytest.raises(UserError, match=r"coterie prepare propose .*\*\.csv --out schema\.toml, coterie prepare check"):
+        load(str(folder))
+    with pytest.raises(UserError) as error:
+        load(str(folder / "none.csv"))
+    assert "prepare" not in str(error.value)
 
 
 def test_clients_that_do_not_fit_together_are_named(clients: Clients, folder: Path, tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import pytest
 
 import coterie.data
 from coterie.data.columns import Column, Schema, inputs_of
+from coterie.data.form import SampleForm, read_data
 from coterie.data.preparing import checked, new_samples, prepared, propose, read_schema, to_toml
 from coterie.data.sources import load
-from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, resolve
 from coterie.runs.experiment import build
@@ -119,16 +118,32 @@ def test_a_wrong_cell_is_a_fault(tmp_path: Path, row: str, says: str) -> None:
     assert "own.csv" in str(found)
 
 
-def test_columns_of_gaps_are_a_note_and_one_label_is_a_fault(tmp_path: Path) -> None:
+def test_columns_of_gaps_and_one_label_are_notes(tmp_path: Path) -> None:
     samples, (note,) = checked(table(tmp_path, f"{HEAD}a,,f,2022-01-08,,ill\nb,NA,m,2022-01-08,,well\n"), SCHEMA)
     assert not note.fault
     assert "column 'age': every cell is empty, so the column tells nothing here" in str(note)
     assert samples is not None
     assert samples.x[:, 0].tolist() == [0, 0]
-    samples, (fault,) = checked(table(tmp_path, f"{HEAD}a,1,f,2022-01-08,,ill\nb,2,m,2022-01-08,,ill\n"), SCHEMA)
-    assert samples is None
-    assert "column 'outcome': all labels are 'ill': a client needs two classes" in str(fault)
+    samples, (note,) = checked(table(tmp_path, f"{HEAD}a,1,f,2022-01-08,,ill\nb,2,m,2022-01-08,,ill\n"), SCHEMA)
+    assert samples is not None
+    assert not note.fault
+    assert "column 'outcome': all labels are 'ill': the client trains" in str(note)
     assert "there is no row below the header" in str(checked(table(tmp_path, HEAD), SCHEMA)[1][0])
+
+
+def test_decimal_commas_are_named(tmp_path: Path) -> None:
+    """In a check, in a proposal (also of few values, which would be a category), and where no schema is."""
+    path = table(tmp_path, f'{HEAD}a,"1,5",f,2022-01-08,,ill\nb,"2,5",m,2022-01-08,,well\n')
+    samples, (fault,) = checked(path, SCHEMA)
+    assert samples is None
+    assert "column 'age', lines 2, 3: '1,5' has a decimal comma: write decimal points" in str(fault)
+    for values in (range(12), [1, 2] * 6):
+        rows = "".join(f'"{value},5",7,{i % 2}\n' for i, value in enumerate(values))
+        made, (note,) = propose([table(tmp_path, f"dose,age,label\n{rows}")], None)
+        assert made.columns[0].kind == "id"
+        assert "column 'dose': its numbers have decimal commas, such as " in str(note)
+    with pytest.raises(UserError, match=r"column 'dose', line 2: '1,5' is no number; write decimal points"):
+        load(str(tmp_path / "own.csv"))
 
 
 def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> None:

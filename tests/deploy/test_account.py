@@ -11,12 +11,13 @@ from command import Command
 from federation import planted, rig
 from nodes import Doom, Killed, Nodes, nodes
 
+from coterie.data.form import SampleForm
 from coterie.deploy import account
 from coterie.deploy.account import Account, account_of, add, ledger_of
 from coterie.deploy.built_party import build_party
 from coterie.deploy.home import Home
 from coterie.deploy.hub import HubNode
-from coterie.deploy.plan import SampleForm, Settings
+from coterie.deploy.plan import Settings
 from coterie.deploy.store import FileStore, Kept, pack
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release

@@ -9,13 +9,13 @@ import pytest
 from deployments import Study, everything
 from typer.testing import CliRunner
 
+from coterie.cli import deploy_runs
 from coterie.cli.app import app
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import RUNS, STATE, Home, agree, has_agreed, plan_of, take_back, take_plan
 from coterie.deploy.plan import Plan
-from coterie.operate import runs
 from coterie.protocol.errors import PeerError
 from tests.deploy.test_plan import change, signed_by
 
@@ -98,14 +98,14 @@ def test_the_owner_is_shown_what_has_changed_since_the_run_to_which_she_agreed(s
     for new in (second, third):
         take_plan(home, signed_by(study, new))
     rounds = plan.resolved.rounds
-    assert list(runs.changes(home)) == [
+    assert list(deploy_runs.changes(home)) == [
         f"rounds: {rounds}, now 9{rounds}",
         f"with other keys: {plan.roster.hub}",
     ]
     assert not has_agreed(home, plan_of(home))
     agree(home, plan_of(home))
     take_plan(home, signed_by(study, another_run(study, third)))
-    assert list(runs.changes(home)) == [f"rounds: 9{rounds}, now 9{rounds}"]
+    assert list(deploy_runs.changes(home)) == [f"rounds: 9{rounds}, now 9{rounds}"]
 
 
 def test_no_words_of_the_operator_write_over_what_the_owner_reads(study: Study, home: Home) -> None:
@@ -121,14 +121,25 @@ def test_no_words_of_the_operator_write_over_what_the_owner_reads(study: Study, 
 def test_what_is_agreed_to_is_what_was_shown(study: Study, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = another_run(study, plan_of(home))
     take_plan(home, signed_by(study, shown))
-    read = runs.changes
+    read = deploy_runs.changes
 
     def changes(own: Home) -> Any:
         yield from read(own)
         take_plan(own, signed_by(study, another_run(study, shown)))
 
-    monkeypatch.setattr(runs, "changes", changes)
+    monkeypatch.setattr(deploy_runs, "changes", changes)
     said = CliRunner().invoke(app, ["deploy", "agree", "--home", str(home.path), "--yes"])
     assert (said.exit_code, has_agreed(home, plan_of(home))) == (2, False)
     assert "another hash" in said.output
     assert plans.plan_hash(plan_of(home)) != plans.plan_hash(shown)
+
+
+def test_settings_are_shown_in_words_with_what_was_released_so_far(study: Study, home: Home) -> None:
+    plan = plan_of(home)
+    settings = change(plan.settings, grace_s=7.0, not_after_s=2_000_000_000.0)
+    take_plan(home, signed_by(study, another_run(study, plan, settings=settings)))
+    said = CliRunner().invoke(app, ["deploy", "agree", "--home", str(home.path), "--yes"]).output
+    assert f"seconds that a party may be away: {plan.settings.grace_s}, now 7.0" in said
+    assert "now 2033-05-18" in said
+    assert f"{home.name} has released of its data so far: nothing that this home knows of" in said
+    assert "grace_s" not in said

@@ -27,10 +27,9 @@ from sklearn.metrics import roc_auc_score
 
 import coterie.data
 from benchmarks.lines import Line
+from coterie.data.form import SampleForm, read_data
 from coterie.data.preparing import read_schema
 from coterie.deploy.home import plan_of, read_home
-from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import SampleForm
 from coterie.deploy.status import RunStatus
 from coterie.operate.nats_server import free_port
 from coterie.operate.own_model import own_model

@@ -21,6 +21,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 import pytest
 from nats_rig import Rig, drain
 
+from benchmarks.engines import kill
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.engine import EngineError, OutgoingPacket, UndeliverableError
 from coterie.deploy.nats import NatsEngine
@@ -278,7 +279,7 @@ def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) ->
         hub = made.engine("hub")
         for number, body in enumerate(bodies):
             if number in (30, 60):
-                threading.Timer(0.01, lambda: (made.server.kill(), time.sleep(0.1), made.server.start())).start()
+                threading.Timer(0.01, lambda: (kill(made.server), time.sleep(0.1), made.server.start())).start()
             hub.push("client/1", body, f"{number}")
         reader.join(30)
         assert came == bodies
@@ -291,7 +292,7 @@ def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_mor
         for number in range(3):
             hub.push("client/1", os.urandom(2 * PART), f"{number}")
         held = [one.pull(5) for _ in range(3)]
-        made.server.kill()
+        kill(made.server)
         made.server.start()
         one.push("hub", b"an answer", "k")  # so it is connected again
         began = time.monotonic()

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,17 @@ from live_deployment import live
 from nats_rig import Rig, drain
 from typer.testing import CliRunner
 
+from benchmarks.engines import kill
 from coterie.cli.app import app
 from coterie.deploy import nats as engine_over_nats
-from coterie.deploy.engine import SUBJECT, EngineError, FullError, UndeliverableError
+from coterie.deploy.engine import STREAM, SUBJECT, EngineError, FullError, UndeliverableError
 from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
+from coterie.deploy.names import safe
 from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_parts import MESSAGE, PART, Assembly, PacketPart, Stored, parts_of
-from coterie.deploy.nats_stream import STORE, room, waits
+from coterie.deploy.nats_stream import STORE, room
 from coterie.runs.config import RunConfig
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
@@ -187,7 +190,7 @@ def test_a_packet_takes_as_long_as_its_parts_take(rig: Rig, monkeypatch: pytest.
 
 def give_new_disk(made: Rig) -> None:
     """The server dies, and starts with nothing stored."""
-    made.server.kill()
+    kill(made.server)
     shutil.rmtree(made.server.listen.store)
     made.server.start()
     made.provision()
@@ -251,7 +254,7 @@ def test_a_store_that_was_put_back_uses_numbers_again_and_no_new_packet_is_taken
         held = one.pull(2)
         interrupted(two, "client/1", 4 * PART)
         assert one.pull(1) is None
-        made.server.kill()
+        kill(made.server)
         copied(backup, store)
         made.server.start()
         new = [(hub, b"new %d" % number) for number in range(6)] + [(two, os.urandom(2 * PART)), (two, b"last")]
@@ -280,6 +283,15 @@ def interrupted(engine: NatsEngine, to: str, size: int) -> None:
     engine._store = store  # type: ignore[method-assign]
 
 
+def waits(made: Rig) -> dict[tuple[str, str], int]:
+    """By sender and recipient, how many parts of packets are not done."""
+    names = {safe(name): name for name in made.parties}
+    with closing(Link("operator", made.urls, made.operator, 20.0)) as link:
+        found = link.run(link.stream.stream_info(STREAM, subjects_filter="cot.>")).state.subjects or {}
+    ends = ((subject.split(".")[1:], count) for subject, count in found.items())
+    return {(names[of], names[to]): count for (to, of), count in ends}
+
+
 # -- what waits at the server is bounded: each pair of parties by itself, and no one takes the room of the others --
 
 
@@ -304,9 +316,9 @@ def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
         hub.push("client/1", b"work", "1")
         one.push("hub", b"done", "1")
         held = {("client/2", "hub"): 4, ("client/2", "client/1"): 4, ("hub", "client/1"): 1, ("client/1", "hub"): 1}
-        assert waits(made.urls, made.operator, made.parties) == held
+        assert waits(made) == held
         assert [each.body for each in drain(one)] == [b"x"] * 4 + [b"work"]
-        assert waits(made.urls, made.operator, made.parties) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
+        assert waits(made) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
         flooding.push("client/1", b"x", "4")
         assert len(drain(one)) == 1
     finally:
@@ -327,7 +339,7 @@ def test_no_message_is_larger_than_a_part_or_the_share_of_a_pair_would_be_larger
             return said
 
         assert raw.run(publish()) == ["stored", "message size exceeds maximum allowed"]
-        assert waits(made.urls, made.operator, made.parties) == {("evil", "hub"): 1}
+        assert waits(made) == {("evil", "hub"): 1}
 
 
 def test_a_server_that_stores_nothing_may_have_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from federation import Steady, planted, rig
 from nats_rig import Rig, delete_stream
 from nodes import Killed, Nodes, digest, nodes
 
+from benchmarks.engines import kill
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.nats import NatsEngine
@@ -117,7 +118,7 @@ def test_models_are_the_same_when_the_server_is_killed_and_a_party_begins_again(
                 if name == "client/1" and pulled[name] == 3:
                     raise Killed("between two packets")
                 if name == "client/2" and pulled[name] == 2:
-                    made.rig.server.kill()
+                    kill(made.rig.server)
                     threading.Timer(0.2, made.rig.server.start).start()
             return delivery
 

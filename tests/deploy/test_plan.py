@@ -14,9 +14,10 @@ from tampering import flipped
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
+from coterie.data.form import SampleForm
 from coterie.deploy import plan as plans
 from coterie.deploy.home import keyring_of, plan_of, read_home, take_plan, write_private
-from coterie.deploy.plan import OperatorSigned, Plan, SampleForm, Settings
+from coterie.deploy.plan import OperatorSigned, Plan, Settings
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.randomness import Randomness
 

@@ -13,8 +13,9 @@ import pytest
 from liars import HUB, OTHER, apart
 from nodes import Nodes
 
+from coterie.data.form import SampleForm
 from coterie.deploy import logs
-from coterie.deploy.plan import Plan, SampleForm, Settings
+from coterie.deploy.plan import Plan, Settings
 from coterie.deploy.recorder import Recorder
 from coterie.operate.prometheus import serving
 from coterie.record.load import Run, load

@@ -17,10 +17,11 @@ from deployments import everything
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
+from coterie.data.form import SampleForm
 from coterie.deploy.hub import EXCLUDED, RoundOutcome
 from coterie.deploy.packet_queue import Traffic
 from coterie.deploy.packets import Report
-from coterie.deploy.plan import Plan, SampleForm, Settings, fingerprint
+from coterie.deploy.plan import Plan, Settings, fingerprint
 from coterie.deploy.recorder import OpenRounds, Recorder
 from coterie.deploy.reported import Check
 from coterie.deploy.status import ReportedSums, RunStatus
@@ -133,16 +134,6 @@ def test_nothing_is_invented(recorder: Recorder) -> None:
     assert any("common test set" in words for words in result["deployment"]["unknown"])
     assert result["deployment"]["reporting"] == [0, 0]
     assert "What nobody knows" in render([recorder.folder]).read_text()
-
-
-def test_a_rehearsal_adds_what_its_observer_knows(recorder: Recorder) -> None:
-    rounds(recorder, 3)
-    recorder.ended({"models_sha256": "ab", "global_accuracy": 0.25}, train_accuracy=0.5)
-    last = read_lines(recorder.folder / "metrics.jsonl")[-1]
-    result = json.loads((recorder.folder / "result.json").read_text())
-    assert last["models_sha256"] == result["models_sha256"] == "ab"
-    assert result["global_accuracy"] == 0.25
-    assert not any("common test set" in words for words in result["deployment"]["unknown"])
 
 
 def test_a_report_can_be_drawn_while_the_run_goes_on(recorder: Recorder) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from live_deployment import Live, digits, live
 
+from benchmarks.engines import reload
 from coterie.deploy.built_party import build_party, stored_party
 from coterie.deploy.home import agree, has_agreed, plan_of, read_home, take_plan
 from coterie.deploy.process import as_hub, as_party
@@ -96,7 +97,7 @@ def admit(deployed: Live) -> None:
 
     access = access_of(deployed.folder)
     for _ in range(2):  # as ``server.apply`` does
-        deployed.server.reload(access)
+        reload(deployed.server, access)
         time.sleep(0.5)  # a server reads its configuration in its own time
     provision([deployed.server.url], deployed.folder.operator_tls, access)
 

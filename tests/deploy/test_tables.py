@@ -10,10 +10,11 @@ import pytest
 from command import Command
 from hospitals import COLUMNS, write_hospitals
 
+from coterie.data.form import SampleForm
 from coterie.data.own import PARTIES, is_path
 from coterie.deploy.built_party import build_party
 from coterie.deploy.packets import Report
-from coterie.deploy.plan import Plan, SampleForm, Settings
+from coterie.deploy.plan import Plan, Settings
 from coterie.deploy.reported import Check, scored
 from coterie.operate import authority, founding, joining
 from coterie.operate.deployable import deployable, scores_of

@@ -173,7 +173,7 @@ def test_methods_are_compared(tmp_path: Path) -> None:
 
 
 def test_a_run_is_attacked_and_audited(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.report.html.figures", lambda *_: defaultdict(lambda: None))
+    monkeypatch.setattr("coterie.report.run_view.figures", lambda *_: defaultdict(lambda: None))
     options = ["--clients", "4", "--rounds", "2", "--attack", f"{MODULE}.one_way:one_way:3", "--record"]
     ended = cli("run", f"{MODULE}.told_loss:SYSTEM", *options, "--out", "seen", "--quiet")
     assert ended.code == 0, ended.err

@@ -54,8 +54,7 @@ def test_selection(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_privacy() -> None:
-    _, blocks = page("privacy")
-    code = "\n".join(blocks)
+    code = "\n".join([*page("privacy_uploads")[1], *page("privacy")[1]])
     names = run(code)
     said = re.findall(r"^(ledger\.\S+(?:\(.*?\))+) +# ([\d.]+)", code, re.MULTILINE)
     assert len(said) == 2

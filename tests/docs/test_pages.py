@@ -151,7 +151,7 @@ def test_every_law_of_made_up_data_is_on_the_page() -> None:
 
 
 def test_errors_under_a_shared_key_are_those_that_the_code_states() -> None:
-    text, names = " ".join(page("threshold").split()), tuple("abcdefgh")
+    text, names = " ".join((page("threshold") + page("threshold_use")).split()), tuple("abcdefgh")
     group = th.Group("threshold-8192-sum", names)
     for terms in (8, 8 * 2048):
         assert f"{group.error(terms) / terms:.1e}" in text
@@ -184,7 +184,7 @@ def test_the_commands_of_deployments_exist() -> None:
     from coterie.cli.deploying import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    text = "\n".join(page(name) for name in ("deploy", "joining", "engines"))
+    text = "\n".join(page(name) for name in ("deploy", "deploy_runs", "deploy_care", "joining", "engines", "broker"))
     named = re.findall(r"coterie deploy ([a-z]+)((?:(?!coterie deploy)[^\n`|#])*)", text)
     assert {name for name, _ in named} == set(commands)
     for name, words in named:
@@ -201,3 +201,37 @@ def test_the_example_of_members_is_one(tmp_path: Path) -> None:
     (tmp_path / "members.toml").write_text(text)
     system = registry.get("fedavg")
     check_members(read_members(tmp_path / "members.toml"), system, system.config(), "paper")
+
+
+# -- commands of all pages ---------------------------------------------------------------------------------------------
+
+EVERY = [DOCS.parent / "README.md", *pages.pages()]
+
+
+def commands(text: str) -> list[str]:
+    """The lines of a page's blocks that begin with ``coterie``, without remarks; not those of diagrams."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = [body for kind, body in fences if kind in ("", "bash", "sh")]
+    blocks += re.findall(r"(?:^    \S.*\n)+", text, re.MULTILINE)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = (re.sub(r"\s+(?:[#>]|<-).*", "", line).strip() for line in lines if re.match(r" *coterie [a-z]", line))
+    return [line for line in found if "..." not in line]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_every_command_of_a_page_is_one_of_coteries(path: Path) -> None:
+    """The long ones are only parsed: their options must exist."""
+    from typer.main import get_command
+
+    from coterie.cli.app import app
+
+    for command in commands(path.read_text()):
+        group, words = get_command(app), shlex.split(command)[1:]
+        context = group.make_context("coterie", list(words), resilient_parsing=True)
+        while hasattr(group, "commands"):
+            found = group.commands.get(words[0])
+            assert found is not None, command
+            group, words = found, words[1:]
+            context = group.make_context(
+                group.name, list(words), parent=context, resilient_parsing=hasattr(group, "commands")
+            )

@@ -62,23 +62,3 @@ def check_export(file: Path) -> None:
     facts = load_exported(file).facts
     assert facts.input_shape == (22,)
     assert facts.columns[0].name == "age"
-
-
-def test_every_linked_file_is_there() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
-def test_every_command_of_the_readme_is_one_of_coteries() -> None:
-    """The long ones are only parsed: their options must exist."""
-    from typer.main import get_command
-
-    from coterie.cli.app import app
-
-    group = get_command(app)
-    for command in re.findall(r"^coterie (.*?)(?:\s+#.*)?$", README, re.MULTILINE):
-        name, *words = shlex.split(command)
-        context = group.make_context("coterie", [name, *words], resilient_parsing=True)
-        found = group.get_command(context, name)  # type: ignore[attr-defined]
-        assert found is not None, command
-        found.make_context(name, list(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -71,7 +72,9 @@ def docker_install() -> list[str]:
 
 
 def done(*command: str | Path, at: Path) -> str:
-    ended = subprocess.run([*map(str, command)], cwd=at, capture_output=True, text=True, check=False)
+    """What the command says, which knows nothing of this environment's packages."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    ended = subprocess.run([*map(str, command)], cwd=at, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members, refused, samples
 
+from coterie.crypto import certificates
 from coterie.crypto.roster import entry
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import certificates
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
 from coterie.operate import authority, founding, joining, runs, tokens
@@ -78,7 +78,7 @@ def test_a_party_that_lost_its_disk_joins_again(study: Study) -> None:
     home, request = study.join(text, "new")
     refused(study, asked(text, lost.identity), "is, or was, the key of hospital-a")
     approval = study.approve(request)
-    assert (approval.again, approval.plan.version, approval.plan.enrolled) == (2, 3, {"hospital-a": 2})
+    assert (approval.plan.version, approval.plan.enrolled) == (3, {"hospital-a": 2})
     joining.accept(home, approval.certificate.read_text(), NOW_S)
     refused(study, former, "no open invitation")
     with pytest.raises(PeerError, match="does not have the keys"):
@@ -194,7 +194,9 @@ def test_the_operators_keys_may_be_elsewhere(study: Study, shared_study: Study) 
         study.approve(request)
     study.folder.authority.unlink()
     (study.at / "stick").rename(study.folder.authority)
-    assert fingerprint(study.approve(request).entry) == fingerprint(entry(home.name, home.role, home.identity))
+    assert fingerprint(study.approve(request).plan.roster.by_name[home.name]) == fingerprint(
+        entry(home.name, home.role, home.identity)
+    )
 
 
 def test_a_folder_that_holds_no_deployment(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_what_cannot_be_founded(tmp_path: Path, options: dict[str, Any], says: s
 
 
 def test_a_hub_with_public_samples(tmp_path: Path) -> None:
-    from coterie.deploy.own_data import read_data
+    from coterie.data.form import read_data
     from coterie.runs import registry
 
     study = Study(tmp_path)

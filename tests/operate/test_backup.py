@@ -16,19 +16,23 @@ import numpy as np
 import pytest
 from deployments import Study, everything
 from federation import planted
-from live_deployment import live
+from live_deployment import Live, live
 from nodes import Doom, Node, Nodes, steady
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.deploy.home import STATE, hub_home
+from coterie.deploy.built_party import stored_party
+from coterie.deploy.home import STATE, hub_home, plan_of
 from coterie.deploy.packet_queue import NodeLimits
+from coterie.operate.authority import renew, revoke
 from coterie.operate.backup import back_up, restore
-from coterie.operate.folder import Folder, authority_of
+from coterie.operate.folder import Folder, authority_of, current_plan
+from coterie.operate.runs import abort
 from coterie.operate.watching import read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import load_result
+from tests.deploy.test_runs import QUICK, ends, leads, processes, stays, until
 from tests.transport.test_processes import CASES
 
 TARGETS = planted([0, 0, 1, 1], 16)
@@ -64,8 +68,10 @@ def test_all_that_counts_comes_back(study: Study, authority: bool) -> None:
     found = everything(new)
     lost = {name for name in before if name not in found}
     aside = {name for name in before if name.startswith(("homes/", "nats/store", ".lock", "hub/log"))}
-    kept = set() if authority else {name for name in before if name.startswith("authority/")}
+    kept = {"authority/plan.bin"} if authority else {name for name in before if name.startswith("authority/")}
     assert lost == aside | kept
+    assert found.pop("restored") == b""
+    (new / "restored").unlink()
     conf = found.pop("nats/nats.conf").decode()
     assert f"{new}/nats/certificate.pem" in conf
     assert found == {name: before[name] for name in found}
@@ -242,3 +248,69 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
     assert [line["round"] for line in after] == list(range(after[0]["round"], 301))
     assert {line["notes"]["participants"] for line in after} == {2}
     assert [line["round"] for line in lines[: first - 1]] == list(range(1, first))
+
+
+# -- a backup that is older than a revocation -------------------------------------------------------------------------
+
+
+def put_back(file: Path, deployed: Live) -> None:
+    """The operator's folder of a backup, in its former place, where the server goes on to run."""
+    folder, new = deployed.folder, deployed.folder.path.with_name("new")
+    restore(file, new)
+    for name in ("hub", "run", "authority", "members"):
+        shutil.rmtree(folder.path / name)
+    for name in ("hub", "run", "authority", "members", "plan.bin", "restored"):
+        (new / name).rename(folder.path / name)
+
+
+def test_a_restored_hub_asks_nobody_who_was_revoked_since_and_no_version_comes_twice(tmp_path: Path) -> None:
+    """The backup has the operator's keys, too, so nothing beside the parties knows the newest plan."""
+    config, names = RunConfig("fedavg", rounds=400, settings=QUICK), ("hospital-a", "hospital-b", "hospital-c")
+    file = tmp_path / "backup.tgz"
+    with live(tmp_path, config, names, quorum=2) as deployed, processes() as made:
+        folder, homes = deployed.folder, {name: deployed.homes[name] for name in names}
+        for home in homes.values():
+            made.start(stays, home.path)
+        hub = made.start(leads, folder.path)
+        until(lambda: (folder.run / "status.json").exists() and read_status(folder.run).done >= 2, "two rounds")
+        back_up(folder.path, file, authority=True)
+        old = current_plan(folder)
+        revoked = revoke(folder.path, "hospital-c")
+        until(lambda: plan_of(homes["hospital-a"]).version == revoked.version, "the plan without hospital-c")
+        until(lambda: plan_of(homes["hospital-b"]).version == revoked.version, "the plan without hospital-c")
+        hub.kill()
+        hub.join()
+        left = stored_party(homes["hospital-c"])[1].era
+        put_back(file, deployed)
+        assert current_plan(folder) == old
+        with pytest.raises(UserError, match=r"was restored from a backup, .* coterie deploy hub .* asks them"):
+            revoke(folder.path, "hospital-b")
+        hub = made.start(leads, folder.path)
+        until(lambda: not folder.restored.exists(), "the newest plan")
+        assert current_plan(folder) == revoked
+        before = read_status(folder.run).done
+        until(lambda: read_status(folder.run).done > before + 3, "more rounds")
+        assert stored_party(homes["hospital-c"])[1].era == left, "it was asked again"
+        assert abort(folder.path).version == revoked.version + 1
+        ends(hub, "the run")
+
+
+@pytest.mark.parametrize("keys", ["kept", "restored"])
+def test_the_operators_own_keys_know_the_newest_version(study: Study, keys: str) -> None:
+    """Unless they are of the same backup."""
+    study.enrol("hospital-a", "study/homes/a")
+    file, new = study.at / "backup.tgz", study.at / "new"
+    back_up(study.path, file, authority=keys == "restored")
+    newest = renew(study.path, everyone=True) and current_plan(study.folder)
+    restore(file, new)
+    folder = Folder(new)
+    assert current_plan(folder).version == newest.version - 1
+    if keys == "restored":
+        with pytest.raises(UserError, match="Start the hub first"):
+            renew(new, everyone=True)
+        assert current_plan(folder).version == newest.version - 1
+        return
+    shutil.copytree(study.folder.authority, folder.authority)
+    renew(new, everyone=True)
+    assert current_plan(folder).version == newest.version + 1
+    assert not folder.restored.exists()

@@ -17,9 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tampering import flipped
 
+from coterie.crypto.certificates import DAY_S
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.certificates import DAY_S
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import plan_hash, shown, sign
 from coterie.operate.doctor import Diagnosis, Patterns, doctor, forms, of_pem

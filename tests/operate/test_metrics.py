@@ -18,6 +18,7 @@ pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
 from live_deployment import live
 
+from benchmarks.engines import reload
 from coterie.cli.guard import MISTAKE
 from coterie.deploy import process
 from coterie.deploy.engine import EngineError, NotAdmittedError
@@ -83,7 +84,7 @@ def test_metrics_outlive_the_run_and_a_party_has_its_own(tmp_path: Path) -> None
                 assert one.wait(30) == 0
         assert "Its numbers are served until it is stopped." in (tmp_path / "hub").read_text()
         revoke(deployed.folder.path, "hospital-a")
-        deployed.server.reload(access_of(deployed.folder))
+        reload(deployed.server, access_of(deployed.folder))
         with command(tmp_path / "a", *own) as party:
             assert party.wait(60) == MISTAKE
         assert "Ask the operator why" in (tmp_path / "a").read_text().replace("\n", " ")

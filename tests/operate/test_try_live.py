@@ -13,10 +13,11 @@ import pytest
 from live_deployment import FACTS, Live, live
 from typer.testing import CliRunner
 
+from benchmarks.engines import reload
 from coterie.cli.app import app
+from coterie.data.form import read_data
 from coterie.deploy.built_party import build_party
 from coterie.deploy.kills import Kill
-from coterie.deploy.own_data import read_data
 from coterie.operate.authority import revoke
 from coterie.operate.own_model import own_model
 from coterie.operate.server import access_of
@@ -170,7 +171,7 @@ def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path)
             if status.done >= 2 and not revoked_s:
                 revoked_s.append(time.monotonic())
                 revoke(deployed.folder.path, "hospital-c")
-                deployed.server.reload(access_of(deployed.folder))
+                reload(deployed.server, access_of(deployed.folder))
             connected = {one.name for one in status.parties if one.connected}
             if revoked_s and not away_s and "hospital-c" not in connected:
                 away_s.append(time.monotonic())

@@ -235,7 +235,7 @@ def test_a_system_of_ones_own_is_attacked_without_a_word_of_its_own(plain_mean: 
     run(RunConfig("fedavg", record=True, out="fedavg", **OPTIONS))
     mine, theirs = (coterie.audit(folder) for folder in ("mine", "fedavg"))
     assert {row["name"] for row in mine["attacks"]} == {row["name"] for row in theirs["attacks"]}
-    assert mine["not_applicable"] == {}
+    assert set(mine["not_applicable"]) == {"sums-by-names", "differences-of-sums"}  # always the same clients answer
     found = {row["name"]: row for row in mine["attacks"]}
     assert found["server: models, as they are sent"]["verdict"] == "everything"
     assert found["server: label shares"]["leak"] > 0.5

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import pytest
 
-from coterie.report import html
+from coterie.report import run_view
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "figures", lambda *_: defaultdict(lambda: None))
+    monkeypatch.setattr(run_view, "figures", lambda *_: defaultdict(lambda: None))

@@ -22,7 +22,7 @@ from report_folders import write_comparison, write_run
 import coterie
 from coterie.record.load import Run, find, load
 from coterie.record.schema import Partition
-from coterie.report import clusters, comparison, plots, tables, words
+from coterie.report import clusters, compared_plots, comparison, plots, tables, words
 from coterie.report.drawing import new_figure
 from coterie.report.figure import PALETTE, Axis, Band, Bars, Figure, Image, Key, Line, Panel, colour, rgba
 
@@ -179,11 +179,11 @@ def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
 
 def test_of_thousands_of_clients_every_kth_is_drawn_and_the_figure_says_so() -> None:
     clients = 10_000
-    partition = Partition(label_counts=tuple((1 + i % 3, 2) for i in range(clients)))
+    partition = Partition(label_counts=tuple((1 + i % 3, 2, 0, 0) for i in range(clients)))
     (bars, heat, _), alt = undrawn(plots.classes, partition, range(clients), None)
     (samples,) = marks(bars, Bars)
     assert samples.top.tolist() == [3.0 + i % 3 for i in range(0, clients, 25)]
-    assert painted(heat).shape == (2, 400, 4)
+    assert painted(heat).shape == (4, 400, 4)
     assert "one of every 25 shown" in bars.title
     assert "10000 clients" in alt
 
@@ -351,10 +351,10 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
 
 
 def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.RunGroup]) -> None:
-    (_, local), _ = undrawn(plots.compared_scores, groups)
+    (_, local), _ = undrawn(compared_plots.compared_scores, groups)
     for line, found in zip([one for one in local.lines() if not one.dashed], groups, strict=True):
         assert np.array_equal(line.y, found.curve("local_accuracy")[1])
-    (costs, *_), _ = undrawn(plots.compared_costs, groups)
+    (costs, *_), _ = undrawn(compared_plots.compared_costs, groups)
     for line, found in zip(costs.lines(), groups, strict=True):
         per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
         np.testing.assert_allclose(line.x, np.mean(per_client, axis=0))

@@ -87,7 +87,7 @@ def test_loads_nothing(page: Page, compared: Page) -> None:
         names = {tag for tag, _ in each.tags}
         assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
         for link in each.attributes("href") + each.attributes("src"):
-            assert link.startswith(("#", "data:image/png;base64,")), link
+            assert link.startswith(("#", "data:image/png;base64,", "data:text/csv;charset=utf-8,")), link
         assert "url(" not in each.html
         policy = dict(next(attrs for tag, attrs in each.tags if "http-equiv" in attrs))
         assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -126,7 +126,8 @@ def test_the_summary_is_that_of_the_files(run: Path, page: Page) -> None:
     flat = page.text.replace("\u202f", " ")
     for words in (
         "FedCAPrivacy",
-        "6 clients trained the model mlp on digits, divided as dirichlet:0.3, for 4 rounds.",
+        "6 clients trained the model mlp on digits for 4 rounds.",
+        "by its own Dirichlet draw: unequal sizes, unequal labels (dirichlet:0.3).",
         f"{100 * told['global_accuracy']:.1f} % of the whole test set",
         "mode paper",
         "seed 0",
@@ -173,7 +174,7 @@ def test_comparison_flags_each_emulated_method_and_no_other(compared: Page) -> N
     assert [BADGE in row for row in rows] == ["FedCAPrivacy" in row for row in rows]
     assert len(rows) == 3
     legends = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", compared.html) if "emulated" in text]
-    assert legends == ["FedCAPrivacy (emulated cipher)"] * 2
+    assert legends == ["FedCAPrivacy (emulated cipher)"] * 4
 
 
 def test_late_answers_need_no_deadline(page: Page) -> None:

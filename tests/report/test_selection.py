@@ -86,7 +86,6 @@ def test_the_latency_to_a_target_is_the_clock_at_the_end_of_the_first_round_that
 
     rows = clusters.latencies(load(folder(tmp_path, change)))
     assert {row["target"]: row["cells"] for row in rows} == {
-        0.25: [(1, 100.0), None],
         0.5: [(2, 200.0), None],
         **{target: [(4, 400.0), None] for target in (0.75, 0.8, 0.85, 0.9)},
     }
@@ -115,7 +114,7 @@ def test_the_page_shows_selection_events_and_features(tmp_path: Path) -> None:
         assert words in page
     assert "Devices in feature space" in page
     assert "5 devices" in page  # one told nothing
-    assert "Time until each accuracy" in page
+    assert "How long it took to reach each accuracy" in page
 
 
 def test_devices_that_are_all_alike_can_be_drawn(tmp_path: Path) -> None:

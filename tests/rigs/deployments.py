@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from coterie.crypto import certificates
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import certificates
+from coterie.data.form import SampleForm
 from coterie.deploy.home import Home
-from coterie.deploy.plan import Plan, SampleForm, Settings
+from coterie.deploy.plan import Plan, Settings
 from coterie.operate import authority, founding, joining, tokens
 from coterie.operate.folder import Folder
 from coterie.operate.members import PlannedMember

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from coterie.data.form import SampleForm
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.plan import SampleForm, Settings
+from coterie.deploy.plan import Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.operate.deployable import scores_of
 from coterie.operate.members import PlannedMember

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from nats.aio.client import Client
 
 from benchmarks.engines import pin, servers_in
-from coterie.deploy import certificates
+from coterie.crypto import certificates
 from coterie.deploy.engine import STREAM, Access, Delivery, Tls
-from coterie.deploy.names import safe
+from coterie.deploy.names import common, safe
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_stream import provision
@@ -48,7 +48,7 @@ class Authority:
         key = certificates.new_key()
         public = certificates.public_of(key)
         begins_s = time.time() if now_s is None else now_s
-        signed = certificates.sign(self.certificate, self.key, name, public, begins_s, days, hosts)
+        signed = certificates.sign(self.certificate, self.key, common(name), public, begins_s, days, hosts)
         stem = f"{name.replace('/', '-')}-{hashlib.sha256(key).hexdigest()[:8]}"
         paths = Tls(self.folder / f"{stem}.pem", self.folder / f"{stem}.key", self.path)
         paths.certificate.write_bytes(signed)
@@ -81,8 +81,9 @@ class Rig:
         return [server.url for server in self.servers]
 
     def admitting(self, parties: Collection[str]) -> Access:
-        pins = {name: pin(self.tls[name]) for name in parties}
-        return Access(pins, frozenset(self.parties[:1]), pin(self.operator), self.parties)
+        pins = {name: pin(self.tls[name]) for name in self.parties}
+        refused = [pins.pop(name) for name in self.parties if name not in parties]
+        return Access(pins, frozenset(self.parties[:1]), pin(self.operator), self.parties, refused)
 
     def start(self) -> None:
         for server in self.servers:

@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def accuracies(predict: Any, config: RunConfig) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"global_accuracy": [], "local_accuracy": []}
     for name in made.models():
         task, own = tasks[int(name.split("/")[1])], made.split.test[int(name.split("/")[1])]
-        x = np.rot90(task.dataset.x_test, int(4 * task.turn), axes=(-2, -1)) if task.turn else task.dataset.x_test
+        quarters = int(4 * Fraction(task.change.key)) if task.change else 0
+        x = np.rot90(task.dataset.x_test, quarters, axes=(-2, -1))
         right = predict(name, x) == task.labels(split="test")
         found["global_accuracy"].append(float(right.mean()))
         found["local_accuracy"].append(float(right[own].mean()))

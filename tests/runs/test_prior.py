@@ -11,6 +11,7 @@ import pytest
 
 from coterie.runs import RunConfig, run
 from coterie.runs.experiment import Experiment, build
+from coterie.runs.forms import scored_forms
 from coterie.runs.on_data import TensorSamples
 from coterie.training.evaluate import outputs_of_many
 from coterie.training.mixing import mixing_shares
@@ -32,7 +33,7 @@ def skewed() -> Experiment:
 
 def scores(experiment: Experiment) -> tuple[np.ndarray, np.ndarray]:
     models = experiment.models(3)
-    with_priors = experiment.observer.adjusted(models, 0)["prior_"]
+    with_priors = scored_forms(experiment.observer, models, 0)["prior_"]
     return experiment.observer.scores(models).values["local_accuracy"], with_priors.values["local_accuracy"]
 
 
@@ -55,16 +56,18 @@ def test_a_batch_of_other_labels_leaves_the_prior_out(skewed: Experiment, monkey
     monkeypatch.setattr(skewed.observer, "data", data)
     tuned = {name: -np.asarray(model) for name, model in models.items()}  # useless, and so is a mixture with it
     plain = skewed.observer.scores(models).values["local_accuracy"]
-    for found in skewed.observer.adjusted(models, 0, tuned).values():
-        assert found.values["local_accuracy"][0] == pytest.approx(plain[0], abs=1e-12)
+    forms = scored_forms(skewed.observer, models, 0, tuned=tuned)
+    for form in ("prior_", "mixed_"):
+        assert forms[form].values["local_accuracy"][0] == pytest.approx(plain[0], abs=1e-12)
+    assert forms["prior_"].values["local_dropped"][0] == 1
 
 
 def test_a_mixture_is_the_default_but_where_held_out_samples_say_that_it_gains(skewed: Experiment) -> None:
     """Against a plain twin: a client's models on its own samples, one after the other."""
     models = {name: np.asarray(model) for name, model in skewed.models(3).items()}
     tuned = {name: found.weights for name, found in skewed.fine_tuned(3)[1].items()}
-    forms = skewed.observer.adjusted(models, 0, tuned)
-    useless = skewed.observer.adjusted(models, 0, {name: -model for name, model in models.items()})
+    forms = scored_forms(skewed.observer, models, 0, tuned=tuned)
+    useless = scored_forms(skewed.observer, models, 0, tuned={name: -model for name, model in models.items()})
     assert np.array_equal(useless["mixed_"].values["local_accuracy"], forms["prior_"].values["local_accuracy"])
     every = np.sum([np.bincount(skewed.data[name].y, minlength=10) for name in models], axis=0) + 0.5
     mixed_some = 0

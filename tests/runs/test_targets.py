@@ -66,9 +66,9 @@ def test_accuracy_by_outputs_is_accuracy_by_hits(tmp_path: Path) -> None:
         assert a["global_accuracy"] == b["global_accuracy"]
         assert a["local_loss"] == pytest.approx(b["local_loss"], rel=1e-5)
     assert plain.rounds[-1]["fine_tuned_local_accuracy"] == more.rounds[-1]["fine_tuned_local_accuracy"]
-    assert set(more.rounds[-1]["metrics"]) == {
-        f"{part}_mcc" for part in ("global", "local", "fine_tuned_global", "fine_tuned_local")
-    }
+    parts = "global", "local", "fine_tuned_global", "fine_tuned_local", "prior_local", "mixed_local"
+    added = {f"{part}_mcc" for part in parts}
+    assert set(more.rounds[-1]["metrics"]) == {*plain.rounds[-1]["metrics"], *added}
 
 
 @pytest.mark.parametrize(

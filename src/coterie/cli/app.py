@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import auditing, comparing, deploying, listing, predicting, preparing, reporting, reproducing, running
+from coterie.cli import (
+    auditing,
+    citing,
+    comparing,
+    deploying,
+    listing,
+    predicting,
+    preparing,
+    reporting,
+    reproducing,
+    running,
+)
 from coterie.cli.command import Command, CommandGroup
 from coterie.cli.guard import say
 
@@ -63,6 +74,7 @@ app.command("compare", cls=Command)(comparing.compare)
 app.command("reproduce", cls=Command)(reproducing.reproduce)
 app.command("audit", cls=Command)(auditing.audit)
 app.command("report", cls=Command)(reporting.report)
+app.command("cite", cls=Command)(citing.cite)
 app.command("export", cls=Command)(predicting.export)
 app.command("predict", cls=Command)(predicting.predict)
 app.command("list", cls=Command)(listing.show)

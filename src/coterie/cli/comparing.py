@@ -58,6 +58,14 @@ def compare(
     local: Annotated[
         bool, _fair("--local/--no-local", help="Add the baseline of clients that train alone. [local]")
     ] = True,
+    tune: Annotated[
+        list[str] | None,
+        _fair(
+            metavar="KEY=A,B,...",
+            help="Choose a setting for each method among these values, by samples held out of training. Can be "
+            "repeated: every combination is tried. [none]",
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Compare several methods on the same data, partition, seeds and budget, in one table and one report.
@@ -76,10 +84,11 @@ def compare(
       --seeds 3
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
+
+      coterie compare fedavg scaffold --tune lr=0.03,0.1,0.3 --seeds 3
     """
     with loading():
         from coterie import api
-        from coterie.report import comparison
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
@@ -92,20 +101,30 @@ def compare(
         budget=budget,
         each_own=each_own,
         local=local,
+        tune=opt.tried_values(tune or []),
         audit=audit,
         progress=not options["quiet"],
         resume=options["resume"],
     )
+    _print(done, given, audit=audit)
+
+
+def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
+    from coterie.report import comparison
+
     report, content, shell = done.report(), done.content, console(140)
     if content["benefits"]:
         _print_help(content, given, shell)
-    said = [comparison.budget(content), comparison.attack(content), *comparison.not_shared(content)]
+    said = [comparison.budget(content), *comparison.chosen(content), comparison.attack(content)]
+    said += comparison.not_shared(content)
     for line in filter(None, said):
         shell.print(line, markup=False)
     for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
-    if seeds > 1:
+    if len(content["seeds"]) > 1:
         shell.print(lead_table(content))
+    if (alone := alone_table(content)) is not None:
+        shell.print(alone)
     for line in comparison.sentences(content):
         shell.print(line, markup=False)
     if audit:
@@ -210,6 +229,24 @@ def lead_table(content: Row) -> Table:
     made.title_justify = made.caption_justify = "left"
     for over, cells in comparison.lead_rows(content):
         made.add_row(f"over {over}", *cells)
+    return made
+
+
+def alone_table(content: Row) -> Table | None:
+    """What each client can do alone, and on other test labels. content: ``compare.json``."""
+    from coterie.report.score_table import FORMS_TITLE, form_note, form_table
+
+    heads, rows = form_table(content)
+    if not rows:
+        return None
+    words = (Column(head, no_wrap=True) for head in heads[:2])
+    made = Table(*words, *(Column(head, justify="right") for head in heads[2:]), box=SIMPLE, pad_edge=False)
+    made.title, made.caption = FORMS_TITLE, form_note(content)
+    made.title_justify = made.caption_justify = "left"
+    last = ""
+    for method, *cells in rows:
+        made.add_row("" if method == last else method, *cells)
+        last = method
     return made
 
 

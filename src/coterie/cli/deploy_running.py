@@ -78,13 +78,15 @@ def hub(
     """
     from coterie.deploy.process import as_hub
     from coterie.operate.folder import current_plan, open_folder
+    from coterie.operate.server import read_anew
     from coterie.operate.watching import read_status, with_certificates
 
     serve = _serve(metrics, lambda status: with_certificates(status, folder))
-    plan = current_plan(open_folder(folder))
+    place = open_folder(folder)
+    plan = current_plan(place)
     _say_plan(plan.roster.hub, "the hub", plan)
     say(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, serve=serve, stderr=verbose, say=_say)
+    as_hub(folder, serve=serve, stderr=verbose, say=_say, adopted=lambda: read_anew(place))
     if read_status(folder).phase == "ended":
         say(f"Its numbers: coterie report {folder / 'run'}")
 

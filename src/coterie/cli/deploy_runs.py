@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from coterie.cli.guard import guarded, say
+from coterie.protocol.errors import UserError
 from coterie.report.words import plural
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")]
+_SETTINGS = {
+    "server": "address of the broker",
+    "patience_s": "seconds that a step waits for answers",
+    "grace_s": "seconds that a party may be away",
+    "quorum": "fewest clients of a round",
+    "retries": "how often a round that fails is tried again",
+    "scores": "scores that parties may report",
+    "public": "public samples of the hub",
+    "begins_s": "valid from",
+    "not_after_s": "valid until",
+    "packet_gib": "largest packet, in GiB",
+    "store_gib": "what may wait at the broker, in GiB",
+    "input_shape": "shape of a sample",
+    "outputs": "classes, or outputs of the model",
+}
+"""What an owner knows the fields of a plan by."""
 
 
 @guarded
@@ -94,7 +113,7 @@ def agree(
     ] = "",
     yes: Yes = False,
 ) -> None:
-    """Agree to another run, as the owner of a home. Shows what its plan changes, and the hash.
+    """Agree to another run, as the owner of a home. Shows its changes, what was released so far, and its hash.
 
     `coterie deploy party --stay` has received the plan from the hub, and waits for this. Compare the hash with the
     operator by telephone, or give the digits with --hash.
@@ -112,13 +131,66 @@ def agree(
     own = read_home(home)
     plan = of.offered(own)
     say(f"Run {plan.run}: {plan.resolved.definition.title}, {plural(plan.resolved.rounds, 'round')}. It changes:")
-    for line in of.changes(own):
+    for line in changes(own):
         say(f"  {line}")
+    if own.role == plan.client_role:
+        say(f"{own.name} has released of its data so far: {_released(home)}")
     say(f"Plan: {shown(plan.version, plan_hash(plan))}")
     if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
         raise typer.Exit(1)
     of.agree_to(own, hash_ or plan_hash(plan))  # another may have come meanwhile
     say(f"{own.name} has agreed to run {plan.run}.")
+
+
+def changes(home: Any) -> Iterator[str]:
+    """What the newest plan of this home changes of the last run to which its owner has agreed, a line each.
+
+    The words are the operator's.
+    """
+    from coterie.deploy import plan as plans
+    from coterie.deploy.home import RUNS, Home, has_agreed, plan_of, read_private
+    from coterie.runs.config import differences
+
+    new = plan_of(home)
+    former = (Home(home.path, home.about, int(one.name)) for one in (home.path / RUNS).glob("[0-9]*"))
+    held = [plans.check(read_private(one.plan), home.operator) for one in former if one.plan.exists()]
+    agreed = [plan for plan in held if has_agreed(home, plan)]
+    if not agreed:
+        yield "everything: this home has no plan of a run to which its owner has agreed"
+        return
+    old = max(agreed, key=lambda plan: plan.version)
+    if new.warm:
+        yield "parties begin with their models of the last run"
+    before, now = old.resolved, new.resolved
+    yield from (f"rounds: {before.rounds}, now {now.rounds}", *differences(before, now))
+    for word, here, there in (("without", old, new), ("with", new, old)):
+        names = [name for name, _ in here.members if name not in dict(there.members)]
+        if names:
+            yield f"{word} {', '.join(names)}"
+    known = old.roster.by_name
+    again = [one.name for one in new.roster.entries if one.name in known and one != known[one.name]]
+    if again:
+        yield f"with other keys: {', '.join(again)}"
+    for one, other in ((old.facts, new.facts), (old.settings, new.settings)):
+        for name in one.__struct_fields__:
+            a, b = getattr(one, name), getattr(other, name)
+            if a != b:
+                yield f"{_SETTINGS.get(name, name)}: {_shown(name, a)}, now {_shown(name, b)}"
+
+
+def _shown(name: str, value: object) -> object:
+    if name in ("begins_s", "not_after_s") and isinstance(value, float):
+        return time.strftime("%Y-%m-%d", time.gmtime(value))
+    return value
+
+
+def _released(home: Path) -> str:
+    from coterie.operate.own_model import own_account
+
+    try:
+        return own_account(home)
+    except UserError:  # it has begun no run
+        return "nothing that this home knows of"
 
 
 def tell_server(folder: Path, offline: bool, reloads: int = 1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import console, guarded, say
+from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
 _SPARED = ("keys", "work", "role", "received", "sent", "last seen")
 """Columns that a narrow terminal does without, the first one first."""
 _WIDEST = 1000
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @guarded
@@ -138,7 +141,7 @@ def _where(status: RunStatus, now: float) -> Text:
 
 
 def _ending(status: RunStatus, now: float) -> Iterator[str]:
-    from coterie.deploy.certificates import DAY_S, SOON_S
+    from coterie.crypto.certificates import DAY_S, SOON_S
 
     soon = sorted((end, name) for name, end in status.certificates.items() if end < now + SOON_S)
     for end, name in soon[:1]:
@@ -238,16 +241,16 @@ def logs(
     """
     from coterie.operate import watching
 
-    least = watching.level_of(level)
+    least = _level_of(level)
 
     def show(line: dict[str, Any]) -> None:
-        if watching.at_least(line, least):
-            say(json.dumps(line) if json_ else watching.line_in_words(line))
+        if _at_least(line, least):
+            say(json.dumps(line) if json_ else _line_in_words(line))
 
     paths = watching.log_files(place)
     ends = {path: path.stat().st_size for path in paths}
     merged = heapq.merge(*map(watching.read_log, paths), key=lambda line: str(line.get("time", "")))
-    kept = [line for line in merged if watching.at_least(line, least)]
+    kept = [line for line in merged if _at_least(line, least)]
     for line in kept[-last:] if last else kept:
         show(line)
     while follow:
@@ -256,6 +259,30 @@ def logs(
             fresh, ends[path] = _since(path, ends[path])
             for line in watching.parse_lines(fresh):
                 show(line)
+
+
+def _level_of(name: str) -> int:
+    """The number of a level's name. Raises UserError for an unknown one."""
+    if name not in _LEVELS:
+        raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
+    return _LEVELS[name]
+
+
+def _at_least(line: dict[str, Any], level: int) -> bool:
+    return _LEVELS.get(str(line.get("level")), logging.INFO) >= level
+
+
+def _line_in_words(line: dict[str, Any]) -> str:
+    from coterie.transport.transcript import shown
+
+    def word(value: Any) -> str:
+        words = shown(value if isinstance(value, str) else json.dumps(value))
+        return f'"{words}"' if isinstance(value, str) and " " in words else words
+
+    head = f"{str(line.get('time', ''))[:23]:23}  {shown(str(line.get('party', ''))):14} "
+    rest = {key: value for key, value in line.items() if key not in ("time", "level", "party", "event")}
+    fields = "  ".join(f"{shown(key)}={word(value)}" for key, value in rest.items())
+    return f"{head}{shown(str(line.get('event', ''))):10} {fields}".rstrip()
 
 
 def _since(path: Path, end: int) -> tuple[list[bytes], int]:

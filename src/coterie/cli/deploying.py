@@ -110,19 +110,18 @@ def init(
 
     DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, renew,
     revoke, start, abort, server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is
-    that of coterie run, without what makes sense in a simulation only. members.toml has a table for each party:
+    that of coterie run, without what makes sense in a simulation only. members.toml has a table for each party, such as
+    these of fedavg. For another system the error for a wrong role names all of its roles.
 
-      [[member]]
+    ```
+    [[member]]
+    role = "server"
+    host = "hub.example.org"
 
-      role = "csp"
-
-      host = "csp.example.org"
-
-      [[member]]
-
-      name = "hospital-a"
-
-      role = "participant"
+    [[member]]
+    name = "hospital-a"
+    role = "client"
+    ```
 
     Examples:
 
@@ -148,21 +147,31 @@ def init(
     those, days = read_members(members), _positive("--days", days)
     text = members.read_text()
     plan = founding.init(folder, run, those, settings, facts, public=public, days=days, members_text=text)
-    _say_founded(folder, plan, deployable.training(plan.resolved))
+    _say_founded(folder, plan)
 
 
-def _say_founded(folder: Path, plan: Any, trained: str) -> None:
-    """trained: what parties train, in words."""
+def _say_founded(folder: Path, plan: Any) -> None:
     from coterie.deploy.plan import grouped
     from coterie.operate import folder as places
 
     key = places.operator_of(places.Folder(folder))
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
-    say(f"Parties train {trained}.")
+    say(f"Parties train {_training(plan.resolved)}.")
     say(f"Operator's key: {grouped(key.hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
     say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
     say(f"  {', '.join(plan.missing)}")
+
+
+def _training(config: Any) -> str:
+    from coterie.data.own import PARTIES
+
+    own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
+    settings = "".join(f", {key} {value}" for key, value in own.items())
+    as_for = "data of their own" if config.data == PARTIES else config.data
+    return (
+        f"the model {config.model} for {config.rounds} rounds{settings}: as for {as_for}, where the config says nothing"
+    )
 
 
 @guarded
@@ -230,7 +239,7 @@ def join(
     from coterie.operate import joining, tokens
 
     text = _text(paper)
-    if tokens.kind_of(text) == tokens.CERTIFICATE:
+    if text.strip().startswith(f"{tokens.CERTIFICATE}:"):
         if data is not None or report or epochs is not None:
             raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
         _accept(home, text)
@@ -246,6 +255,7 @@ def join(
     say(f"This party's keys: {fingerprint(entry(place.name, place.role, place.identity))}")
     say("Compare both with the operator by telephone. If they differ, somebody is between you: go no further.")
     say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+    say(f"An invitation is good once. If it was used, this request is refused: remove {home}, and ask for another one.")
 
 
 def _accept(home: Path, certificate: str) -> None:
@@ -263,7 +273,7 @@ def _accept(home: Path, certificate: str) -> None:
 
 def _samples(place: Any) -> str:
     """What was copied into a home, so that its owner notices what is missing."""
-    from coterie.deploy.own_data import read_data
+    from coterie.data.form import read_data
 
     facts = place.about.facts
     own = read_data(place.data, facts)

@@ -11,6 +11,7 @@ import typer
 
 from coterie.cli import completing
 from coterie.cli.completing import choices
+from coterie.protocol.errors import UserError
 from coterie.protocol.options import Option, options_of
 from coterie.runs.options import HOW, KEEP, OPTIONS, WORK, RunConfig
 
@@ -83,6 +84,19 @@ def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
 def listed(values: Sequence[str]) -> tuple[str, ...]:
     """The names in a repeatable option's values, each of which may hold several with commas."""
     return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())
+
+
+def tried_values(texts: Sequence[str]) -> dict[str, list[str]]:
+    """``["lr=0.03,0.1", ...]`` as values by setting. Raises UserError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, values = (part.strip() for part in text.partition("="))
+        if not key or not values or key in found:
+            raise UserError(
+                f"--tune takes a setting once, with its values, for example --tune lr=0.03,0.1, not {text!r}"
+            )
+        found[key] = [value.strip() for value in values.split(",")]
+    return found
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

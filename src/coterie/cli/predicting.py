@@ -91,6 +91,14 @@ def predict(
     model: Annotated[
         str | None, typer.Option("--model", help="module:FACTORY, for an exported model of your own code.")
     ] = None,
+    prior: Annotated[
+        bool,
+        typer.Option(
+            "--prior",
+            help="With the client's own label shares, for the folder of a run. They are left out where 30 samples or "
+            "more do not look like them.",
+        ),
+    ] = False,
 ) -> None:
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
@@ -110,12 +118,17 @@ def predict(
     with loading():
         from coterie.record.files import atomic_write
         from coterie.runs.models import check_new
+        from coterie.runs.priors import prior_of, with_prior
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions become a csv or npz file: name it FILE.csv or FILE.npz")
     trained = _source(source, client)
     x, y, ids = _samples(samples, trained)
+    own = prior_of(source, trained) if prior else None
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
+    if own is not None:
+        found, said = with_prior(found, own)
+        say(f"Predicted {said}" if said.startswith("with") else said.capitalize(), err=True)
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:

@@ -53,7 +53,7 @@ def propose(
     """Write a schema as these files suggest it: kinds, categories, formats of dates, and what scales and fills.
 
     Read it before you send it. It tells all parties the values of categories, means, medians and standard deviations of
-    these files: use files that may be told, or write others.
+    these files: use files that may be told, or write others. Exit code 1 if a file has a fault by the schema.
 
     Examples:
 
@@ -69,8 +69,10 @@ def propose(
     atomic_write(check_new(out), preparing.to_toml(schema).encode())
     for one in notes:
         say(f"{'note':8}{one}")
-    _told(files, schema)
+    faults = _told(files, schema)
     say(f"Schema: {out}, with {plural(len(schema.columns), 'column')}. Read it, then: coterie prepare check {out} FILE")
+    if faults:
+        raise typer.Exit(FAILED)
 
 
 @guarded
@@ -103,15 +105,15 @@ def apply(
 
       coterie prepare apply schema.toml own.csv --out own.npz
     """
+    from coterie.data.form import SampleForm, read_data
     from coterie.data.preparing import read_schema
-    from coterie.deploy.own_data import read_data, write_data
-    from coterie.deploy.plan import SampleForm
+    from coterie.record.files import FILE_MODE, atomic_write
     from coterie.runs.models import check_new
 
     if check_new(out).suffix != ".npz":
         raise UserError(f"{out}: samples become an npz file: name it FILE.npz")
     found = read_data(table, SampleForm.of(read_schema(schema)))
-    write_data(out, found)
+    atomic_write(out, found.to_bytes(), FILE_MODE)
     say(f"{plural(len(found.y), 'sample')} to train on and {len(found.y_test):,} for tests: {out}")
 
 

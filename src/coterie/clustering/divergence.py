@@ -6,8 +6,8 @@ A sparsity vector s has a share of zeros in [0, 1] for each of C channels; P = s
     js(x, y) = 1/2 sum_c [x_c ln(2 x_c / (x_c + y_c)) + y_c ln(2 y_c / (x_c + y_c))],      0 ln 0 = 0,
     MJS(s, t) = js(P, Q) + gamma js(s, t).
 
-Departures (docs/clustering.md): MJS is `calibrated` before it is compared with thresholds; a vector of zeros has the P
-of a constant vector.
+Departures (docs/systems/fedepc_appendix.md): MJS is `calibrated` before it is compared with thresholds; a vector of
+zeros has the P of a constant vector.
 """
 
 from __future__ import annotations

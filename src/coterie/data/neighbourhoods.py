@@ -58,7 +58,7 @@ def as_nodes(dataset: Dataset) -> Nodes:
     if dataset.graph is None:
         raise UserError(
             f"model gcn takes nodes of a graph, and {dataset.name} is none: use cora, citeseer or pubmed, or a file of "
-            "your own with edges (docs/data.md), or another model (coterie list models)"
+            "your own with edges (docs/graphs.md), or another model (coterie list models)"
         )
     neighbours = int(np.diff(adjacency(dataset.graph).indptr).max())
     shape = (1 + min(neighbours, MOST_ROWS - 1), dataset.graph.x.shape[1] + 1)

@@ -14,12 +14,14 @@ then with ``NAME_train`` and ``NAME_test`` for its column of clients. An array `
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -34,12 +36,13 @@ from coterie.data.formats import Arrays, swollen
 from coterie.data.preparing import prepared as prepared_by
 from coterie.data.samples import KIND, NAMES, Prepared, Samples, is_table, joined, read, samples_of, text
 from coterie.data.targets import Targets, coded, several, standardised
-from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.errors import CoterieWarning, UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
 CLIENT = "client"
 TEST_SHARE = 0.2
-SUFFIXES = (".csv", ".npz", ".parquet")
+TABLES = (".csv", ".parquet")
+SUFFIXES = (*TABLES, ".npz")
 Fold = tuple[int, int]
 """Into how many parts samples are cut, and the seed that says which part tests (``dataset.folded``)."""
 
@@ -95,26 +98,44 @@ def load_own(
     def samples(file: Path, by: str | None) -> Samples:
         return read(file, by, target, prepared) if schema is None else prepared_by(file, schema, by)
 
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-        if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
-            raise UserError(
-                f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file for each client"
-            )
-        if strange := [file.name for file in files if not file.is_file()]:
-            raise UserError(f"{path}: {strange[0]} is not an ordinary file; a folder has one file for each client")
-        if not files:
-            raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
-        if by not in (None, CLIENT):
-            raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
-        clients = [(file.stem, samples(file, None)) for file in files]
-        name, parts, by = path.name, named(clients), CLIENT
-    elif path.is_file():
-        name, parts = path.stem, [samples(path, by)]
-    else:
-        raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
-    found = dataset(name, parts, column=by, test_share=test_share, kind=kind, task=task, fold=fold)
+    with _advising(path, schema):
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+            if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
+                raise UserError(
+                    f"{path}: {strange[0]} is not a csv, npz or parquet file; a folder has one such file a client"
+                )
+            if strange := [file.name for file in files if not file.is_file()]:
+                raise UserError(f"{path}: {strange[0]} is not an ordinary file; a folder has one file for each client")
+            if not files:
+                raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
+            if by not in (None, CLIENT):
+                raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
+            clients = [(file.stem, samples(file, None)) for file in files]
+            name, parts, by = path.name, named(clients), CLIENT
+        elif path.is_file():
+            name, parts = path.stem, [samples(path, by)]
+        else:
+            raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
+        found = dataset(name, parts, column=by, test_share=test_share, kind=kind, task=task, fold=fold)
     return replace(found, source=f"{path}: {found.source}")
+
+
+@contextlib.contextmanager
+def _advising(path: Path, schema: Schema | None) -> Iterator[None]:
+    """Errors in tables without a schema name the commands that show all findings at once."""
+    try:
+        yield
+    except UserError as error:
+        files = path.glob("*") if path.is_dir() else (path,)
+        tables = [one for one in files if one.suffix in TABLES and one.is_file()]
+        if schema is not None or not tables:
+            raise
+        those = path if path.is_file() else path / f"*{tables[0].suffix}"
+        raise UserError(
+            f"{error}\nFor gaps, categories and dates, stated once, and all findings at once: coterie prepare propose "
+            f"{those} --out schema.toml, coterie prepare check schema.toml {those}, and --schema schema.toml here"
+        ) from None
 
 
 def from_python(data: Any, *, by: str | None = None, target: str | None = None) -> list[Samples]:
@@ -313,7 +334,7 @@ def _aligned(part: Samples, first: Samples) -> Samples:
 
 
 def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> None:
-    """Raises UserError for a client named like a party, without training or test samples, or with one class."""
+    """Raises UserError for a client named like a party, or without training or test samples; warns of one class."""
     of = {str(part.owner[0]): part.where for part in parts if len(parts) > 1 and part.owner is not None}
     for code, name in enumerate(owners.names):
         where = of.get(name, f"client {name!r} ({owners.column}, {parts[0].where})")
@@ -324,7 +345,14 @@ def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> No
             if not count:
                 raise UserError(f"{where} has no {what} sample: give it more samples, or leave it out")
         if made.targets.task == "classes" and len(np.unique(labels)) < 2:
-            raise UserError(f"{where} has training samples of one class only: it needs two, or leave it out")
+            column = "".join(f", column {name!r}" for name in made.label_columns)
+            what = made.targets.names[labels[0]] if made.targets.names else str(labels[0])
+            warnings.warn(
+                f"{where}{column}: all labels of its training samples are {what!r}. It trains, but its own tests tell "
+                "little, and have no AUROC: give it samples of another class, or leave it out",
+                CoterieWarning,
+                stacklevel=2,
+            )
 
 
 def checked_kind(kind: str | None) -> Kind | None:

@@ -40,7 +40,7 @@ from coterie.data.samples import (
     test_rows,
     words,
 )
-from coterie.data.targets import is_number, whole
+from coterie.data.targets import has_decimal_comma, is_number, whole
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
@@ -107,6 +107,8 @@ def value_of(column: Column, cell: Any) -> float | str | None:
     try:
         value = float(word) if column.format is None else days(cell, column.format)
     except ValueError:
+        if column.format is None and has_decimal_comma(word):
+            raise ValueError("{} has a decimal comma: write decimal points, such as 1.5") from None
         if column.format is None:
             raise ValueError("{} is no number: correct it, or leave the cell empty") from None
         other = next((one for one in DATES if is_date(word, one)), None)
@@ -275,10 +277,8 @@ def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remar
     values, found = _read(table, schema.label, code)
     codes = np.array([value or 0 for value in values], np.int64)
     if not found and len(codes) and len({*codes}) == 1:
-        what = (
-            f"all labels are {schema.names[codes[0]]!r}: a client needs two classes; add samples, or do not take part"
-        )
-        found = [Remark(f"{table.where}, column {schema.label!r}", what)]
+        what = f"all labels are {schema.names[codes[0]]!r}: the client trains, but its own tests have no AUROC"
+        found = [Remark(f"{table.where}, column {schema.label!r}", what, fault=False)]
     return codes, found
 
 
@@ -341,6 +341,9 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
         return Column(name, "ignore"), ""
     if plain == "id" or plain.endswith(("_id", " id")):
         return Column(name, "id"), ""
+    commas = [word for word in found if has_decimal_comma(word)]
+    if commas and not category and len(commas) + sum(map(is_number, found)) == len(found):
+        return Column(name, "id"), f"its numbers have decimal commas, such as {commas[0]!r}: write decimal points"
     if formats and not category:
         numbers = [days(cell, formats[0]) for cell in cells]
     elif category or 2 * len(numbers) < len(found):

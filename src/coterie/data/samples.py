@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coterie.data.catalogue import FOUR
 from coterie.data.columns import MISSING, Column, Schema, word_of
 from coterie.data.formats import Arrays, check_claim, read_npz
-from coterie.data.targets import is_number
+from coterie.data.targets import has_decimal_comma, is_number
 from coterie.protocol.errors import UserError, suggest, to_install
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
@@ -257,7 +257,9 @@ def _read_csv(path: Path) -> Table:
             f"{path} must begin with a header of different column names; {twice[:1]} is there twice or empty"
         )
     if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
-        raise UserError(f"{path}: its columns are separated by {other!r}: save it with commas, and with decimal points")
+        raise UserError(
+            f"{path}: its columns are separated by {other!r}: save it with commas, and decimal points (1.5)"
+        )
     for line, row in found:
         if len(row) != len(header):
             raise UserError(f"{path}, line {line}: {len(row)} cells under a header of {len(header)}")
@@ -372,6 +374,8 @@ def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> 
 def _what_to_do(name: str, column: NDArray[Any]) -> str:
     """With a column (N,) that holds words."""
     known = [word for cell in column if (word := str(cell).strip()).lower() not in MISSING]
+    if any(map(has_decimal_comma, known)):
+        return "write decimal points (1.5), not commas"
     if 2 * sum(map(is_number, known)) >= len(known):
         return "the column's others are: leave the cell empty, and say gaps=mean (--gaps)"
     if 2 * len(set(known)) > len(known) > 2:

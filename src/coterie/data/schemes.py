@@ -46,6 +46,9 @@ TASK_FORMS = {
     "rotate:K[+SKEW]": "group g of K sees images turned by g 360/K degrees",
     "permute:K[+SKEW]": "each of K groups has the labels in an order of its own",
     "swap:K[+SKEW]": "group g of K exchanges labels 2g and 2g + 1",
+    "shift:K[+SKEW]": "each of K groups sees samples with a gain and an offset of its own",
+    "blur:K[+SKEW]": "group g of K sees images blurred by g/32 of their side",
+    "colour:K[+SKEW]": "group g of K sees colour images with hues turned by g 360/K degrees",
     "domains:A,B,...[+SKEW]": "each group has a data set of its own; the first is that of --data",
 }
 """What ``coterie.data.deal`` takes too. SKEW is any of the forms above but labelsets, by default iid."""

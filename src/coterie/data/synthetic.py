@@ -160,7 +160,7 @@ def deal_synthetic(
     whole("clients", clients, 1)
     whole("seed", seed, 0)
     kind, skew = parts_of(spec)
-    if kind.startswith("domains") or skew.partition(":")[0] not in _LAWS:
+    if kind.startswith(("domains", "shift")) or skew.partition(":")[0] not in _LAWS:
         known = ", ".join(_LAWS)
         raise UserError(f"partition {spec} does not go with {dataset.name}: use one of {known}, permute, swap")
     mean = MEAN_SAMPLES if samples is None else samples / clients

@@ -164,3 +164,7 @@ def is_number(value: Any) -> bool:
     except (ValueError, TypeError):
         return False
     return True
+
+
+def has_decimal_comma(word: str) -> bool:
+    return "," in word and is_number(word.replace(",", ".", 1))

@@ -6,6 +6,10 @@
                   seed; group 0 keeps them. Of the first ``classes`` groups no two give a label the same meaning
 ``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others
 ``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
+``shift:K``       each group's samples have a gain and an offset of their own, as other sensors have, drawn from the
+                  seed; group 0 keeps them
+``blur:K``        group g sees images through a Gaussian filter of g/32 of their shorter side
+``colour:K``      group g sees colour images with hues turned by g 360/K degrees
 
 A label skew may follow: ``rotate:4+dirichlet:0.3``; the default is ``iid``. It is drawn over all clients: a seed deals
 the same indices with and without groups. Groups are drawn by lot, and their sizes differ by at most one. With
@@ -17,47 +21,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import factorial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.data.changes import SampleChange, changes_of
 from coterie.data.dataset import Dataset, Floats, Ints, Part
 from coterie.data.partition import Split, kept_of, partition, set_aside, whole
 from coterie.data.schemes import FORMS, TASK_FORMS, even_sizes, is_own, kinds
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
+CHANGES = ("rotate", "shift", "blur", "colour")
+"""Partitions whose groups see other samples of one data set (``data/changes.py``)."""
+
 Load = Callable[[str], Dataset]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the clients of one group learn: the turned samples of a data set, with renamed labels.
+    """What the clients of one group learn: the changed samples of a data set, with renamed labels.
 
-    turn: share of a full circle, counter-clockwise.  names: (classes,) int64, what each label becomes; None for itself.
+    names: (classes,) int64, what each label becomes; None for itself.
     """
 
     dataset: Dataset
-    turn: Fraction = Fraction(0)
+    change: SampleChange | None = None
     names: Ints | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
         """Normalised samples of this task ``(n, *input_shape) float32``; without ``indices`` the whole split."""
         x = self.dataset.inputs(indices, split)
-        if not self.turn:
-            return x
-        if self.turn % Fraction(1, 4) == 0:
-            return np.ascontiguousarray(np.rot90(x, int(4 * self.turn), axes=(-2, -1)))
-        from scipy import ndimage
-
-        zero, unit = self.dataset.zero_and_unit
-        stored_zero = -zero / unit
-        x -= stored_zero  # so that corners are filled with what is stored as 0
-        turned: Floats = ndimage.rotate(x, float(360 * self.turn), axes=(-2, -1), reshape=False, order=1)
-        turned += stored_zero
-        return turned
+        return x if self.change is None else self.change.apply(x, self.dataset)
 
     def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
         """Labels ``(n,) int64`` of the same samples."""
@@ -67,9 +63,9 @@ class Task:
     @property
     def words(self) -> str:
         """The task for people: ``"mnist, turned by 90 degrees"``."""
-        turned = f", turned by {float(360 * self.turn):g} degrees" if self.turn else ""
+        changed = "" if self.change is None else f", {self.change.words}"
         named = "" if self.names is None else f", labels 0, 1, ... called {', '.join(map(str, self.names))}"
-        return f"{self.dataset.name}{turned}{named}"
+        return f"{self.dataset.name}{changed}{named}"
 
 
 def deal(
@@ -253,17 +249,9 @@ def tasks_of(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | 
         )
     if kind == "domains":
         return _domains(spec, names, dataset, load)
-    if kind == "rotate":
-        shape = dataset.input_shape
-        if dataset.kind != "image" or shape[-1] != shape[-2]:
-            words = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}
-            words |= {"series": "a series", "volume": "a volume"}
-            sample = words[dataset.kind]
-            raise UserError(
-                f"partition {spec} turns square images, and a sample of {dataset.name} is {sample} {shape}: "
-                f"permute:{groups} goes with any data"
-            )
-        return tuple(Task(dataset, turn=Fraction(g, groups)) for g in range(groups))
+    if kind in CHANGES:
+        found = changes_of(kind, dataset, groups, rng(seed, "partition", kind))
+        return tuple(Task(dataset, change) for change in found)
     if kind == "swap":
         if groups > classes // 2:
             raise UserError(

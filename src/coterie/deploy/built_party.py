@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.form import read_data
 from coterie.data.targets import Targets
 from coterie.deploy.account import Account, account_of
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.home import Home, check_agreed, check_plan, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
 from coterie.deploy.names import hosts_of, is_loopback
-from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import NewRunError, Plan, plan_hash
+from coterie.deploy.plan import NewPlanError, Plan, plan_hash
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
@@ -106,9 +106,9 @@ class BuiltParty:
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
-        """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewRunError."""
+        """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewPlanError."""
         if check_plan(self.home, data)[1].run > self.plan.run:
-            raise NewRunError(data)
+            raise NewPlanError(data)
         plan = take_plan(self.home, data)
         event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)

@@ -139,6 +139,7 @@ class Access:
     parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; None admits any certificate
     of the party, and then of all parties.  watchers: those that may ask who is connected: the hub, and other parties
     that lead.  operator: the same of the operator's own certificate.  members: all that may be admitted later.
+    refused: keys of those that are not admitted, and are told so.
     """
 
     # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its
@@ -148,16 +149,17 @@ class Access:
     watchers: frozenset[str] = frozenset()
     operator: str | None = None
     members: Collection[str] = ()
+    refused: Collection[str] = ()
 
     def pinned(self) -> tuple[str, ...]:
-        """The keys that are admitted; empty if those of a party are not known."""
-        keys = [*self.parties.values(), self.operator]
+        """The keys with which TLS begins; empty if those of a party are not known."""
+        keys = [*self.parties.values(), self.operator, *self.refused]
         return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
 
 
 def mark(access: Access) -> str:
     """A subject among the operator's rights: a server that has read this access names it when the operator asks."""
-    known = sorted(access.parties.items()), sorted(access.watchers), access.operator, sorted(access.members)
+    known = sorted(access.parties.items()), sorted(access.watchers), sorted(access.members), access.pinned()
     return f"coterie.access.{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"
 
 

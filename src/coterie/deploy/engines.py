@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from coterie.deploy.engine import Engine
 from coterie.deploy.home import Home
 from coterie.deploy.names import safe, urls
@@ -11,10 +13,8 @@ from coterie.protocol.errors import RunError, UserError, to_install
 
 def check_installed() -> None:
     """Raises UserError if this machine lacks the client library."""
-    try:
-        import nats  # noqa: F401
-    except ImportError:
-        raise UserError(f"nats-py is not installed: {to_install('deploy')}") from None
+    if find_spec("nats") is None:
+        raise UserError(f"nats-py is not installed: {to_install('deploy')}")
 
 
 def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
@@ -30,11 +30,11 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
     """Raises RunError if the server has members in one account, and EngineError if no server is reached."""
     check_installed()
-    from coterie.deploy.nats_link import Link, kept_apart
+    from coterie.deploy.nats_link import Link, rights
 
     link = Link(safe(home.name), urls(home.server), home.tls, connect_s)
     try:
-        if not kept_apart(link):
+        if rights(link).get("account") != link.token:
             raise RunError(
                 f"{link.place()} has the configuration of an earlier version, with which any member can delete what "
                 "waits there. Run coterie deploy server DIR in the operator's folder; if the server runs on another "

@@ -12,12 +12,13 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from coterie.crypto import certificates
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
-from coterie.deploy import certificates
+from coterie.data.form import SampleForm
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
 from coterie.deploy.names import check_name, safe
-from coterie.deploy.plan import Plan, SampleForm
+from coterie.deploy.plan import OlderPlanError, Plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity
 from coterie.record.files import (
@@ -36,8 +37,9 @@ from coterie.runs.keyring import PartyKeys
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
 RUNS = "runs"
 """A folder for each former run, by its number: of a home, with its plan and state; of an operator, its run folder."""
-HUB, RUN = "hub", "run"
-"""In an operator's folder: the hub's home, and the run folder. The newest plan is there as in a home."""
+HUB, RUN, RESTORED = "hub", "run", "restored"
+"""In an operator's folder: the hub's home, the run folder, and a file while its plan may be older than the parties'.
+The newest plan is there as in a home."""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -73,9 +75,9 @@ class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Home:
     """Where things are in a home, and what it says about itself (``About``).
 
-    role: as it was invited, and in every plan.  operator: the public key, 32 bytes.  keys: folder of the
-    secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it
-    has seen.  data: its own samples.  state: what its node stores in the run of this plan.
+    role: as it was invited, and in every plan.  common_name: in its certificate.  operator: the public key, 32 bytes.
+    keys: folder of the secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.
+    plan: the newest that it has seen.  data: its own samples.  state: what its node stores in the run of this plan.
     run: a former one, whose plan and state are meant.
     """
 
@@ -83,6 +85,7 @@ class Home:
         self.path, self.about, self.run = path, about, run
         of = path if run is None else path / RUNS / str(run)
         self.name, self.role, self.server, self.report = about.name, about.role, about.server, about.report
+        self.common_name = safe(about.name)
         self.operator = bytes.fromhex(about.operator)
         self.keys, tls = path / "keys", path / "tls"
         self.tls_key = self.keys / "tls.pem"
@@ -175,20 +178,21 @@ def take_plan(home: Home, data: bytes) -> Plan:
 def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
     """The plan that the home holds, if any, and the one that came, which may take its place.
 
-    Raises PeerError for a plan that is forged, older than the home's, another of the same version, of another session,
-    without this party's own keys and role, with a renewed certificate of other keys, with other terms for the same run,
-    or, at a hub that has begun, with parties that joined since.
+    Raises OlderPlanError for one older than the home's, and PeerError for one that is forged, another of the same
+    version, of another session, without this party's own keys and role, with a renewed certificate of other keys, with
+    other terms for the same run, or, at a hub that has begun, with parties that joined since.
     """
     new = plans.check(data, home.operator)
     check_ours(home, new)
     _renewed(home, new)
     if not home.plan.exists():
         return None, new
-    old = plans.check(read_private(home.plan), home.operator)
+    held = read_private(home.plan)
+    old = plans.check(held, home.operator)
     if (new.session == old.session) != (new.run == old.run):
         raise PeerError("the plan is of another federation of the same operator")
     if new.version < old.version or new.run < old.run:
-        raise PeerError(f"the plan is of version {new.version}, and version {old.version} was seen before")
+        raise OlderPlanError(f"the plan is of version {new.version}, and version {old.version} was seen before", held)
     if new.version == old.version and new != old:
         raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
     if new.run == old.run:
@@ -247,7 +251,7 @@ def _renewed(home: Home, plan: Plan) -> bytes | None:
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
         return None
     (begins_s, ends_s), public = certificates.validity(found), certificates.public_of(read_private(home.tls_key))
-    certificates.check(found, read_private(home.ca), home.name, public, begins_s)
+    certificates.check(found, read_private(home.ca), home.common_name, public, begins_s)
     return found if ends_s > certificates.validity(read_private(home.certificate))[1] else None
 
 

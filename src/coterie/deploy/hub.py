@@ -13,7 +13,7 @@ from coterie.deploy.lead import CoordinationDriver, wait_for, waiting
 from coterie.deploy.node import Node
 from coterie.deploy.packet_queue import Arrived, Traffic
 from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NewRun, NoAnswer, PlanUpdate, Report, Tally
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Waiting
@@ -41,7 +41,7 @@ class RoundOutcome:
     """The outcome of a round (0: the set-up). notes: of the hub's own, as in a run.
 
     attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  began_s, seconds: by the machine's clock.  traffic: the hub's own.
+    gone: why a party was absent when asked.  seconds: by the machine's clock.  traffic: the hub's own.
     """
 
     round: int
@@ -50,7 +50,6 @@ class RoundOutcome:
     attempts: list[str] = field(default_factory=list)
     gone: dict[str, str] = field(default_factory=dict)
     back: list[str] = field(default_factory=list)
-    began_s: float = 0.0
     seconds: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -59,7 +58,7 @@ Newest = Callable[[], bytes | None]
 """Gives the run's plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
 
 Awaited = Callable[[Collection[str]], Collection[str]]
-"""Of those whose owners have agreed to this run, the parties that the hub yet waits for."""
+"""Of those that have answered, the parties that the hub yet waits for."""
 
 OnRound = Callable[[RoundOutcome], None]
 
@@ -68,7 +67,8 @@ class HubNode(Node):
     """Its store also holds which rounds are done, and the current round's attempt.
 
     newest: the plan, which it passes on before a round if there is a newer one.  over: whether the operator ends this
-    run.  awaited: of a run to which owners have to agree; None for the first one.
+    run.  awaited: of a run to which owners have to agree; None for the first one.  unshown: of those that have shown
+    their newest plan, after a restore; else None.  shown: is given each such plan, and raises NewPlanError for a newer.
     """
 
     answers_while_leading = True
@@ -79,10 +79,13 @@ class HubNode(Node):
         newest: Newest = lambda: None,
         over: Callable[[], bool] = lambda: False,
         awaited: Awaited | None = None,
+        unshown: Awaited | None = None,
+        shown: Callable[[bytes], None] = lambda plan: None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._newest, self._is_over, self._awaited = newest, over, awaited
+        self._unshown, self._check_shown, self._shown = unshown, shown, set[str]()
         self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
         self.tallies: dict[str, Tally] = {}
         self._over: dict[str, Era] = {}  # by party, of its last report on an attempt that is over
@@ -137,11 +140,19 @@ class HubNode(Node):
         return ran
 
     def _gather(self) -> None:
-        """Before a further run, ask all for it, and wait as long as it takes for those that must have agreed."""
-        if self._awaited is None or self.kept.done >= 0:
-            return
-        self._pass_on()
-        while self._awaited(self.kept.heard) and not (self._is_over() or self.stopped.is_set()):
+        """After a restore ask all for their newest plan, and before a further run for it, as long as it takes."""
+        if (unshown := self._unshown) is not None:
+            plan = self._newest() or b""
+            for name in self.others:
+                self.queue.send(name, NewRun(plan))
+            self._wait(lambda: unshown(self._shown))
+            self._unshown = None
+        if (awaited := self._awaited) is not None and self.kept.done < 0:
+            self._pass_on()
+            self._wait(lambda: awaited(self.kept.heard))
+
+    def _wait(self, missing: Callable[[], Collection[str]]) -> None:
+        while missing() and not (self._is_over() or self.stopped.is_set()):
             self.turn()
 
     def _pass_on(self) -> None:
@@ -168,7 +179,7 @@ class HubNode(Node):
 
     def _round(self, r: int, steps: Callable[[], Steps[Any]]) -> RoundOutcome:
         kept = self.kept
-        one, began = RoundOutcome(r, began_s=self.clock.now()[0]), time.monotonic()
+        one, began = RoundOutcome(r), time.monotonic()
         attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
         if attempt:
             one.attempts.append("the hub was stopped")
@@ -303,6 +314,12 @@ class HubNode(Node):
 
     def take(self, arrived: Arrived) -> None:
         packet = arrived.packet
+        if isinstance(packet, NewRun):
+            self._take_shown(arrived, packet)
+            return
+        if self._unshown is not None:
+            self.waiting.append(arrived)  # nobody is served by a plan that may be old
+            return
         tally = packet if isinstance(packet, Tally) else getattr(packet, "tally", None)
         if tally is not None and tally.era == self.kept.era:
             self.tallies[arrived.src] = tally
@@ -316,6 +333,14 @@ class HubNode(Node):
             super().take(arrived)
         else:
             self.stray(arrived)
+
+    def _take_shown(self, arrived: Arrived, newest: NewRun) -> None:
+        self.queue.done(arrived)
+        try:
+            self._check_shown(newest.plan)
+            self._shown.add(arrived.src)
+        except PeerError as error:
+            self.queue.refuse(arrived.src, "NewRun", str(error))
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         if self.kept.era is not None and letter.envelope.round != self.kept.era[0]:

@@ -19,8 +19,6 @@ from coterie.transport.envelope import Envelope
 from coterie.transport.queues import Leader, Lost
 from coterie.transport.wire import Parcel
 
-GONE = "gone"
-
 
 def waiting(letter: Letter, spool: Spool) -> Parcel:
     return Parcel(letter.envelope, "", *letter.arrives, spool.put(letter.frame))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from coterie.deploy.packets import Era, Report
@@ -33,7 +34,7 @@ _MOST = 32  # entries of a list or table in a field
 _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, nested: bool = True) -> Any:
     """A field as written: numbers, short words, and small lists and tables of those. Else the type's name."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -41,15 +42,11 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return shown(value)
-    if isinstance(value, Mapping):
-        return {shown(str(key)): _leaf(item) for key, item in list(value.items())[:_MOST]}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_leaf(item) for item in list(value)[:_MOST]]
+    if isinstance(value, Mapping) and nested:
+        return {shown(str(key)): plain(item, nested=False) for key, item in list(value.items())[:_MOST]}
+    if isinstance(value, list | tuple | set | frozenset) and nested:
+        return [plain(item, nested=False) for item in list(value)[:_MOST]]
     return f"<{type(value).__name__}>"
-
-
-def _leaf(value: Any) -> Any:
-    return plain(value) if value is None or isinstance(value, bool | int | float | str) else f"<{type(value).__name__}>"
 
 
 class JsonFormatter(logging.Formatter):
@@ -63,13 +60,9 @@ class JsonFormatter(logging.Formatter):
         line["event"] = shown(record.getMessage())
         line |= {key: plain(value) for key, value in getattr(record, "fields", {}).items() if key not in line}
         if record.exc_info and record.exc_info[1] is not None:
-            error, trace = record.exc_info[1], record.exc_info[2]
+            _, error, trace = record.exc_info
             line["error"] = shown(f"{type(error).__name__}: {error}")
-            where = []
-            while trace is not None:
-                where.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
-                trace = trace.tb_next
-            line["at"] = where[-_MOST:]
+            line["at"] = [f"{Path(one.filename).name}:{one.lineno}" for one in extract_tb(trace, -_MOST)]
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -79,7 +72,7 @@ class _OwnFile(RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
-def start(path: Path, party: str, *, stderr: bool = False) -> logging.Handler:
+def start(path: Path, party: str, *, stderr: bool = False) -> None:
     """Write this process's log to a file (``log.jsonl`` in the party's home), and also to stderr if wanted.
 
     Replaces an earlier call's log. Raises UserError for a symbolic link, RunError if it can't be written.
@@ -93,7 +86,6 @@ def start(path: Path, party: str, *, stderr: bool = False) -> logging.Handler:
         LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    return handlers[0]
 
 
 def stop() -> None:

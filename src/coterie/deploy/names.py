@@ -40,6 +40,11 @@ def safe(name: str) -> str:
     return _STEP.sub(lambda step: ("-" if (step[1] == "/") == step[2].isdigit() else "--") + step[2], check_name(name))
 
 
+def common(name: str) -> str:
+    """The common name in the certificate of a party, the operator or the server."""
+    return name if name in RESERVED else safe(name)
+
+
 def addresses(server: str) -> tuple[tuple[str, int], ...]:
     """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError."""
     found = []

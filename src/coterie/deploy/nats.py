@@ -137,7 +137,7 @@ class NatsEngine(Engine):
         self._present: tuple[float, frozenset[str]] | None = None
         self._sees = True
         self._link = Link(self._token, servers, tls, connect_s)
-        self._beat: asyncio.Future[None] = self._link.run(self._start())
+        self._link.soon(self._begin)
 
     def nodes(self) -> Collection[str]:
         """The connected parties, or the last known while the server is away; all if this one may not ask."""
@@ -177,8 +177,8 @@ class NatsEngine(Engine):
         for upload in self._ready:
             upload.file.close()
 
-    async def _start(self) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self._keep_own())
+    def _begin(self) -> None:
+        self._beat = asyncio.ensure_future(self._keep_own())  # a task that nobody holds may be collected
 
     async def _connected(self) -> frozenset[str]:
         tokens = await self._link.whole(connected(self._link, 4 * len(self._parties) + 64))

@@ -37,11 +37,17 @@ logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in reco
 ANSWER_S = 5.0
 """A server that is there answers within this."""
 MUTE = 4
-"""A server that ends so many connections in a row without a word does not take the certificate."""
+"""After so many connections in a row that end without a word a caller is told so."""
+ENDED = (
+    "each connection ends at once, without a word: a machine in between cuts it, or the certificate was replaced, is "
+    "not yet admitted, or is of another authority"
+)
+REFUSAL = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
+"""What TLS says of a certificate that the server refuses. Other alerts anybody on the line can bring about."""
 OTHERS_S = 0.25
 """For the other servers of a cluster to answer, after the first."""
-AGAIN_S = 0.25
-"""From one attempt to connect again to the next."""
+AGAIN_S, SELDOM_S = 0.25, 15.0
+"""From one attempt to connect again to the next; at most, where connections end without a word."""
 NOT_STORED = (
     f"it does not say within {ANSWER_S:g} s that it has stored it. If its disk is full, or was, make room there and "
     "start it again: it stores nothing until then"
@@ -118,7 +124,7 @@ class Link:
         self._context = tls.context()
         self.connections = 0
         self._last: str = ""
-        self._mute = 0  # connections in a row that the server has taken and ended without a word
+        self._mute = 0  # connections in a row that were taken and ended without a word
         self._refused: EngineError | None = None  # for good
         self._closing, self._lock = False, threading.Lock()
         self._up = asyncio.Event()
@@ -267,7 +273,7 @@ class Link:
                 break
             if attempt.cancelled() or clock() > deadline:
                 raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(min(self._again_s(), max(0.0, deadline - clock())))
             self.client = self._new()
         self.client.options["allow_reconnect"] = True
         version = self.client.connected_server_version
@@ -280,6 +286,7 @@ class Link:
 
     async def _on_connection(self) -> None:
         self.connections, self._mute = self.connections + 1, 0
+        self.client.options["reconnect_time_wait"] = self._again_s()
         self._up.set()
         self._lost = self._loop.create_future()
 
@@ -296,22 +303,25 @@ class Link:
 
     async def _on_error(self, problem: Exception) -> None:
         said = str(problem).removeprefix("nats: ").strip() or type(problem).__name__
-        self._last = said
         self._mute = self._mute + 1 if "empty response" in said else 0
+        self._last = said = ENDED if self._mute else said
+        self.client.options["reconnect_time_wait"] = self._again_s()
         if "permissions violation" in said.lower():
             self._break(UndeliverableError(f"{self.place()} denies {self.token}: {said}"), for_good=False)
         elif "authorization violation" in said.lower():
             reason = "its certificate is of no user there: it was revoked, or is not yet approved"
             self._break(NotAdmittedError(f"{self.place()} does not admit {self.token}: {reason}"))
-        elif self._mute == MUTE:
-            reason = "its certificate was revoked or replaced, has expired, or is of another authority"
-            self._break(NotAdmittedError(f"{self.place()} ends each connection of {self.token} at once: {reason}"))
+        elif self._mute >= MUTE and self.connections:
+            self._break(EngineError(f"no connection of {self.token} to {self.place()}: {said}"), for_good=False)
         elif isinstance(problem, ssl.SSLCertVerificationError):
             reason = f"the server's certificate is refused: {problem.verify_message}"
-            self._break(EngineError(f"no connection of {self.token} to {self.place()}: {reason}"))
-        elif isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or "").upper():
+            self._break(EngineError(f"no connection of {self.token} to {self.place()}: {reason}"), for_good=False)
+        elif isinstance(problem, ssl.SSLError) and REFUSAL.search(problem.reason or ""):
             reason = f"the server refuses the certificate: {problem.reason}"
             self._break(NotAdmittedError(f"no connection of {self.token} to {self.place()}: {reason}"))
+
+    def _again_s(self) -> float:
+        return min(SELDOM_S, AGAIN_S * 2.0 ** min(max(0, self._mute - MUTE), 20))
 
     def _break(self, problem: EngineError, *, for_good: bool = True) -> None:
         if for_good:
@@ -456,14 +466,6 @@ async def connected(link: Link, most: int) -> frozenset[str]:
     finally:
         await answers.unsubscribe()
     return frozenset(user.removeprefix("CN=") for user in users)
-
-
-def kept_apart(link: Link) -> bool:
-    """Whether this party has its own account. Else other parties may reach its waiting packets, and the API.
-
-    Raises EngineError if the server does not say.
-    """
-    return bool(rights(link).get("account") == link.token)
 
 
 def rights(link: Link) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import nats.errors
 import nats.js.errors
@@ -36,7 +36,6 @@ def provision(
     tls: Tls,
     access: Access,
     *,
-    replicas: int | None = None,
     largest_store: int = STORE,
     waiting: int = room(1 << 30),
     ack_wait_s: float = ACK_WAIT_S,
@@ -44,10 +43,9 @@ def provision(
 ) -> None:
     """Make the stream and the parties' consumers, or bring them to the newest ``access``. Raises EngineError.
 
-    Packets for or from a party that is gone are removed. tls: the operator's.  replicas: how many servers hold each
-    packet; by default 3 of a cluster of three or more, else 1.  largest_store: bytes of all packets that are not done.
-    waiting: messages (at most 128 KiB each) from one party to another that are not done.  ack_wait_s: after which a
-    message comes again.
+    Packets for or from a party that is gone are removed. tls: the operator's.  largest_store: bytes of all packets that
+    are not done.  waiting: messages (at most 128 KiB each) from one party to another that are not done.  ack_wait_s:
+    after which a message comes again.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
@@ -62,7 +60,7 @@ def provision(
         max_msg_size=MESSAGE,
         max_bytes=largest_store,
         duplicate_window=DUPLICATES_S,
-        num_replicas=replicas or (3 if len(servers) >= 3 else 1),
+        num_replicas=3 if len(servers) >= 3 else 1,
     )
     consumers = [
         ConsumerConfig(
@@ -82,21 +80,6 @@ def provision(
         link.close()
 
 
-def waits(
-    servers: Sequence[str], tls: Tls, parties: Collection[str], *, connect_s: float = 20.0
-) -> dict[tuple[str, str], int]:
-    """By sender and recipient, how many parts of packets are not done. tls: the operator's. Raises EngineError."""
-    link, names = Link(OPERATOR, servers, tls, connect_s), {safe(name): name for name in parties}
-    try:
-        found = link.run(link.stream.stream_info(STREAM, subjects_filter=f"{SUBJECT}.>"))
-    except (TimeoutError, nats.errors.Error) as error:
-        raise EngineError(f"{link.place()} does not tell what waits: {error}") from None
-    finally:
-        link.close()
-    ends = ((subject.split(".")[1:], count) for subject, count in (found.state.subjects or {}).items())
-    return {(names.get(of, of), names.get(to, to)): count for (to, of), count in ends}
-
-
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
     """Retries: new servers of a cluster refuse for a while, and do not all know at once what was made."""
     clock = asyncio.get_running_loop().time
@@ -104,13 +87,9 @@ async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[Cons
     while True:
         try:
             return await _make(link.stream, stream, consumers)
-        except nats.js.errors.BadRequestError as error:
-            if error.err_code == NO_PEERS and clock() <= deadline:
-                await asyncio.sleep(0.2)
-                continue
-            raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
         except (TimeoutError, nats.errors.Error) as error:
-            if clock() > deadline:
+            refused = isinstance(error, nats.js.errors.BadRequestError) and error.err_code != NO_PEERS
+            if refused or clock() > deadline:
                 raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
         await asyncio.sleep(0.2)
 

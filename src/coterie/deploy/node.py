@@ -25,6 +25,7 @@ from coterie.deploy.packets import (
     PlanUpdate,
     Report,
 )
+from coterie.deploy.plan import OlderPlanError
 from coterie.deploy.stored_node import StoredNode
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, UserError
 from coterie.protocol.party import Cost, Work
@@ -60,7 +61,7 @@ class Node(StoredNode):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Handle what comes until the hub has ended the run, or ``stop``. Raises RolledBackError, and NewRunError."""
+        """Handle what comes until the hub has ended the run, or ``stop``. Raises RolledBackError, and NewPlanError."""
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
@@ -153,9 +154,11 @@ class Node(StoredNode):
         elif arrived.src == self.hub and isinstance(packet, BeginAttempt):
             self._begin(arrived, packet)
         elif arrived.src == self.hub and isinstance(packet, PlanUpdate | NewRun) and self.renew is not None:
-            self._plan_update(packet.plan)
+            newest = self._plan_update(packet.plan)
             if isinstance(packet, NewRun):  # the hub has not heard that this party takes part, or was killed since
                 self.queue.send(self.hub, self.report(started=True))
+            if newest and (isinstance(packet, NewRun) or newest != packet.plan):
+                self.queue.send(self.hub, NewRun(newest))
             self.queue.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
@@ -179,16 +182,18 @@ class Node(StoredNode):
         self.queue.refuse(arrived.src, kind, why)
         self.queue.done(arrived)
 
-    def _plan_update(self, plan: bytes) -> None:
+    def _plan_update(self, plan: bytes) -> bytes:
+        """Gives the newest plan of this party then, or nothing if this one is refused, but for its age."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
         except PeerError as error:
             self.queue.refuse(self.hub, "PlanUpdate", str(error))
-            return
+            return error.held if isinstance(error, OlderPlanError) else b""
         self.queue.keyring, self.member.keyring = keyring, Carried(keyring)
         self.member.party.common = common
         self.recognise()
+        return plan
 
     def take_waiting(self) -> None:
         kept = self.kept

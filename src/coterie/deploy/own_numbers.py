@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from coterie.deploy.certificates import validity
+from coterie.crypto.certificates import validity
 from coterie.deploy.home import Home, plan_of, read_private
 from coterie.deploy.logs import Journal, Say
 from coterie.deploy.packets import Era, Report

@@ -109,7 +109,8 @@ class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbi
 
 
 class NewRun(msgspec.Struct, frozen=True, array_like=True, tag="run", forbid_unknown_fields=True):
-    """The hub asks for a run that its recipient may not know. plan: as above.
+    """The hub asks for a run that its recipient may not know, or for the newest plan, which a party answers. plan: as
+    above.
 
     It alone has number 0 and belongs to no session. A repetition tells nothing new.
     """

@@ -13,7 +13,7 @@ import msgspec
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.data.columns import Schema, inputs_of
+from coterie.data.form import SampleForm, Size
 from coterie.protocol.errors import CoterieError, DecodeError, PeerError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved, from_text
@@ -23,44 +23,26 @@ MAX_BYTES = 1 << 24
 _PURPOSE, _NONE = "plan", "are no plan"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 GIB = 1 << 30
 MOST_GIB = 3.0
 """A packet is one byte string of msgpack, which has less than 4 GiB."""
 
 
-class NewRunError(CoterieError):
-    """The newest plan ends this run. plan: its bytes, signed by the operator."""
+class NewPlanError(CoterieError):
+    """A newer plan has come, with which this process begins anew. plan: its bytes, signed by the operator."""
 
     def __init__(self, plan: bytes) -> None:
-        super().__init__("the operator ends this run")
+        super().__init__("there is a newer plan")
         self.plan = plan
 
 
-class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of all parties' samples, to check data and build models.
+class OlderPlanError(PeerError):
+    """A plan that came is older than the one that is held. held: the bytes of that one."""
 
-    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
-    schema: of tables, whose inputs and classes these are.
-    """
-
-    input_shape: tuple[Size, ...]
-    outputs: Size
-    task: str = "classes"
-    schema: Schema | None = None
-
-    def __post_init__(self) -> None:
-        if self.schema is not None and (self.input_shape, self.outputs, self.task) != _form_of(self.schema):
-            raise ValueError("the form of the samples is not that of their schema")
-
-    @classmethod
-    def of(cls, schema: Schema) -> SampleForm:
-        return cls(*_form_of(schema), schema=schema)
-
-
-def _form_of(schema: Schema) -> tuple[tuple[int, ...], int, str]:
-    return (len(inputs_of(schema.columns)),), len(schema.classes), "classes"
+    def __init__(self, message: str, held: bytes) -> None:
+        super().__init__(message)
+        self.held = held
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from coterie.deploy.engines import check_apart, connect
 from coterie.deploy.home import (
     HUB,
     PLAN,
+    RESTORED,
     RUN,
     RUNS,
     Home,
@@ -42,8 +44,8 @@ from coterie.deploy.logs import NodeObserver, Say, event
 from coterie.deploy.node import Node
 from coterie.deploy.own_numbers import OwnNumbers
 from coterie.deploy.packet_queue import NodeLimits
-from coterie.deploy.packets import Era, NewRun, PlanUpdate, unwrap
-from coterie.deploy.plan import GIB, NewRunError, Plan, plan_hash
+from coterie.deploy.packets import Era, NewRun, PlanUpdate, unwrap, wrap
+from coterie.deploy.plan import GIB, NewPlanError, Plan, plan_hash
 from coterie.deploy.recorder import Recorder
 from coterie.deploy.status import STATUS, RunStatus, at_words
 from coterie.deploy.store import FileStore, unpack
@@ -51,7 +53,7 @@ from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.setup_info import Common
 from coterie.protocols.openings import stated
-from coterie.record.files import locked, make_folder, writing
+from coterie.record.files import atomic_write, locked, make_folder, writing
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
@@ -65,6 +67,7 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 
 Serve = Callable[[Callable[[], RunStatus]], contextlib.AbstractContextManager[object]]
+Tell = Callable[[Collection[str], Sequence[str]], None]
 _FOR_ANOTHER = "A further run reaches only a party that was started with --stay."
 GOES_ON = "Stopped. Started again, it goes on where it was."
 
@@ -101,7 +104,7 @@ def as_party(
                                 say(_FOR_ANOTHER)
                             return
                         _wait_for_plan(home, plan, stopped, say)
-                    except NewRunError as error:
+                    except NewPlanError as error:
                         take_plan(home, error.plan)
                 else:
                     say(f"This party waits, for {agreement_words(home, plan)}")
@@ -113,7 +116,7 @@ def as_party(
 def _take_part(
     home: Home, plan: Plan, numbers: OwnNumbers, kill: Kill | None, stopped: threading.Event, say: Say
 ) -> bool:
-    """One run, or the rest of it. Gives whether the hub has ended it. Raises NewRunError for another run's plan."""
+    """One run, or the rest of it. Gives whether the hub has ended it. Raises NewPlanError for another run's plan."""
     with contextlib.closing(connect(home, plan)) as engine:
         first = None
         if not home.state.exists() and plan.run == 1:
@@ -167,40 +170,58 @@ def _log_privacy(built: BuiltParty, node: Node) -> None:
 
 
 def as_hub(
-    folder: Path, kill: Kill | None = None, *, serve: Serve | None = None, stderr: bool = False, say: Say = silent
+    folder: Path,
+    kill: Kill | None = None,
+    *,
+    serve: Serve | None = None,
+    stderr: bool = False,
+    say: Say = silent,
+    adopted: Callable[[], object] = lambda: None,
 ) -> None:
     """Run the hub from the operator's folder: all rounds that are not done yet. Raises what ends it early.
 
     serve: a context in which the status is served, until SIGTERM also if the run has ended.  say: as for a party.
-    Raises UserError for what does not mend itself, or if it runs already.
+    adopted: is called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does
+    not mend itself, or if it runs already.
     """
-    run = folder / RUN
     with _running(read_home(folder / HUB), stderr=stderr) as stopped:
-        home = hub_home(folder)
-        plan = _started(home)
-        check_enough(plan)
-        _put_by(folder, plan)
-        check_apart(home)
-        built, store = build_party(home), FileStore(home.state)
-        size, done = built.model.spec.size, _done(store, built.party, built.rounds)
-        with (
-            contextlib.closing(Recorder(run, plan, parameters=size, done=done, say=say)) as recorder,
-            _served(serve, lambda: recorder.status, stopped, say),
-        ):
+        while True:
             try:
-                _lead(built, store, recorder, PlanFile(folder / PLAN, home), stopped, kill, say)
-            except (RunError, EngineError) as error:
-                if stopped.is_set():
-                    say(GOES_ON)
-                    return
-                recorder.fail(str(error))
-                raise
+                _run_hub(folder, kill, serve, stopped, say)
+                return
+            except NewPlanError as error:
+                say("A party has shown a newer plan than that of this hub, which takes it and begins anew.")
+                atomic_write(folder / PLAN, error.plan)
+                adopted()
+
+
+def _run_hub(folder: Path, kill: Kill | None, serve: Serve | None, stopped: threading.Event, say: Say) -> None:
+    run = folder / RUN
+    home = hub_home(folder)
+    plan = _started(home)
+    check_enough(plan)
+    _put_by(folder, plan)
+    check_apart(home)
+    built, store = build_party(home), FileStore(home.state)
+    size, done = built.model.spec.size, _done(store, built.party, built.rounds)
+    with (
+        contextlib.closing(Recorder(run, plan, parameters=size, done=done, say=say)) as recorder,
+        _served(serve, lambda: recorder.status, stopped, say),
+    ):
+        try:
+            _lead(built, store, recorder, PlanFile(folder / PLAN, home), stopped, kill, say)
+        except (RunError, EngineError) as error:
             if stopped.is_set():
                 say(GOES_ON)
                 return
-            recorder.ended()
-            say(f"The run has ended: {plural(recorder.status.done, 'round')} done.")
-            check_not_all_skipped(read_lines(run / METRICS))
+            recorder.fail(str(error))
+            raise
+        if stopped.is_set():
+            say(GOES_ON)
+            return
+        recorder.ended()
+        say(f"The run has ended: {plural(recorder.status.done, 'round')} done.")
+        check_not_all_skipped(read_lines(run / METRICS))
 
 
 def _lead(
@@ -234,15 +255,29 @@ def _lead(
         options = _options(built, recorder, kill)
         if plan.run > 1:
             options["awaited"] = partial(_awaited, plan, recorder.gathering)
-        options |= {"renew": renew, "newest": file.newest, "over": file.over}
+        if file.restored.exists():
+            options["unshown"] = partial(file.unshown, plan, partial(recorder.gathering, to="show the newest plan"))
+        options |= {"renew": renew, "newest": file.newest, "over": file.over, "shown": file.shown}
         node = HubNode(built.member, engine=engine, store=store, stopped=stopped, **options)
         node.run(rounds, closed)
 
 
 @contextlib.contextmanager
 def _running(home: Home, *, stderr: bool) -> Iterator[threading.Event]:
-    with _mending(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
-        yield stopped
+    stopped = threading.Event()
+    with _mending(), locked(home.path, _HELD):
+        logs.start(home.log, home.name, stderr=stderr)
+        before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield stopped
+        except BaseException as error:
+            event("failed", logging.ERROR, why=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            event("stop")
+            logs.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _started(home: Home) -> Plan:
@@ -306,30 +341,6 @@ def _mending() -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
-    logs.start(home.log, home.name, stderr=stderr)
-    try:
-        yield
-    except BaseException as error:
-        event("failed", logging.ERROR, why=f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        event("stop")
-        logs.stop()
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[threading.Event]:
-    stopped = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 # -- before a node starts --
 
 
@@ -339,7 +350,7 @@ def wait_for_begin(
     """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
 
     say: is told once if the engine has nothing for this party, such as a broker that was not told of the approvals.
-    Raises NotAdmittedError, and NewRunError for the plan of a later run.
+    Raises NotAdmittedError, and NewPlanError for the plan of a later run.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
@@ -349,7 +360,7 @@ def wait_for_begin(
             raise
         except EngineError as error:
             if not told:
-                say(f"{error}. This party waits until the operator has run coterie deploy server DIR")
+                say(f"{error}. This party waits")
             told = True
             logs.refusal("engine", home.name, str(error))
             stopped.wait(_POLL_S)
@@ -362,10 +373,15 @@ def wait_for_begin(
                 raise PeerError("only the hub begins")
             if not isinstance(packet, PlanUpdate | NewRun):
                 return delivery
-            taken = take_plan(home, packet.plan)
+            try:
+                taken = take_plan(home, packet.plan)
+            finally:
+                if isinstance(packet, NewRun):  # a hub that was restored asks for the newest plan
+                    answer = wrap(keyring, home.name, hub, 0, NewRun(read_private(home.plan)))
+                    engine.push(hub, answer, secrets.token_hex(16))
             event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
             if taken.run > plan.run:
-                raise NewRunError(packet.plan)  # it comes again, and is known then
+                raise NewPlanError(packet.plan)  # it comes again, and is known then
         except PeerError as error:
             logs.refusal("packet", delivery.src, str(error))
         delivery.done()
@@ -386,7 +402,7 @@ def wait_for_parties(
     plan: Plan,
     engine: Engine,
     stopped: threading.Event,
-    tell: Callable[[Collection[str], Sequence[str]], None] = lambda here, away: None,
+    tell: Tell = lambda here, away: None,
     *,
     poll_s: float = _POLL_S,
 ) -> None:
@@ -403,9 +419,7 @@ def wait_for_parties(
         )
 
 
-def _awaited(
-    plan: Plan, tell: Callable[[Collection[str], Sequence[str]], None], here: Collection[str]
-) -> Sequence[str]:
+def _awaited(plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
     """Those who are not here; nobody if all servers and a quorum of the clients are. tell: as ``wait_for_parties``."""
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
@@ -421,6 +435,7 @@ class PlanFile:
 
     def __init__(self, path: Path, hub: Home) -> None:
         self._path, self._operator, self._run, self._known = path, hub.operator, plan_of(hub).run, b""
+        self.restored = path.parent / RESTORED
 
     def newest(self) -> bytes | None:
         """The plan at the first call and after each change; else None."""
@@ -436,6 +451,18 @@ class PlanFile:
             plan = plans.check(read_private(self._path), self._operator)
             return plan.run > self._run or plan.aborted
         return False
+
+    def shown(self, data: bytes) -> None:
+        """Raises NewPlanError for a newer plan than that of the file, and PeerError for one of somebody else."""
+        ours, theirs = (plans.check(one, self._operator) for one in (read_private(self._path), data))
+        if theirs.version > ours.version:
+            raise NewPlanError(data)
+
+    def unshown(self, plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
+        """As ``_awaited``; when nobody is awaited, this is the newest plan."""
+        if not (away := _awaited(plan, tell, here)):
+            self.restored.unlink(missing_ok=True)
+        return away
 
 
 def _put_by(folder: Path, plan: Plan) -> None:

@@ -146,11 +146,12 @@ class Recorder(Journal):
                 one.connected = name in names or name == self._hub
             self._changed.set()
 
-    def gathering(self, here: Collection[str], away: Sequence[str]) -> None:
+    def gathering(self, here: Collection[str], away: Sequence[str], to: str = "") -> None:
         self.present(here)
         if away and away != self._away:
             self._away = away
-            self._say(f"Waiting for {', '.join(away)} to {'connect' if self._status.run == 1 else 'agree'}")
+            to = to or ("connect" if self._status.run == 1 else "agree")
+            self._say(f"Waiting for {', '.join(away)} to {to}")
 
     def late(self, party: str) -> None:
         super().late(party)
@@ -209,15 +210,13 @@ class Recorder(Journal):
             self._settle()
             self._keep()
 
-    def ended(self, last: Mapping[str, Any] | None = None, **facts: Any) -> None:
-        """The run is over, with the last reports. last: further facts on the final models, for the last line
-        (``models_sha256``).  facts: for ``result.json``.
-        """
+    def ended(self) -> None:
+        """The run is over, with the last reports."""
         with self._lock:
-            self._settle(everything=True, more=jsonable(dict(last or {})))
+            self._settle(everything=True)
             self._tell(phase="ended", since=time.time())
             self._keep()
-            self._write_result(running=False, facts={**(last or {}), **facts})
+            self._write_result(running=False)
             self._write_status()
 
     def fail(self, why: str) -> None:
@@ -241,7 +240,7 @@ class Recorder(Journal):
             self._keep()
             self._write_status()
             if self._is_behind:
-                self._write_result(running=True, facts={})
+                self._write_result(running=True)
             self.metrics.close()
 
     # -- the folder ----------------------------------------------------------------------------------------------------
@@ -286,14 +285,13 @@ class Recorder(Journal):
             attempts.setdefault(self.round, self.attempt)
         return era[0] in attempts and era[1] <= attempts[era[0]]
 
-    def _settle(self, *, everything: bool = False, more: Mapping[str, Any] | None = None) -> None:
+    def _settle(self, *, everything: bool = False) -> None:
         lines, before = self._open.lines, len(self._lines)
         while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
-            line = lines.pop(0)
-            self._write_line(line, (more or {}) if not lines or self._is_finish(lines[0]["round"]) else {})
+            self._write_line(lines.pop(0))
         self._is_behind = self._is_behind or len(self._lines) > before
         if self._is_behind and not everything and not (self.folder / RESULT).exists():
-            self._write_result(running=True, facts={})
+            self._write_result(running=True)
 
     def _is_complete(self, line: Line) -> bool:
         others = [one for one in self._open.parties.values() if one.name != self._hub]
@@ -301,7 +299,7 @@ class Recorder(Journal):
         era, reports = (line["round"], line["attempt"]), self._open.reports
         return all(era in (own := reports.get(name, {})) and own[era].closed for name in awaited)
 
-    def _write_line(self, line: Line, more: Mapping[str, Any]) -> None:
+    def _write_line(self, line: Line) -> None:
         of, round = self._open, line["round"]
         reports: dict[str, list[Report]] = {}
         scores: dict[str, Mapping[str, float]] = {}
@@ -313,7 +311,7 @@ class Recorder(Journal):
                     scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
         line |= reported.counted(reports, roles) | reported.away(round, of.missed.pop(round, []))
-        line = jsonable({**line, **reported.scored(scores), **more})
+        line = jsonable({**line, **reported.scored(scores)})
         if scores:
             of.by_client = {name: dict(own) for name, own in scores.items()}
             names = (*(f"local_{metric.name}" for metric in self.measures), "local_loss")  # the leading one first
@@ -352,7 +350,7 @@ class Recorder(Journal):
                     self._keep()
                     self._write_status()
                     if self._is_behind:
-                        self._write_result(running=True, facts={})
+                        self._write_result(running=True)
             except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
                 event("status", 40, error=str(error))
             self._stopping.wait(_PAUSE_S)
@@ -364,12 +362,12 @@ class Recorder(Journal):
     def _keep(self) -> None:
         atomic_write(self.folder / OPEN, msgspec.msgpack.encode(self._open), FILE_MODE)
 
-    def _write_result(self, running: bool, facts: Mapping[str, Any]) -> None:
+    def _write_result(self, running: bool) -> None:
         self._is_behind = False
         if not self._lines:
             return
         of = self._open
-        facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}
+        facts = {"parameters": self.parameters, "client_role": self.client_role}
         write_result(self.folder, reported.with_facts(self._result(running), facts))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from coterie.crypto import certificates
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
-from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.home import decode_json, read_private, write_private
-from coterie.deploy.names import check_name
+from coterie.deploy.names import check_name, common, safe
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
 from coterie.operate.folder import (
@@ -34,16 +34,16 @@ from coterie.operate.folder import (
     current_members,
     current_plan,
     joined_members,
-    locked,
     open_folder,
+    put_plan,
     read_joined,
+    settle,
     write_joined,
 )
 from coterie.operate.server import admit
 from coterie.operate.tokens import Invitation, KeyRequest
 from coterie.protocol.errors import PeerError, UserError, suggest
-from coterie.protocol.setup_info import Entry
-from coterie.record.files import atomic_write
+from coterie.record.files import atomic_write, locked
 
 HOURS = 24.0
 
@@ -52,8 +52,6 @@ HOURS = 24.0
 class Approval:
     """certificate: its file.  now: it is there, and the member on the roster; else the next run brings both."""
 
-    entry: Entry
-    again: int
     certificate: Path
     plan: Plan
     now: bool = True
@@ -67,8 +65,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
     again: for a member that joined before and has lost its home; it comes with new keys. Raises UserError.
     """
-    now_s = time.time() if now_s is None else now_s
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         role = _role(folder, plan, name)
         times = _times(folder, plan, name)
         if times and not again:
@@ -117,16 +114,15 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     This uses the invitation up. A sender that is not in a run that has begun gets its certificate with the next one
     (``runs.start``).
     """
-    now_s = time.time() if now_s is None else now_s
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
         if invitation is not None:
-            ca, left_s = read_private(folder.ca), plan.settings.not_after_s - now_s
+            ca, days = read_private(folder.ca), (plan.settings.not_after_s - now_s) / certificates.DAY_S
             before = read_joined(folder, keys.name) if folder.joined_file(keys.name).exists() else None
             joined = Joined(
                 entry=keys.entry,
                 tls=tls,
-                certificate=certificates.sign(ca, authority.ca, keys.name, tls, now_s, left_s / certificates.DAY_S),
+                certificate=certificates.sign(ca, authority.ca, common(keys.name), tls, now_s, days),
                 joined_s=now_s,
                 invitation=invitation.id,
                 request=_digest(text),
@@ -134,9 +130,11 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
                 former=() if before is None else (*before.former, *before.keys),
             )
             write_joined(folder, joined)  # from here on the invitation is used up
-            write_private(folder.request_file(keys.name), text.strip().encode() + b"\n")
+            write_private(folder.requests / f"{safe(keys.name)}.request", text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
-        _withdraw(folder, keys.name, joined.invitation)
+        path = folder.invitation_file(keys.name)
+        if path.exists() and decode_json(path, read_private(path), Invitation).id == joined.invitation:
+            path.unlink()
         now = keys.name in plan.roster.by_name or (keys.name in dict(plan.members) and not folder.begun)
         if now and plan.roster.by_name.get(keys.name) != joined.entry:
             plan = _enrolled(folder, authority, plan, joined, now_s)
@@ -145,7 +143,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
         if now:
             admit(folder)
             certify(folder, authority, joined)
-    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan, now)
+    return Approval(folder.certificate_file(keys.name), plan, now)
 
 
 def certify(folder: Folder, authority: Authority, joined: Joined) -> None:
@@ -237,8 +235,7 @@ def renew(
     parties theirs in a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has
     ended.
     """
-    now_s = time.time() if now_s is None else now_s
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         ca = read_private(folder.ca)
         if certificates.validity(ca)[1] < now_s + certificates.SOON_S:
             raise UserError("the authority's own certificate ends, which cannot be renewed: found a new deployment")
@@ -252,7 +249,7 @@ def renew(
             if not (name in names if names else everyone or soon):
                 return None
             public, hosts = certificates.certified(old), certificates.hosts(old)
-            return certificates.sign(ca, authority.ca, name, public, now_s, days, hosts)
+            return certificates.sign(ca, authority.ca, common(name), public, now_s, days, hosts)
 
         members = {name: one for name, one in joined_members(folder).items() if name in plan.believed.by_name}
         theirs = {name: new for name, one in members.items() if (new := renewed(name, one.certificate))}
@@ -278,8 +275,7 @@ def renew(
 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
     """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
-    now_s = time.time() if now_s is None else now_s
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         _role(folder, plan, name)
         if name == plan.roster.hub:
             raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
@@ -297,17 +293,23 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
 
 
 @contextlib.contextmanager
-def changing(path: Path) -> Iterator[tuple[Folder, Authority, Plan]]:
-    """An operator's folder, of which no other process of the operator changes anything meanwhile."""
+def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authority, Plan, float]]:
+    """An operator's folder, of which no other process of the operator changes anything meanwhile, and the time."""
     folder = open_folder(path)
-    with locked(folder):
-        yield folder, authority_of(folder), current_plan(folder)
+    with locked(path, wait=True):
+        authority = authority_of(folder)
+        if not settle(folder):
+            raise UserError(
+                f"{path} was restored from a backup, so its plan may be older than the parties'. Start the hub first: "
+                f"coterie deploy hub {path} asks them for the newest. If one is away for good, remove {folder.restored}"
+            )
+        yield folder, authority, current_plan(folder), time.time() if now_s is None else now_s
 
 
 def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
     """The next version of the plan, signed and stored."""
     new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
-    atomic_write(folder.plan, plans.sign(new, authority.signing))
+    put_plan(folder, plans.sign(new, authority.signing))
     return new
 
 
@@ -338,9 +340,3 @@ def _secret(authority: Authority, invitation: Invitation) -> bytes:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.strip().encode()).hexdigest()
-
-
-def _withdraw(folder: Folder, name: str, invitation: bytes | None) -> None:
-    path = folder.invitation_file(name)
-    if path.exists() and decode_json(path, read_private(path), Invitation).id == invitation:
-        path.unlink()

@@ -15,12 +15,12 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from coterie.deploy.home import HUB, STATE
+from coterie.deploy.home import HUB, PLAN, STATE
 from coterie.deploy.logs import LOG
-from coterie.operate.folder import Folder, locked, open_folder
+from coterie.operate.folder import Folder, open_folder
 from coterie.operate.server import admit
 from coterie.protocol.errors import UserError
-from coterie.record.files import FOLDER_MODE, check_new, opened, reading, whole_folder, writing
+from coterie.record.files import FOLDER_MODE, check_new, locked, opened, reading, whole_folder, writing
 
 _DEEPEST = 8
 """Folders in a backup."""
@@ -33,7 +33,7 @@ def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
     operator's keys, too.
     """
     folder = open_folder(path)
-    with locked(folder), writing(out):
+    with locked(path, wait=True), writing(out):
         descriptor, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
         try:
             with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as tar:
@@ -53,7 +53,8 @@ def _files(folder: Folder, authority: bool) -> Iterator[Path]:
     private = [folder.authority] if authority else []
     for place in (folder.hub, folder.tls, folder.joined, folder.requests, folder.invitations, folder.run, *private):
         for one in sorted(place.rglob("*")):
-            if one.is_file() and not one.is_symlink() and not one.name.startswith((".", LOG, STATE)):
+            left = one.name.startswith((".", LOG, STATE)) or one == folder.authority / PLAN  # it would be old
+            if one.is_file() and not one.is_symlink() and not left:
                 yield one
     yield from folder.nats.glob("*.pem")
 
@@ -78,4 +79,6 @@ def restore(file: Path, path: Path) -> None:
                 data.read()  # to the checksum at its end
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise UserError(f"{file} is damaged, or no backup of a deployment: {error}") from None
-        admit(open_folder(begun), at=path)
+        folder = open_folder(begun)
+        folder.restored.touch()
+        admit(folder, at=path)

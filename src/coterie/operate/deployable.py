@@ -9,10 +9,11 @@ from math import inf
 from pathlib import Path
 
 from coterie.data.columns import Schema
+from coterie.data.form import SampleForm
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import GIB, MOST_GIB, SampleForm, Settings
+from coterie.deploy.plan import GIB, MOST_GIB, Settings
 from coterie.protocol.errors import UserError
 from coterie.runs.config import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -20,44 +21,26 @@ from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
 
 _DATA = "every party brings its own data (coterie deploy join --data)"
-_DEVICE = "parties run on their own devices, at their own speed"
-_OBSERVER = "nobody sees all parties' models or messages"
-SENSELESS: Mapping[str, str] = {
-    "partition": _DATA,
-    "samples": _DATA,
-    "test_samples": _DATA,
-    "min_samples": _DATA,
-    "target": _DATA,
-    "gaps": _DATA,
-    "categories": _DATA,
-    "schema": "the plan has it (coterie deploy init --schema)",
-    "test_share": _DATA,
-    "folds": _DATA,
-    "kind": _DATA,
-    "augment": _DATA,
-    "scaling": "samples are the model's inputs as their owners scaled them",
-    "clients": "members.toml names them",
-    "public": "the hub's public samples are a file (coterie deploy init --public)",
-    "devices": _DEVICE,
-    "availability": _DEVICE,
-    "delta": "clients are late when they are late",
-    "delay": "clients are late when they are late",
-    "accelerator": "each party says which it has (coterie deploy join --accelerator)",
-    "drift": "a party's data are its own, and go to nobody else",
-    "attack": "an attack is an experiment, and these are real parties",
-    "attackers": "an attack is an experiment, and these are real parties",
-    "crypto": "emulated ciphers keep nothing secret",
-    "fine_tune": _OBSERVER,
-    "early_stop": _OBSERVER,
-    "fine_tune_every": _OBSERVER,
-    "record": _OBSERVER,
-    "record_mib": _OBSERVER,
-    "eval_every": "parties score their models after every round",
-    "evaluate": "parties score their models on all of their own test samples",
-    "log": "the run folder has metrics.jsonl, and coterie deploy hub has an endpoint for Prometheus (--metrics)",
-    "checkpoint_every": "every party stores each step that it has done",
-    "out": "the run folder is run/ of the deployment",
+_WHY: Mapping[str, str] = {
+    _DATA: "partition samples test_samples min_samples target gaps categories test_share folds kind augment",
+    "the plan has it (coterie deploy init --schema)": "schema",
+    "samples are the model's inputs as their owners scaled them": "scaling",
+    "members.toml names them": "clients",
+    "the hub's public samples are a file (coterie deploy init --public)": "public",
+    "parties run on their own devices, at their own speed": "devices availability",
+    "clients are late when they are late": "delta delay",
+    "each party says which it has (coterie deploy join --accelerator)": "accelerator",
+    "a party's data are its own, and go to nobody else": "drift",
+    "an attack is an experiment, and these are real parties": "attack attackers",
+    "emulated ciphers keep nothing secret": "crypto",
+    "nobody sees all parties' models or messages": "fine_tune fine_tune_every early_stop record record_mib",
+    "parties score their models after every round": "eval_every",
+    "parties score their models on all of their own test samples": "evaluate",
+    "the run folder has metrics.jsonl, and coterie deploy hub has an endpoint for Prometheus (--metrics)": "log",
+    "every party stores each step that it has done": "checkpoint_every",
+    "the run folder is run/ of the deployment": "out",
 }
+SENSELESS: Mapping[str, str] = {name: why for why, names in _WHY.items() for name in names.split()}
 """Options of a simulation that real parties do not have, and why."""
 _IN_REHEARSAL = frozenset(
     {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "early_stop", "log"}
@@ -72,15 +55,6 @@ def scores_of(config: RunConfig) -> tuple[str, ...]:
     """
     measures = metrics_of(named(config.metrics or defaults_for(config.data).metrics), config.task)
     return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
-
-
-def training(config: Resolved) -> str:
-    own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
-    settings = "".join(f", {key} {value}" for key, value in own.items())
-    as_for = "data of their own" if config.data == PARTIES else config.data
-    return (
-        f"the model {config.model} for {config.rounds} rounds{settings}: as for {as_for}, where the config says nothing"
-    )
 
 
 def deployable(

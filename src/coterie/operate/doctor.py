@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,8 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from coterie.crypto import certificates
 from coterie.crypto.roster import entry
-from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import EngineError
 from coterie.deploy.home import INFO, Home, agreement_words, has_agreed, read_home, read_private
@@ -39,14 +40,12 @@ _PRIVATE = ("authority", "invitations", "members", "requests")
 _DEPTH = 3
 _RENEW = "let the operator run coterie deploy renew DIR"
 
-Level = Literal["problem", "warning", "ok"]
-
 
 @dataclass(frozen=True)
 class Diagnosis:
     """level: a ``problem`` must be mended before any party is started.  where: a file, a folder or a party."""
 
-    level: Level
+    level: Literal["problem", "warning", "ok"]
     where: str
     text: str
 
@@ -82,7 +81,8 @@ def doctor(
         found += _of_folder(folder, now_s)
         if ahead_s is not None:
             found.append(_skew(str(folder.path), ahead_s(folder)))
-    plan = _newest([*map(current_plan, folders), *_plans(homes)])
+    held = [*map(current_plan, folders), *_plans(homes)]
+    plan = max(held, key=lambda plan: plan.version, default=None)
     for home in homes:
         found += _of_home(home, plan, now_s)
         if check_apart is not None and home.plan.exists():
@@ -220,15 +220,9 @@ def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
 
 def _plans(homes: Sequence[Home]) -> Iterator[Plan]:
     for home in homes:
-        if home.plan.exists():
-            try:
+        with suppress(PeerError):
+            if home.plan.exists():
                 yield plans.check(read_private(home.plan), home.operator)
-            except PeerError:
-                continue
-
-
-def _newest(found: Sequence[Plan]) -> Plan | None:
-    return max(found, key=lambda plan: plan.version, default=None)
 
 
 def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
@@ -282,7 +276,7 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
     try:
         public = certificates.public_of(read_private(home.tls_key))
         at_s = certificates.validity(read_private(home.certificate))[0] + certificates.SKEW_S
-        certificates.check(read_private(home.certificate), read_private(home.ca), home.name, public, at_s)
+        certificates.check(read_private(home.certificate), read_private(home.ca), home.common_name, public, at_s)
     except PeerError as error:
         yield _problem(where, str(error))
 

@@ -6,28 +6,25 @@ and nobody is revoked: the hub needs only the rest.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from coterie.crypto import certificates
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey, VerifyKey
-from coterie.deploy import certificates
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
-from coterie.deploy.home import HUB, PLAN, RUN, STATE, decode_json, read_private, write_private
+from coterie.deploy.home import HUB, PLAN, RESTORED, RUN, STATE, decode_json, read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, safe
 from coterie.deploy.plan import Plan
 from coterie.operate.members import PlannedMember, read_members
 from coterie.operate.tokens import Id
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Entry
-from coterie.record.files import FILE_MODE, atomic_write, open_own
+from coterie.record.files import atomic_write
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
 DAYS, AUTHORITY_DAYS = 365.0, 3650.0
@@ -41,7 +38,8 @@ class Folder:
     operator's keys.  invitations: those that were not used.  requests: those that were approved.  joined: what is known
     of the members that have joined.  operator: its public key, in hex.  tls: the certificates of the authority (ca) and
     the operator.  nats: what the engine's server needs.  own_certificates: of
-    the operator and the server, by their names in them.  hub: its home.  run: the run folder.
+    the operator and the server, by their names in them.  hub: its home.  run: the run folder.  restored: there while a
+    backup was put back and nobody knows yet whether its plan is the newest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +48,7 @@ class Folder:
         self.authority, self.operator = path / "authority", path / "operator.pub"
         self.invitations, self.requests, self.joined = path / "invitations", path / "requests", path / "members"
         self.plan, self.hub, self.run = path / PLAN, path / HUB, path / RUN
-        self.tls = path / "tls"
+        self.tls, self.restored = path / "tls", path / RESTORED
         self.ca = self.tls / "authority.pem"
         self.operator_tls = Tls(self.tls / "operator.pem", self.authority / "tls.pem", self.ca)
         self.nats = path / "nats"
@@ -60,9 +58,6 @@ class Folder:
     @property
     def begun(self) -> bool:
         return (self.hub / STATE).exists()
-
-    def request_file(self, name: str) -> Path:
-        return self.requests / f"{safe(name)}.request"
 
     def joined_file(self, name: str) -> Path:
         return self.joined / f"{safe(name)}.json"
@@ -168,6 +163,25 @@ def authority_of(folder: Folder) -> Authority:
     return found
 
 
+def put_plan(folder: Folder, data: bytes) -> None:
+    """Store a new plan, first beside the operator's keys: where they are, its newest version is known."""
+    write_private(folder.authority / PLAN, data)
+    atomic_write(folder.plan, data)
+
+
+def settle(folder: Folder) -> bool:
+    """Take the newest plan from beside the operator's keys, if a backup has put an older one back. Gives whether the
+    folder's plan is known to be the newest.
+    """
+    beside = folder.authority / PLAN
+    if beside.exists():
+        data, ours = read_private(beside), current_plan(folder)
+        if plans.check(data, operator_of(folder)).version > ours.version:
+            atomic_write(folder.plan, data)
+        folder.restored.unlink(missing_ok=True)
+    return not folder.restored.exists()
+
+
 def joined_members(folder: Folder) -> dict[str, Joined]:
     """The members that have joined, by name, in the order of ``current_members``, including revoked ones."""
     return {
@@ -203,16 +217,3 @@ def read_joined(folder: Folder, name: str) -> Joined:
 
 def write_joined(folder: Folder, joined: Joined) -> None:
     write_private(folder.joined_file(joined.entry.name), msgspec.json.format(msgspec.json.encode(joined), indent=2))
-
-
-@contextlib.contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    descriptor = open_own(folder.path / ".lock", os.O_RDWR, FILE_MODE)
-    try:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import tomli_w
 
+from coterie.crypto import certificates
 from coterie.crypto.roster import entry, sign_roster
-from coterie.deploy import certificates
+from coterie.data.form import OwnSamples, SampleForm, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
-from coterie.deploy.own_data import OwnSamples, read_data, write_data
-from coterie.deploy.plan import Plan, SampleForm, Settings
+from coterie.deploy.plan import Plan, Settings
 from coterie.operate.deployable import check_room, deployable, scores_of
-from coterie.operate.folder import DAYS, Authority, Folder, Joined, new_authority, write_joined
+from coterie.operate.folder import DAYS, Authority, Folder, Joined, new_authority, put_plan, write_joined
 from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
@@ -66,7 +66,7 @@ def init(
         about = About(hub.name, hub.role, settings.server, authority.public.hex(), facts)
         home = make_home(folder.hub, about, certificates.new_key())
         if samples is not None:
-            write_data(home.data, samples)
+            write_private(home.data, samples.to_bytes())
         joined = _enrol_hub(folder, authority, home, now_s, days)
         plan = Plan(
             version=1,
@@ -79,7 +79,7 @@ def init(
         )
         atomic_write(folder.config, plan.config.encode())
         atomic_write(folder.members, members_text.encode() or _as_toml(ordered))
-        atomic_write(folder.plan, plans.sign(plan, authority.signing))
+        put_plan(folder, plans.sign(plan, authority.signing))
         write_private(home.plan, read_private(folder.plan))
         make_server_key(folder, authority, settings.server, now_s, days)
         admit(folder, at=path)
@@ -121,7 +121,7 @@ def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, re
 
 def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, days: float) -> Joined:
     ca, public = read_private(folder.ca), certificates.public_of(read_private(home.tls_key))
-    tls = certificates.sign(ca, authority.ca, home.name, public, now_s, days)
+    tls = certificates.sign(ca, authority.ca, home.common_name, public, now_s, days)
     write_private(home.certificate, tls)
     write_private(home.ca, ca)
     joined = Joined(entry(home.name, home.role, home.identity), public, tls, now_s)

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from coterie.deploy import certificates
+from coterie.crypto import certificates
+from coterie.data.form import OwnSamples, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import (
     INFO,
@@ -25,7 +26,6 @@ from coterie.deploy.home import (
     write_private,
 )
 from coterie.deploy.names import safe
-from coterie.deploy.own_data import OwnSamples, read_data, write_data
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
 from coterie.operate.tokens import Invitation
@@ -69,7 +69,7 @@ def join(
 
     def fill(home: Home) -> None:
         if samples is not None:
-            write_data(home.data, samples)
+            write_private(home.data, samples.to_bytes())
         write_private(home.request, tokens.ask(invitation, token, home.identity, tls_key).encode())
 
     home = make_home(path, about, tls_key, fill)
@@ -90,7 +90,7 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
             raise PeerError(f"it is the certificate of {found.name!r:.60}")
         public = certificates.public_of(read_private(home.tls_key))
         now_s = time.time() if now_s is None else now_s
-        certificates.check(found.tls, found.authority, home.name, public, now_s)
+        certificates.check(found.tls, found.authority, home.common_name, public, now_s)
         plan = plans.check(found.plan, home.operator)
         check_ours(home, plan)
         known = home.plan.exists()

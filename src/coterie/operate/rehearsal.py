@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.data.form import SampleForm
 from coterie.deploy import kills as killing
 from coterie.deploy.account import ledger_of
 from coterie.deploy.built_party import stored_party
@@ -18,7 +19,7 @@ from coterie.deploy.engines import check_installed
 from coterie.deploy.home import Home, hub_home
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.plan import SampleForm, Settings
+from coterie.deploy.plan import Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.reported import with_facts
 from coterie.operate.authority import approve, invite
@@ -27,7 +28,7 @@ from coterie.operate.folder import Folder
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import PlannedMember
-from coterie.operate.nats_server import NatsServer, check_server, free_port
+from coterie.operate.nats_server import NatsServer, binary, free_port
 from coterie.operate.server import local_server, serving
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import UserError
@@ -115,7 +116,7 @@ def rehearse(
     if config.out is not None:
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
     check_installed()
-    check_server()
+    binary()
     warm()
     config = deployable(config, rehearsal=True)
     with ExitStack() as held:
@@ -157,7 +158,16 @@ def _set_up(path: Path, experiment: Experiment, scores: Sequence[str]) -> LocalD
 def _run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> None:
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     folders = {name: home.path for name, home in ready.homes.items()}
-    tell_new = _NewLines(ready.folder.run / METRICS, tell)
+    metrics, told, size = ready.folder.run / METRICS, 0, 0
+
+    def tell_new() -> None:
+        nonlocal told, size
+        if (now := metrics.stat().st_size if metrics.exists() else 0) != size:
+            new, size = read_lines(metrics)[told:], now
+            told += len(new)
+            for line in new:
+                tell(line)
+
     with Supervision(ready.hub, folders, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
         processes.start()
         processes.watch(tell_new)
@@ -168,19 +178,6 @@ def _run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> N
 
 def _hub(home: Path, kill: Kill | None) -> None:
     as_hub(home.parent, kill)
-
-
-class _NewLines:
-    def __init__(self, metrics: Path, tell: Tell) -> None:
-        self._metrics, self._tell, self._lines, self._size = metrics, tell, 0, 0
-
-    def __call__(self) -> None:
-        size = self._metrics.stat().st_size if self._metrics.exists() else 0
-        if size != self._size:
-            self._size = size
-            for line in read_lines(self._metrics)[self._lines :]:
-                self._lines += 1
-                self._tell(line)
 
 
 def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:

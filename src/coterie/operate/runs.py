@@ -6,8 +6,6 @@ A run is a further signed version of the plan, with a config, a roster and a ses
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import msgspec
 
 from coterie.crypto.roster import sign_roster
 from coterie.deploy import plan as plans
-from coterie.deploy.home import RUNS, Home, agree, has_agreed, plan_of, read_home, read_private
+from coterie.deploy.home import Home, agree, has_agreed, plan_of, read_home
 from coterie.deploy.plan import Plan
 from coterie.operate.authority import certify, changing, publish
 from coterie.operate.deployable import SENSELESS, read_config, scores_of
@@ -25,7 +23,7 @@ from coterie.operate.server import admit
 from coterie.operate.watching import has_ended, read_status
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write
-from coterie.runs.config import Resolved, RunConfig, differences, to_toml
+from coterie.runs.config import Resolved, RunConfig, to_toml
 
 FEWEST_DIGITS = 32
 """Of a plan's hash, so that its operator finds no two plans that share them."""
@@ -46,8 +44,7 @@ def start(
     models of the last run.  session: 16 bytes, or None to draw them.
     New members get their certificates now. Raises UserError while a run goes on.
     """
-    now_s = time.time() if now_s is None else now_s
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         begun = folder.begun and plan_of(read_home(folder.hub)).run == plan.run
         if begun and not (plan.aborted or has_ended(folder.run)):
             raise UserError(f"run {plan.run} goes on: wait until it has ended, or run coterie deploy abort {path}")
@@ -91,10 +88,10 @@ def start(
 
 def abort(path: Path, *, now_s: float | None = None) -> Plan:
     """End the present run before its next round. Raises UserError if it has ended."""
-    with changing(path) as (folder, authority, plan):
+    with changing(path, now_s) as (folder, authority, plan, now_s):
         if plan.aborted or (has_ended(folder.run) and read_status(folder.run).run == plan.run):
             raise UserError(f"run {plan.run} of {path} has ended already")
-        return publish(folder, authority, plan, time.time() if now_s is None else now_s, aborted=True)
+        return publish(folder, authority, plan, now_s, aborted=True)
 
 
 def offered(home: Home) -> Plan:
@@ -121,38 +118,6 @@ def agree_to(home: Home, digits: str = "") -> Plan:
         raise UserError(f"the plan of run {plan.run} has another hash than {digits!r}: ask the operator why")
     agree(home, plan)
     return plan
-
-
-def changes(home: Home) -> Iterator[str]:
-    """What the newest plan of this home changes of the last run to which its owner has agreed, a line each.
-
-    The words are the operator's.
-    """
-    new = plan_of(home)
-    former = (Home(home.path, home.about, int(one.name)) for one in (home.path / RUNS).glob("[0-9]*"))
-    held = [plans.check(read_private(one.plan), home.operator) for one in former if one.plan.exists()]
-    agreed = [plan for plan in held if has_agreed(home, plan)]
-    if not agreed:
-        yield "everything: this home has no plan of a run to which its owner has agreed"
-        return
-    old = max(agreed, key=lambda plan: plan.version)
-    if new.warm:
-        yield "parties begin with their models of the last run"
-    before, now = old.resolved, new.resolved
-    yield from (f"rounds: {before.rounds}, now {now.rounds}", *differences(before, now))
-    for word, here, there in (("without", old, new), ("with", new, old)):
-        names = [name for name, _ in here.members if name not in dict(there.members)]
-        if names:
-            yield f"{word} {', '.join(names)}"
-    known = old.roster.by_name
-    again = [one.name for one in new.roster.entries if one.name in known and one != known[one.name]]
-    if again:
-        yield f"with other keys: {', '.join(again)}"
-    for one, other in ((old.facts, new.facts), (old.settings, new.settings)):
-        for name in one.__struct_fields__:
-            a, b = getattr(one, name), getattr(other, name)
-            if a != b:
-                yield f"{name}: {a}, now {b}"
 
 
 def _check_warm(old: Resolved, new: Resolved) -> None:

@@ -15,17 +15,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coterie.deploy import certificates
-from coterie.deploy.engine import STREAM, Access, EngineError, Tls, mark
+from coterie.crypto import certificates
+from coterie.deploy.engine import STREAM, SUBJECT, Access, EngineError, Tls, mark
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import read_private, write_private
-from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_of, is_loopback, urls
+from coterie.deploy.names import ENGINE, OPERATOR, addresses, bracketed, hosts_of, is_loopback, safe, urls
 from coterie.deploy.plan import GIB, Plan
-from coterie.operate.folder import Authority, Folder, current_plan, joined_members
+from coterie.operate.folder import Authority, Folder, current_plan, joined_members, settle
 from coterie.operate.nats_server import Listen, NatsServer, ServerCluster, binary, configuration
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write
+
+if TYPE_CHECKING:
+    from coterie.deploy.nats_link import Link
 
 ROUTES = 2000
 """A server's port for the others of its cluster is its port for parties plus this."""
@@ -43,18 +47,15 @@ def make_server_key(folder: Folder, authority: Authority, server: str, now_s: fl
 
 def access_of(folder: Folder) -> Access:
     """Who may use the server: those that the plan believes, each with its newest TLS key alone, and the operator."""
-    plan = current_plan(folder)
+    plan, joined = current_plan(folder), joined_members(folder)
     believed = plan.believed.by_name
-    parties = {name: _pin(one.tls) for name, one in joined_members(folder).items() if name in believed}
+    pins = {name: _pin(one.tls) for name, one in joined.items()}
+    parties = {name: pin for name, pin in pins.items() if believed.get(name) == joined[name].entry}
     operator = _pin(certificates.certified(read_private(folder.tls / "operator.pem")))
-    return Access(parties, leaders(plan), operator, [name for name, _ in plan.members])
-
-
-def leaders(plan: Plan) -> frozenset[str]:
-    system = plan.resolved.definition
-    return frozenset(
-        e.name for e in plan.believed.entries if e.name == plan.roster.hub or len(system.acting(e.role)) > 1
-    )
+    refused = [pin for name, pin in pins.items() if name not in parties]
+    acting = plan.resolved.definition.acting
+    leaders = frozenset(name for name, e in believed.items() if name == plan.roster.hub or len(acting(e.role)) > 1)
+    return Access(parties, leaders, operator, [name for name, _ in plan.members], refused)
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
@@ -134,6 +135,15 @@ CONNECT_S = 5.0
 _AGAIN_S = 0.2
 
 
+def read_anew(folder: Folder, reloads: int = 1) -> None:
+    """Write the configuration for the newest plan, and make a server on this machine read it."""
+    admit(folder)
+    if (pid := running(folder)) is not None:
+        for more in range(reloads):
+            time.sleep(_AGAIN_S * bool(more))
+            os.kill(pid, signal.SIGHUP)
+
+
 def apply(folder: Folder, reloads: int = 1) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
@@ -141,14 +151,10 @@ def apply(folder: Folder, reloads: int = 1) -> None:
     without the extra or the operator's keys. All else is done then; repeating is safe.  reloads: 2 for members
     that nats-server does not know yet, which 2.15.1 connects with the others the second time.
     """
-    admit(folder)
+    settle(folder)
+    read_anew(folder, reloads)
     plan = current_plan(folder)
-    if (pid := running(folder)) is not None:
-        for more in range(reloads):
-            time.sleep(_AGAIN_S * bool(more))
-            os.kill(pid, signal.SIGHUP)
     own, access, servers = _operator_tls(folder), access_of(folder), urls(plan.settings.server)
-    check_installed()
     from coterie.deploy.nats_stream import provision
 
     behind = [url for url in servers if not _goes_by(folder, url, own, access)]
@@ -190,40 +196,38 @@ def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:
     """Sender, recipient, and how many parts of packets are not done, the most first. Raises as ``clock_s``."""
-    own = _operator_tls(folder)
-    plan = current_plan(folder)
-    check_installed()
-    from coterie.deploy.nats_stream import waits
-
-    try:
-        found = waits(urls(plan.settings.server), own, [name for name, _ in plan.members], connect_s=CONNECT_S)
-    except EngineError as error:
-        raise RunError(str(error)) from None
-    return sorted(((of, to, count) for (of, to), count in found.items()), key=lambda one: -one[2])
+    names = {safe(name): name for name, _ in current_plan(folder).members}
+    with _linked(folder) as link:
+        found = link.run(link.stream.stream_info(STREAM, subjects_filter=f"{SUBJECT}.>")).state.subjects or {}
+    ends = ((subject.split(".")[1:], count) for subject, count in found.items())
+    return sorted(((names.get(of, of), names.get(to, to), count) for (to, of), count in ends), key=lambda one: -one[2])
 
 
 def clock_s(folder: Folder) -> float:
     """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
-    own = _operator_tls(folder)
-    check_installed()
-    from coterie.deploy.nats_link import Link
-
-    try:
-        link = Link(OPERATOR, urls(current_plan(folder).settings.server), own, CONNECT_S)
-    except EngineError as error:
-        raise RunError(f"the server cannot be asked for its time: {error}") from None
-    try:
+    with _linked(folder) as link:
         before_s = time.time()
         reply = link.run(link.client.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=CONNECT_S))
         told = datetime.datetime.fromisoformat(str(json.loads(reply.data)["ts"])[:26].rstrip("Z") + "+00:00")
         return told.timestamp() - (before_s + time.time()) / 2
-    except (EngineError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"the server does not tell its time: {error}") from None
-    finally:
-        link.close()
+
+
+@contextlib.contextmanager
+def _linked(folder: Folder) -> Iterator[Link]:
+    own = _operator_tls(folder)
+    import nats.errors
+
+    from coterie.deploy.nats_link import Link
+
+    try:
+        with contextlib.closing(Link(OPERATOR, urls(current_plan(folder).settings.server), own, CONNECT_S)) as link:
+            yield link
+    except (EngineError, nats.errors.Error, TimeoutError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the server does not answer the operator: {error}") from None
 
 
 def _operator_tls(folder: Folder) -> Tls:
+    check_installed()
     own = folder.operator_tls
     if not own.key.exists():
         raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
@@ -233,7 +237,7 @@ def _operator_tls(folder: Folder) -> Tls:
 def running(folder: Folder) -> int | None:
     """The process of a nats-server on this machine that has read this folder's configuration, or None."""
     try:
-        pid = int(pid_file(folder).read_text())
+        pid = int((folder.nats / "nats.pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
@@ -245,15 +249,13 @@ def serve(folder: Folder, say: Callable[[str], None]) -> None:
     """Run a nats-server with this folder's configuration in place of this process, until it is stopped; a second
     process makes what the parties need (``apply``), if the operator's keys are here.
 
-    Raises RunError if there is no nats-server, one runs already, or the port is taken.
+    Raises UserError if there is no nats-server, and RunError if one runs already, or the port is taken.
     """
     if (pid := running(folder)) is not None:
         raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")
+    settle(folder)
     admit(folder)
-    try:
-        program = binary()
-    except EngineError as error:
-        raise RunError(str(error)) from None
+    program = binary()
     _check_port(current_plan(folder).settings.server)
     again = ["coterie", "deploy", "server", str(folder.path)]
     if folder.operator_tls.key.exists():
@@ -275,7 +277,3 @@ def _check_port(server: str) -> None:
                 f"the server cannot listen at {host}, port {port}: {error.strerror or error}. Stop what listens there, "
                 "or found the deployment with another port: coterie deploy init --server nats://HOST:PORT"
             ) from None
-
-
-def pid_file(folder: Folder) -> Path:
-    return folder.nats / "nats.pid"

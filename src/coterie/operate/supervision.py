@@ -65,7 +65,6 @@ class Supervision:
         self.hub, self.folders, self.lives, self.absence_s = hub, folders, lives, absence_s
         self.kills = sorted(kills, key=lambda kill: kill.round)
         self.started: Counter[str] = Counter()
-        self.killed: list[Kill] = []
         self._context = multiprocessing.get_context("forkserver")
         self._running: dict[str, ForkServerProcess] = {}
         self._doomed: dict[str, Kill] = {}
@@ -112,10 +111,6 @@ class Supervision:
                 one.join()
         self._running.clear()
 
-    def pid(self, name: str) -> int | None:
-        one = self._running.get(name)
-        return None if one is None else one.pid
-
     def _start(self, name: str) -> None:
         kill = next((one for one in self.kills if one.party == name), None)
         if kill is not None:
@@ -137,8 +132,6 @@ class Supervision:
         elif code < 0 and self.started[name] < _MOST_STARTS:
             mid = kill is not None and kill.mid
             self._due[name] = time.monotonic() + self.absence_s * mid
-            if kill is not None:
-                self.killed.append(kill)
         else:
             raise RunError(f"{name} has failed: {self._words(name) or f'exit code {code}'}")
 

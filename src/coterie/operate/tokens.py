@@ -20,11 +20,11 @@ from typing import Annotated, TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from coterie.crypto import signing
+from coterie.crypto import certificates, signing
 from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.deploy import certificates
-from coterie.deploy.names import check_name
-from coterie.deploy.plan import OperatorSigned, SampleForm, decode
+from coterie.data.form import SampleForm
+from coterie.deploy.names import check_name, safe
+from coterie.deploy.plan import OperatorSigned, decode
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
 
@@ -143,7 +143,7 @@ def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes
     """The text of a party's request, with proof that it holds these keys."""
     own = SigningKey.load(identity.signing)
     opening = signing.OpeningKey.load(identity.opening)
-    tls = certificates.request(tls_key, invitation.name)
+    tls = certificates.request(tls_key, safe(invitation.name))
     keys = KeyRequest(
         invitation.id, invitation.name, invitation.role, own.public.to_bytes(), opening.public.to_bytes(), tls
     )
@@ -176,7 +176,7 @@ def check_request(
     VerifyKey.load(keys.verify_key).verify(request.signature, "request", request.body)
     if not hmac.compare_digest(_possession(_agreed(possession, keys.sealing_key), request.body), request.possession):
         raise PeerError("its sender does not hold the key for opening that it names")
-    return certificates.requested(keys.tls, keys.name)
+    return certificates.requested(keys.tls, safe(keys.name))
 
 
 def _agreed(secret: bytes, public: bytes) -> bytes:
@@ -205,12 +205,6 @@ def read_certificate(text: str, operator: bytes) -> Certificate:
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
-
-
-def kind_of(text: str) -> str:
-    """Which of the three kinds of text this claims to be, or ""."""
-    head = text.strip().partition(":")[0]
-    return head if head in (INVITATION, REQUEST, CERTIFICATE) else ""
 
 
 def armoured(kind: str, value: msgspec.Struct) -> str:

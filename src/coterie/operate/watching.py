@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
 from coterie.operate.folder import Folder, certificate_ends, current_plan
 from coterie.protocol.errors import UserError
 from coterie.record.files import opened, reading
-from coterie.transport.transcript import shown
 
 
 class NotBegunError(UserError):
@@ -77,9 +75,6 @@ def is_alive(status: RunStatus, now: float) -> bool:
     return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S
 
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
 Line = dict[str, Any]
 
 
@@ -110,26 +105,3 @@ def parse_lines(lines: Iterable[bytes]) -> Iterator[Line]:
             continue
         if isinstance(found, dict):
             yield found
-
-
-def level_of(name: str) -> int:
-    """The number of a level's name. Raises UserError for an unknown one."""
-    if name not in _LEVELS:
-        raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
-    return _LEVELS[name]
-
-
-def at_least(line: Line, level: int) -> bool:
-    return _LEVELS.get(str(line.get("level")), logging.INFO) >= level
-
-
-def line_in_words(line: Line) -> str:
-    head = f"{str(line.get('time', ''))[:23]:23}  {shown(str(line.get('party', ''))):14} "
-    rest = {key: value for key, value in line.items() if key not in ("time", "level", "party", "event")}
-    fields = "  ".join(f"{shown(key)}={_value(value)}" for key, value in rest.items())
-    return f"{head}{shown(str(line.get('event', ''))):10} {fields}".rstrip()
-
-
-def _value(value: Any) -> str:
-    words = shown(value if isinstance(value, str) else json.dumps(value))
-    return f'"{words}"' if isinstance(value, str) and " " in words else words

@@ -16,7 +16,7 @@ import coterie.method as fl
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.labels import label_shares_by_rows
-from coterie.privacy.attacks.membership import membership_auc
+from coterie.privacy.attacks.membership import beyond_references, membership_auc
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import alike, by_estimate, profiles
@@ -30,6 +30,7 @@ NONE_IN_THE_CLEAR = "no party receives a single client's model or update in the 
 ROUNDS = 10  # at most, in which the slow attacks run: from the first to the last
 _NEAR = 0.1  # of a weight: what counts as near to it
 _VOTERS = 50  # updates that tell whether all of their kind are models or changes
+_REFERENCES = 16  # models of other clients that a client's is compared with, at most
 _DRAWS = 8  # of other clients' samples, for what chance gives
 _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
@@ -130,6 +131,11 @@ def _models(run: Recorded, message: fl.Message | None) -> Floats | None:
     return whole
 
 
+def sent_models(run: Recorded, seen: Seen) -> Floats | None:
+    """The models (k, d) that a message holds in the clear, or None."""
+    return _models(run, seen.message)
+
+
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
     """The name of a message's first array of floats with the size of one model, or of this many; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
@@ -215,9 +221,15 @@ def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]:
     """Losses of a model (d,) on some of a client's training samples, and on other samples of their kind."""
+    own, others = losses_of_many(run, weights[None], client)
+    return own[0], others[0]
+
+
+def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, Floats]:
+    """Losses (k, n) of models (k, d) on some of a client's training samples, and on other samples of their kind."""
     samples = run.samples(run.clients[client])
     sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
-    own, others = (np.asarray(judge_many(run.model, weights[None], x, y).losses[0], np.float64) for x, y in sides)
+    own, others = (np.asarray(judge_many(run.model, models, x, y).losses, np.float64) for x, y in sides)
     return own, others
 
 
@@ -228,6 +240,23 @@ def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     pairs = (losses(run, weights, i) for i, weights in zip(updates.clients, updates.models, strict=True))
     own, others = zip(*pairs, strict=True)
     yield Measured(updates.role, "samples that were trained on, by loss", membership_auc(own, others))
+
+
+@attack("membership-likelihood", _BY, "samples", "tells the same by the losses under models of other clients, too")
+def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    """Other clients' models of the round stand for models that were not trained on a client's samples."""
+    if not updates.slow:
+        return
+    _check_clients(updates, 3)
+    if not run.model.is_classifier:
+        raise fl.UserError("it compares confidences in classes, and the model is trained with another loss")
+    sides: tuple[list[Floats], list[Floats]] = [], []
+    for place, client in enumerate(updates.clients):
+        others = np.delete(np.arange(len(updates.clients)), place)[:_REFERENCES]
+        models = updates.models[[place, *others]]
+        for side, found in zip(sides, losses_of_many(run, models, client), strict=True):
+            side.append(beyond_references(found[0], found[1:]))
+    yield Measured(updates.role, "samples that were trained on, by likelihood ratio", membership_auc(*sides))
 
 
 @attack("gradient-inversion", _BY, "samples", "recovers training samples from the step of a dense first layer")
@@ -283,7 +312,7 @@ def like_samples(
     return x[own], [other_x[draw] for draw in draws], len(own) / possible
 
 
-ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike, _members, _inputs)
+ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike, _members, _likely_members, _inputs)
 """The attacks on plain updates, which run on every system."""
 
 

@@ -59,6 +59,16 @@ def _annotated(kind: type) -> tuple[tuple[str, Any], ...]:
     return tuple(found.items())
 
 
+def bounds_of(kind: type) -> Mapping[str, str]:
+    """By field what its value must do, such as ``be at least 1``."""
+    return {
+        name: _in_words(one)
+        for name, hint in _annotated(kind)
+        for one in hint.__metadata__
+        if isinstance(one, msgspec.Meta)
+    }
+
+
 def check_bounds(config: Any, what: str = "{}") -> None:
     """Raises UserError for the first field that is no number, or outside its ``msgspec.Meta``; None has no bounds.
 

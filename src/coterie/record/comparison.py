@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,6 +10,16 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
+
+
+FORMS: Mapping[str, str] = {"": "as it is", "fine_tuned_": "tuned", "prior_": "prior", "mixed_": "mixed"}
+"""How the scores of each form begin, and its name."""
+MIXES: Mapping[str, str] = {
+    "local": "its own",
+    "own_classes": "uniform over its own classes",
+    "all_classes": "uniform over all classes",
+}
+"""The scores on each mix of test labels, and its name."""
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -80,12 +91,28 @@ class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Spread | None] = {}
 
 
-class Row(MethodScores, frozen=True, kw_only=True):
-    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers."""
+class OverClients(msgspec.Struct, frozen=True):
+    """Of a score of every client. interval: half of the 95 % interval of a seed's mean, itself a mean over the seeds.
 
+    worst_decile: a tenth of the clients are worse.
+    """
+
+    worst_decile: Spread | None = None
+    interval: float | None = None
+
+
+class Row(MethodScores, frozen=True, kw_only=True):
+    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers.
+
+    clients: by score (``runs/forms.py``).
+    """
+
+    clients: dict[str, OverClients] = {}
     runs: tuple[FolderName, ...] = ()
     method: str = ""
     system: str = ""
+    crypto: str | None = None
+    bytes_up: Spread | None = None
     learned: dict[str, Spread | None] | None = None
     not_attacked: str | None = None
 
@@ -123,6 +150,30 @@ class Benefit(msgspec.Struct, frozen=True):
     clients: tuple[Gain, ...]
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """Settings that were tried for a method, as texts. held_out_loss: None where the training diverged."""
+
+    settings: dict[str, str]
+    held_out_loss: float | None = None
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The settings chosen for a method. lacks: those that were tried for others only, with the reason."""
+
+    method: str
+    candidates: tuple[Candidate, ...]
+    settings: dict[str, str]
+    lacks: dict[str, str] = {}
+
+
+class ChosenSettings(msgspec.Struct, frozen=True):
+    """What ``--tune`` has chosen (``runs/choosing.py``). tune: values by setting.  seed: of the candidates' runs."""
+
+    tune: dict[str, tuple[str, ...]]
+    seed: int
+    methods: tuple[Chosen, ...] = ()
+
+
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """``compare.json``: the methods' order and shared settings. The runs' own numbers are read from them."""
 
@@ -132,6 +183,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     availability: str | None = None
     samples: Count | None = None
     fine_tune: str = "no"
+    task: str = "classes"
     budget: SharedSettings | None = None
     budget_from: str | None = None
     differences: tuple[Difference, ...] = ()
@@ -141,6 +193,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     leads: tuple[Lead, ...] = ()
     benefits: tuple[Benefit, ...] = ()
+    chosen: ChosenSettings | None = None
 
     def __post_init__(self) -> None:
         found = (

@@ -237,10 +237,13 @@ def decoded(path: Path, body: bytes, kind: type[T]) -> T:
 
 @contextlib.contextmanager
 def locked(
-    folder: Path, held: str = "another run is at work in {}: wait until it has ended, or choose another --out"
+    folder: Path,
+    held: str = "another run is at work in {}: wait until it has ended, or choose another --out",
+    *,
+    wait: bool = False,
 ) -> Iterator[None]:
     """Hold the folder for this process, also against its other threads. held: the message if another process holds it;
-    {} is the folder.
+    {} is the folder.  wait: for that one to end, where the system can.
 
     Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
     in it. Warns if the file system has no locks.
@@ -249,7 +252,7 @@ def locked(
     try:
         _make_own(descriptor)
         try:
-            _lock(descriptor)
+            _lock(descriptor, wait)
         except OSError as error:
             if error.errno in _HELD:
                 raise UserError(held.format(folder)) from None
@@ -264,7 +267,7 @@ def locked(
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, wait: bool) -> None:
     if sys.platform == "win32":
         import msvcrt
 
@@ -272,7 +275,7 @@ def _lock(descriptor: int) -> None:
     else:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _make_own(descriptor: int) -> None:

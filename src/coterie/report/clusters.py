@@ -220,13 +220,15 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 def latencies(run: Run) -> list[dict[str, Any]]:
     """First round in which the leading metric reached each target, and the virtual clock at its end.
 
-    On all test data, and on each client's own. Empty for a metric that is no share.
+    On all test data, and on each client's own, but for what both had reached at the first evaluation. Empty for a
+    metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []
     clock = dict(zip(*run.points("virtual_seconds"), strict=True))
     rows = []
-    for target in TARGETS:
+    begun = [values[0] for field in explained(run.leading) if (values := run.points(field)[1])]
+    for target in (one for one in TARGETS if one > min(begun, default=0.0)):
         cells: dict[str, tuple[int, float | None] | None] = {}
         for field in explained(run.leading):
             found = [r for r, value in zip(*run.points(field), strict=True) if value >= target]

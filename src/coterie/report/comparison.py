@@ -34,6 +34,7 @@ Content = Mapping[str, Any]
 """``compare.json``."""
 _METHOD = {"system", "mode", "crypto"}  # options that name a method beside its settings
 _NOT_THE_METHOD = SIDES | {"seed"}
+_SIDES = ("global", "local")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class RunGroup:
         """Mean over the runs and half of its 95 % interval (None for one run); None where a run has no value."""
         found = spread([of(run) for run in self.runs])
         return None if found is None else (found["mean"], found["interval"])
+
+    def cost(self, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
+        """The mean over the runs of what each round's end had cost (``CostMeasure.until``)."""
+        costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in self.runs]
+        return np.array([np.mean([one[int(r)] for one in costs]) for r in rounds])
 
     def rounds_to(self, field: str, target: float, *, higher: bool = True) -> int | None:
         """First evaluated round whose mean over the runs reaches the target. higher: whether more is better."""
@@ -145,6 +151,29 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def content_of(groups: Sequence[RunGroup]) -> Content:
+    """Of runs without a ``compare.json``: its rows and measures, without leads and benefits."""
+    measured = [msgspec.structs.asdict(one) for one in (leading(groups), *groups[0].runs[0].others)]
+    fields = [f"{form}{side}_{one['name']}" for one in measured for form in ("", "fine_tuned_") for side in _SIDES]
+    return {
+        "rows": [_row(found, fields) for found in groups],
+        "measures": measured,
+        "benefits": [],
+        "leads": [],
+    }
+
+
+def _row(found: RunGroup, fields: Sequence[str]) -> dict[str, Any]:
+    of = [run.result for run in found.runs]
+    return {
+        "method": found.label,
+        **{key: getattr(of[0], key) for key in ("system", "crypto")},
+        "runs": [run.folder.name for run in found.runs],
+        **{field: spread([result.score(field) for result in of]) for field in fields},
+        "bytes_up": spread([result.bytes_up for result in of]),
+    }
+
+
 @dataclass(frozen=True)
 class CostMeasure:
     title: str
@@ -153,7 +182,9 @@ class CostMeasure:
 
 
 def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
-    return [cost for cost in _COSTS if all(cost.until(run) is not None for found in groups for run in found.runs)]
+    return [
+        cost for cost in COSTS.values() if all(cost.until(run) is not None for found in groups for run in found.runs)
+    ]
 
 
 def _sent(run: Run) -> list[float] | None:
@@ -166,10 +197,10 @@ def _clock(run: Run) -> list[float] | None:
     return clocks if len(clocks) == len(run.rounds) else None
 
 
-_COSTS = (
-    CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
-    CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
-)
+COSTS = {
+    "bytes": CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
+    "time": CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
+}
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
@@ -225,6 +256,32 @@ def not_shared(content: Content) -> Iterator[str]:
         own = "none" if found["value"] is None else _plain(found["value"])
         shared = _plain(found["shared"])
         yield f"Not shared: {found['method']}, {found['setting']} {own} instead of {shared}; {found['why']}."
+
+
+def chosen(content: Content) -> Iterator[str]:
+    """What ``--tune`` has chosen for each method, with the held-out loss of every candidate."""
+    found = content.get("chosen")
+    if found is None:
+        return
+    runs = sum(len(one["candidates"]) for one in found["methods"])
+    values = "; ".join(f"{key} of {', '.join(texts)}" for key, texts in found["tune"].items())
+    yield (
+        f"Tuned for each method: {values}, by the loss on a fifth of each client's training samples, which is held "
+        f"out, with seed {found['seed']}: {plural(runs, 'run')} beside the budget."
+    )
+    for one in found["methods"]:
+        tried = (f"{_settings(of['settings'])}: {_loss(of['held_out_loss'])}" for of in one["candidates"])
+        lacks = "".join(f"; not tuned: {key}, {why}" for key, why in one["lacks"].items())
+        told = f"Chosen for {one['method']}: {_settings(one['settings'])} ({', '.join(tried)})"
+        yield f"{told if one['settings'] else one['method']}{lacks}."
+
+
+def _settings(own: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={text}" for key, text in own.items()) or "as it is"
+
+
+def _loss(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.4g}"
 
 
 def _plain(value: Any) -> str:
@@ -299,15 +356,40 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
     return f"{mean:{form}} [{mean - scale * interval:{form}}, {mean + scale * interval:{form}}]"
 
 
-_FEWEST_SEEDS = 3
+FEWEST_SEEDS = 3
 """For the word better or worse: an interval over two is of little worth."""
 
 
+@dataclass(frozen=True)
+class OverAlone:
+    """A method's gain over training alone, above 0 if better, paired by seed. interval: half of it, None for one seed.
+
+    tuned: whether both are fine-tuned.
+    """
+
+    gain: float
+    interval: float | None
+    seeds: int
+    tuned: bool
+
+
+def over_alone(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> OverAlone | None:
+    """In the metric on each client's own kind of data, fine-tuned if both rows are; None if a row lacks it."""
+    field, sign = f"local_{measure['name']}", 1 if measure["higher"] else -1
+    tuned = all(score(one, f"fine_tuned_{field}") for one in (row, alone))
+    ours, theirs = (score(one, f"fine_tuned_{field}" if tuned else field) for one in (row, alone))
+    if not ours or not theirs:
+        return None
+    gains = [sign * (a - b) for a, b in zip(ours["values"], theirs["values"], strict=True)]
+    return OverAlone(*mean_and_interval(gains), len(gains), tuned)
+
+
 def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    field, share = f"local_{measure['name']}", measure["share"]
-    ours, theirs = (score(one, f"fine_tuned_{field}") or score(one, field) for one in (row, alone))
-    when = f"{'after fine-tuning, ' if score(row, f'fine_tuned_{field}') else ''}on average over the clients"
-    mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
+    found, share = over_alone(row, alone, measure), measure["share"]
+    if found is None:
+        return "it is not compared with training alone"
+    mean, interval = found.gain * (1 if measure["higher"] else -1), found.interval
+    when = f"{'after fine-tuning, ' if found.tuned else ''}on average over the clients"
     lower = "" if measure["higher"] else ", and lower is better"
     unit = " points" if share else ""
 
@@ -315,8 +397,8 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
         return f"{100 * difference:{form}.1f}" if share else f"{difference:{form}.3g}"
 
     signed = shown(mean, "+") if measure["higher"] else f"{'lower' if mean < 0 else 'higher'} by {shown(abs(mean))}"
-    if interval is None or len(ours["values"]) < _FEWEST_SEEDS:
-        few = plural(len(ours["values"]), "seed")
+    if interval is None or found.seeds < FEWEST_SEEDS:
+        few = plural(found.seeds, "seed")
         return f"{when}, {signed}{unit} against training alone{lower} ({few}, so this shows no difference)"
     if abs(mean) <= interval:
         return f"{when}, no difference to training alone is shown ({signed} ± {shown(interval)}{unit}{lower})"
@@ -340,7 +422,14 @@ _LEARNED = {
     ),
     "other": ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
 }
-_ALL, _LITTLE = 0.995, 0.1
+_ALL, LITTLE = 0.995, 0.1
+"""From where on a leak is told as everything, and below which as next to nothing."""
+
+
+def graded(topic: str, leak: float) -> str:
+    """What servers do that learn so much of a topic: ``read every client's model (100 %)``."""
+    grade = 0 if leak >= _ALL else 1 if leak >= LITTLE else 2
+    return f"{_LEARNED[topic][grade]} ({100 * max(leak, 0.0):.0f} %)"
 
 
 def _told(row: Mapping[str, Any]) -> str:
@@ -351,11 +440,9 @@ def _told(row: Mapping[str, Any]) -> str:
     if not learned:
         return "; its server learns nothing of models or data"
     parts = []
-    for topic, words in _LEARNED.items():
+    for topic in _LEARNED:
         if (leak := learned.get(topic)) is not None:
-            share = leak["mean"]
-            grade = 0 if share >= _ALL else 1 if share >= _LITTLE else 2
-            parts.append(f"{words[grade]} ({100 * max(share, 0.0):.0f} %)")
+            parts.append(graded(topic, leak["mean"]))
     return f"; its servers {', '.join(parts)}" if parts else "; the attacks cannot tell what its servers learned"
 
 
@@ -415,7 +502,7 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
                 one = benefit["clients"][place]
                 values = (metric(one.get(key), first["share"]) for key in ("alone", "together"))
                 verdict = one["verdict"] or ""
-                found.append((_helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, first), verdict))
+                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, first), verdict))
     return found
 
 
@@ -423,7 +510,7 @@ def _helper(benefit: Mapping[str, Any]) -> str:
     return f"{benefit['method']}, both tuned" if benefit["tuned"] else str(benefit["method"])
 
 
-def _helped(one: Mapping[str, Any]) -> str:
+def helped(one: Mapping[str, Any]) -> str:
     name = one["name"] or one["client"]
     return str(name) if one["seed"] is None else f"{name}, seed {one['seed']}"
 

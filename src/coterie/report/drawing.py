@@ -1,12 +1,25 @@
-"""What notebooks draw with matplotlib, which is loaded for this alone."""
+"""One style for figures by matplotlib, in notebooks, papers and studies; it is loaded for them alone."""
 
 from __future__ import annotations
 
 import io
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import ArrayLike
+
+from coterie.report.figure import METHODS
+
+_SAVED: Any = {"svg.fonttype": "none", "svg.hashsalt": "coterie", "pdf.fonttype": 42}  # text stays text, files repeat
+_LINES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "p", "*")
+"""Those of ``figure.py``, so a method has one mark in a report and in a paper."""
 
 
 class ShownFigure(Figure):
@@ -17,9 +30,41 @@ class ShownFigure(Figure):
         self.savefig(file, format="png")
         return file.getvalue()
 
+    def savefig(self, fname: Any, **kwargs: Any) -> None:
+        """As matplotlib's, by the file's ending; SVG and PDF keep their text, and are the same at every call."""
+        form = str(kwargs.get("format") or str(fname).rpartition(".")[2]).lower()
+        dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        with matplotlib.rc_context(_SAVED):
+            super().savefig(fname, **({"metadata": dated[form]} if form in dated else {}) | kwargs)
+
 
 def new_figure(width: float, height: float) -> Figure:
+    """width, height: inches."""
     return ShownFigure(figsize=(width, height), layout="constrained")
+
+
+def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """A colour and a kind of line for every name; no two are alike, and the first ones differ in grey, too."""
+    every = itertools.cycle(itertools.product(_LINES, (light for light, _ in METHODS)))
+    return {name: {"color": colour, "linestyle": line} for name, (line, colour) in zip(names, every, strict=False)}
+
+
+def curve(axis: Axes, name: str, x: ArrayLike, mean: ArrayLike, band: Sequence[ArrayLike] | None, **look: Any) -> None:
+    """A line, and the band between two others around it."""
+    axis.plot(x, mean, label=name, **look)
+    if band is not None:
+        low, high = (np.asarray(end, float) for end in band)
+        axis.fill_between(np.asarray(x, float), low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def tidy(axis: Axes) -> None:
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def whole_rounds(axis: Axes) -> None:
+    axis.set_xlabel("round")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def percent_axis(ax: Axes, name: str) -> None:

@@ -27,6 +27,17 @@ INK, MUTED, GRID, PAPER = "var(--ink)", "var(--muted)", "var(--grid)", "var(--pa
 # Okabe and Ito's colours for all kinds of colour vision, strongest first; then shades that keep apart from them.
 _STRONG = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 PALETTE = (*_STRONG, "#8c6bb1", "#f0e442", "#7f7f7f", "#8c510a", "#80cdc1", "#fb9a99")
+# Of a comparison's methods, for light and for dark pages: no two of them have the same grey, on screen and in print.
+METHODS = (
+    ("#005a8c", "#3580c4"),
+    ("#d55e00", "#f28a4a"),
+    ("#56b4e9", "#8fd0f7"),
+    ("#007a53", "#00a37a"),
+    ("#cc79a7", "#e8a3c8"),
+    ("#3b1c57", "#7048a8"),
+    ("#e6c229", "#f5e663"),
+    ("#5e3a12", "#96602f"),
+)
 SIZE, SMALL = 12, 9.5  # of letters
 _LETTER = 0.6  # the width of a letter of size 1
 _KEY = 24  # a key's drawing in a legend, with the space behind it
@@ -37,6 +48,11 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
+
+
+def method_colour(number: int) -> str:
+    """The ink of a comparison's method, which the page sets (``style.html``); it comes again after the last one."""
+    return f"var(--m{number % len(METHODS)})"
 
 
 def rgba(hex_colour: str, alpha: float = 1.0) -> tuple[int, int, int, int]:
@@ -141,7 +157,7 @@ class Mark(Protocol):
 class Line:
     """Values joined, with a gap where one is not finite. every: which points have a marker; None for none.
 
-    shape: of the markers.  filled: whether these are.  joined: whether there is a line.
+    shape: of the markers.  filled: whether these are, and edge: their rim.  joined: whether there is a line.
     """
 
     x: ArrayLike
@@ -154,6 +170,7 @@ class Line:
     radius: float = 3.6
     filled: bool = True
     joined: bool = True
+    edge: str = ""
 
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
         return self.x, self.y
@@ -165,7 +182,8 @@ class Line:
         if self.every is not None:
             fill = self.colour if self.filled else PAPER
             dots = "".join(map(functools.partial(_marker, self.shape, self.radius), points[self.every]))
-            svg += f'<path d="{dots}" fill="{fill}" stroke="{self.colour}" stroke-width="1.4"/>' if dots else ""
+            edge = self.edge or self.colour
+            svg += f'<path d="{dots}" fill="{fill}" stroke="{edge}" stroke-width="1.4"/>' if dots else ""
         return svg
 
 
@@ -277,6 +295,37 @@ class Words:
     def draw(self, x: Place, y: Place) -> str:
         at = zip(x(self.x) + self.shift[0], y(self.y) + self.shift[1], self.words, strict=True)
         return "".join(_text(*one, self.colour, SMALL, "middle" if self.middle else "start") for one in at)
+
+
+@dataclass
+class Labelled:
+    """Words beside marks of these radii, moved up or down where they would cover each other, and left at the right end.
+
+    right: the value of x beyond which they do not reach.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    words: Sequence[str]
+    radii: Sequence[float]
+    right: float
+
+    def extent(self) -> tuple[ArrayLike, ArrayLike]:
+        return [], []
+
+    def draw(self, x: Place, y: Place) -> str:
+        end, svg = float(x(self.right)), ""
+        taken: list[tuple[float, float, float]] = []
+        at = sorted(zip(x(self.x), y(self.y), self.words, self.radii, strict=True), key=lambda one: float(one[1]))
+        for across, down, words, radius in at:
+            wide, after = _wide(words), across + radius + 5
+            first = after if after + wide <= end else across - radius - 5 - wide
+            for start, stop, height in taken:  # from the top down
+                if first < stop and start < first + wide and down < height + 1.25 * SIZE:
+                    down = height + 1.25 * SIZE
+            taken.append((first, first + wide, down))
+            svg += _text(first, down + 4, words)
+        return svg
 
 
 # -- panels and figures ------------------------------------------------------------------------------------------------

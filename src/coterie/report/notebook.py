@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from coterie.protocol.errors import UserError, to_install
-from coterie.runs.logs import numbers
+from coterie.record.comparison import Measure
+from coterie.report.comparison import COSTS, Content, RunGroup, help_sentences, measures
+from coterie.report.verdict import MethodStanding, standings, verdict
+from coterie.report.verdict import table as standing_table
+from coterie.report.words import size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SIDES = {"local": "on test data of each client's own kind", "global": "on all test data"}
@@ -25,32 +31,129 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows)
 
 
-def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
-    """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
-    from coterie.report.drawing import new_figure, percent_axis
+AGAINST = ("rounds", "bytes", "time")
+"""What curves are drawn over: rounds, megabytes that a client has sent, simulated seconds."""
 
-    if not measures:
-        raise UserError("there are no measures to plot: run again")
-    figure = new_figure(10.4, 3.9 * len(measures))
-    panels = figure.subplots(len(measures), 2, sharey="row", squeeze=False)
-    for measure, row in zip(measures, panels, strict=True):
+
+def curves(groups: Sequence[RunGroup], against: str = "rounds") -> Figure:
+    """Both sides of every metric, one row of panels a metric, the mean over each method's seeds.
+
+    The band is one standard deviation over the seeds. Raises UserError for an unknown word, and where a run has not
+    counted what it asks for.
+    """
+    from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
+
+    if against not in AGAINST:
+        raise UserError(f"there are no curves over {against!r}: take one of {', '.join(AGAINST)}")
+    first = groups[0].runs[0]
+    every, cost = [first.leading, *first.others], COSTS.get(against)
+    if cost is not None and any(cost.until(run) is None for found in groups for run in found.runs):
+        raise UserError(f"not every run has counted its {against}: draw the curves over rounds")
+    figure = new_figure(10.4, 3.9 * len(every))
+    panels = figure.subplots(len(every), 2, sharey="row", squeeze=False)
+    styles = looks([found.legend for found in groups])
+    for measure, row in zip(every, panels, strict=True):
         for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
-            field = f"{side}_{measure['name']}"
-            for label, every in runs.items():
-                curves = [
-                    {line["round"]: float(v) for line in run if (v := numbers(line).get(field)) is not None}
-                    for run in every
-                ]
-                known = [r for r in curves[0] if all(r in curve for curve in curves)]
-                panel.plot(known, [fmean(curve[r] for curve in curves) for r in known], label=label)
-            panel.set(title=title, xlabel="round")
-        if measure["share"]:
-            percent_axis(row[0], measure["label"])
+            for found in groups:
+                rounds, mean, std = found.curve(f"{side}_{measure.name}")
+                x = rounds if cost is None else found.cost(rounds, cost.until)
+                band = None if std is None else (mean - std, mean + std)
+                curve(panel, found.legend, x, mean, band, **styles[found.legend])
+            panel.set_title(title)
+            tidy(panel)
+            if cost is None:
+                whole_rounds(panel)
+            else:
+                panel.set_xlabel(cost.unit)
+        if measure.share:
+            percent_axis(row[0], measure.label)
         else:
-            row[0].set_ylabel(measure["label"])
-    if len(runs) > 1:
+            row[0].set_ylabel(measure.label)
+    if len(groups) > 1:
         panels[0, 0].legend(frameon=False)
     return figure
+
+
+def leaks(content: Content) -> Figure:
+    """A comparison's leading metric against what servers learn. Raises UserError if nothing was attacked."""
+    from coterie.report.drawing import new_figure
+
+    figure = new_figure(6.4, 4.2)
+    draw_leaks(figure.subplots(), standings(content), msgspec.convert(measures(content)[0], Measure))
+    return figure
+
+
+def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) -> None:
+    """The chart of a report (``compared_plots.tradeoff``) on these axes: a mark a method, its area by bytes sent."""
+    from coterie.report.compared_plots import mark_radii
+    from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
+
+    shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]
+    if not shown:
+        raise UserError("no server's view was attacked: compare with audit=True (--audit)")
+    styles = list(looks([one.method for one in found]).values())
+    radii = mark_radii([one.sent for one, *_ in shown], True)
+    for (one, own, x), radius in zip(shown, radii, strict=True):
+        number = found.index(one)
+        colour, marker = styles[number]["color"], MARKERS[number % len(MARKERS)]
+        axis.errorbar(
+            x,
+            own["mean"],
+            yerr=own["interval"],
+            fmt=marker,
+            color=colour,
+            markersize=1.3 * radius,
+            markeredgecolor="white",
+            zorder=2 + 1 / radius,  # small ones before large ones
+        )
+        if one.tuned:
+            axis.plot([x, x], [own["mean"], one.tuned["mean"]], color=colour, linewidth=1, linestyle="--")
+            axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor="white", zorder=3)
+    low, high = axis.get_ylim()
+    for right in (False, True):
+        lowest = high
+        beside = [one for one in zip(shown, radii, strict=True) if (one[0][2] > 60) == right]
+        for (one, own, x), radius in sorted(beside, key=lambda each: -float(each[0][1]["mean"])):
+            lowest = min(own["mean"], lowest - 0.06 * (high - low))  # names below each other
+            axis.annotate(
+                one.name + (f", {size(one.sent)}" if one.sent else ""),
+                (x, lowest),
+                xytext=(-radius - 4 if right else radius + 4, 0),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                va="center",
+            )
+    if any(one.tuned for one, *_ in shown):
+        axis.plot([], [], "o", color="#59616c", markerfacecolor="white", label="after each client's own fine-tuning")
+        axis.legend(frameon=False, loc="lower center")
+    axis.set(xlabel="what servers learn, worst: 0 is chance, 100 is everything", xlim=(-4, 104))
+    tidy(axis)
+    name = f"{measure.label} on own kind of data"
+    if measure.share:
+        percent_axis(axis, name)
+    else:
+        axis.set_ylabel(name)
+
+
+_INKS = "--ink:#1c2026;--muted:#59616c;--grid:#dfe3e8;--paper:#fff;"
+
+
+def shown_comparison(content: Content, folder: str) -> str:
+    """A comparison as its report begins: the verdict, the chart, the table of five columns."""
+    from coterie.report.compared_plots import WIDE, tradeoff
+    from coterie.report.figure import METHODS
+    from coterie.report.marked_up import coded
+
+    inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
+    chart = tradeoff(standings(content), msgspec.convert(measures(content)[0], Measure), WIDE)
+    said = "".join(f"<p>{coded(' '.join(words))}</p>" for words in (verdict(content), help_sentences(content)))
+    head, *rows = standing_table(content)
+    lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    return (
+        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart}"
+        f"<table>{''.join(lines)}</table><p><code>{escape(folder)}</code></p></div>"
+    )
 
 
 class Findings(dict[str, Any]):

@@ -14,7 +14,6 @@ from coterie.record.load import Run
 from coterie.record.schema import Matrix, Partition, RoundRecord
 from coterie.report import figure as fig
 from coterie.report.clusters import History, Selected, Sets, groups_like, happened, pixels
-from coterie.report.comparison import RunGroup, counted, leading
 from coterie.report.words import explained, metric, plural
 
 WIDTH, HALF = 1000, 490
@@ -24,8 +23,7 @@ _LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their numbers no longer fit an axis
 _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
-
-
+_FEW = 3  # classes that are colours of bars
 _CLASSES, _LETTERS = 22, 20  # rows of classes that have room, and letters of a name
 
 
@@ -70,7 +68,7 @@ def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
         if ys:
             first, last = (metric(y, measure.share) for y in (ys[0], ys[-1]))
             alt.append(f"{title} from {first} in round {xs[0]} to {last} in round {xs[-1]}")
-    _share_y(panels, measure, measure.label)
+    share_y(panels, measure, measure.label)
     width = WIDTH if len(panels) == 2 else 0.6 * WIDTH
     figure = fig.Figure(width, 340, [panels], keys=list(keys.values()))
     return figure, "; ".join(alt) or f"{measure.label}: never evaluated"
@@ -103,46 +101,64 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
 
 @fig.drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Samples of each client above, share of each class below, clusters and groups at foot."""
+    """Samples of each client above, share of each class below, clusters and groups at foot.
+
+    A few classes are colours of the bars instead.
+    """
     every = np.array(partition.label_counts, dtype=float)
     shown = _shown(order)
     counts, (clients, labels) = every[list(shown)], every.shape
-    totals = counts.sum(axis=1)
-    shares = counts / np.maximum(totals, 1)[:, None]
-    top_share = float(shares.max()) or 1.0
     strips = {"cluster": members} | ({"group": groups_like(members, partition.groups)} if members else {})
     known = {name: sets for name, sets in strips.items() if sets}
-    right, rows = len(shown) - 0.5, 19.0 * min(labels, _CLASSES)
+    right, few = len(shown) - 0.5, labels <= _FEW
 
     def across(last: bool) -> fig.Axis:
         return _clients_axis(shown, members is not None) if last else fig.Axis("", -0.5, right, ticks=())
 
     title = f"Training samples of each client, and its share of each class{_every(clients)}"
-    top = fig.Panel(title, across(False), fig.Axis("samples", low=0, grid=True, most=4))
+    top = fig.Panel(title, across(few and not known), fig.Axis("samples", low=0, grid=True, most=4))
     top.x.low, top.x.high = -0.5, right
-    top.marks.append(fig.Bars(range(len(shown)), 0, totals, fig.MUTED))
-    some = range(0, labels, math.ceil(labels / _CLASSES))
-    named = [(k, partition.class_name(k)[:_LETTERS]) for k in some] if partition.class_names else None
-    side = fig.Axis("class", labels - 0.5, -0.5, most=10, whole=True, ticks=named)
-    heat = fig.Panel("", across(not known), side, frame=False)
-    heat.marks.append(fig.Image(fig.heat_map(shares.T, fig.PALETTE[0], 0, top_share), -0.5, right, -0.5, labels - 0.5))
-    heat.marks.append(fig.Rules(_edges(shown, members), -0.5, labels - 0.5, fig.GRID, upright=True))
-    panels: list[list[fig.Panel | None]] = [
-        [top, None],
-        [heat, fig.scale_bar(fig.PALETTE[0], 0, top_share, "share of client", fig.percent)],
-    ]
+    beside: list[fig.Panel | None] = [] if few else [None]  # where the heat map has its scale
+    panels: list[list[fig.Panel | None]] = [[top, *beside]]
+    keys: list[fig.Key] = []
+    if few:
+        names = {partition.class_name(k): dict(enumerate(counts[:, k])) for k in range(labels)}
+        keys = _stack(top, range(len(shown)), names, shade=fig.method_colour)
+    else:
+        top.marks.append(fig.Bars(range(len(shown)), 0, counts.sum(axis=1), fig.MUTED))
+        heat, bar = _shares(partition, counts)
+        heat.x = across(not known)
+        heat.marks.append(fig.Rules(_edges(shown, members), -0.5, labels - 0.5, fig.GRID, upright=True))
+        panels.append([heat, bar])
     for place, (name, sets) in enumerate(known.items(), start=1):
         strip = pixels([sets], shown, fig.PALETTE).reshape(len(shown), -1, 4).swapaxes(0, 1)
         of_strip = fig.Panel("", across(place == len(known)), fig.Axis("", 1, 0, ticks=[(0.5, name)]), frame=False)
         of_strip.marks.append(fig.Image(strip, -0.5, right, 0, 1))
-        panels.append([of_strip, None])
-    heights = [90, rows, *[13.0] * len(known)]
-    figure = fig.Figure(WIDTH, 90 + sum(heights) + 12 * len(known), panels, heights, (1, 0.018))
+        panels.append([of_strip, *beside])
+    heights = [150.0] if few else [90, 19.0 * min(labels, _CLASSES)]
+    heights += [13.0] * len(known)
+    figure = fig.Figure(
+        WIDTH, 90 + sum(heights) + 12 * len(known), panels, heights, (1, 0.018)[: 1 + len(beside)], keys
+    )
     held = (every > 0).sum(axis=1)
     return figure, (
-        f"Heat map of {plural(clients, 'client')} by {plural(labels, 'class', 'classes')}: a client holds "
-        f"{held.min()} to {held.max()} classes and {every.sum(1).min():.0f} to {every.sum(1).max():.0f} samples"
+        f"{'Bars' if few else 'Heat map'} of {plural(clients, 'client')} by {plural(labels, 'class', 'classes')}: a "
+        f"client holds {held.min()} to {held.max()} classes and {every.sum(1).min():.0f} to {every.sum(1).max():.0f} "
+        "samples"
     )
+
+
+def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Panel, fig.Panel]:
+    """The heat map of the shares of each class (clients, classes), and its scale."""
+    shares = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
+    top_share, (clients, labels) = float(shares.max()) or 1.0, counts.shape
+    some = range(0, labels, math.ceil(labels / _CLASSES))
+    named = [(k, partition.class_name(k)[:_LETTERS]) for k in some] if partition.class_names else None
+    side = fig.Axis("class", labels - 0.5, -0.5, most=10, whole=True, ticks=named)
+    heat = fig.Panel("", y=side, frame=False)
+    pixels_of = fig.heat_map(shares.T, fig.PALETTE[0], 0, top_share)
+    heat.marks.append(fig.Image(pixels_of, -0.5, clients - 0.5, -0.5, labels - 0.5))
+    return heat, fig.scale_bar(fig.PALETTE[0], 0, top_share, "share of client", fig.percent)
 
 
 @fig.drawn
@@ -156,7 +172,7 @@ def membership(known: History) -> tuple[fig.Figure, str]:
     columns = dict(zip(known.rounds, known.members, strict=True))
     nobody: Sets = (frozenset(),) * clients
     sets = [columns.get(r, nobody) for r in range(first, last + 1)]
-    panel = fig.Panel("Cluster of each client" + _every(clients), _rounds_axis(first, last), above=known.events or ())
+    panel = fig.Panel("Cluster of each client" + _every(clients), rounds_axis(first, last), above=known.events or ())
     panel.y, panel.frame = _clients_axis(shown, grouped=True, down=True), False
     panel.marks.append(fig.Image(pixels(sets, shown, fig.PALETTE), first - 0.5, last + 0.5, -0.5, rows - 0.5))
     if rows <= _MANY:
@@ -210,7 +226,7 @@ def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
     width = max(len(counts) for _, counts in noted)
     stack = {f"cluster {k}": {r: counts[k] if k < len(counts) else 0 for r, counts in noted} for k in range(width)}
     panel = fig.Panel(
-        "Sizes of the clusters", _rounds_axis(noted[0][0], noted[-1][0]), fig.Axis("clients", low=0, grid=True)
+        "Sizes of the clusters", rounds_axis(noted[0][0], noted[-1][0]), fig.Axis("clients", low=0, grid=True)
     )
     keys = _stack(panel, [r for r, _ in noted], stack)
     figure = fig.Figure(WIDTH, 260, [[panel]], keys=keys[: len(fig.PALETTE)])
@@ -278,23 +294,27 @@ def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
 
 
 def _stack(
-    panel: fig.Panel, rounds: Sequence[int], series: Mapping[str, Mapping[int, float]], first: int = 0
+    panel: fig.Panel,
+    rounds: Sequence[int],
+    series: Mapping[str, Mapping[int, float]],
+    first: int = 0,
+    shade: Callable[[int], str] = fig.colour,
 ) -> list[fig.Key]:
     base: NDArray[np.float64] = np.zeros(len(rounds))
     keys = []
     for number, (name, values) in enumerate(series.items(), start=first):
         above = base + [values.get(r, 0) for r in rounds]
-        panel.marks.append(fig.Bars(rounds, base, above, fig.colour(number), width=1))
-        keys.append(fig.Key(fig.label(name), fig.colour(number)))
+        panel.marks.append(fig.Bars(rounds, base, above, shade(number), width=1))
+        keys.append(fig.Key(fig.label(name), shade(number)))
         base = above
     return keys
 
 
 def _rounds(run: Run, most: int = 8) -> fig.Axis:
-    return _rounds_axis(run.rounds[0].round, run.rounds[-1].round, most)
+    return rounds_axis(run.rounds[0].round, run.rounds[-1].round, most)
 
 
-def _rounds_axis(first: int, last: int, most: int = 8) -> fig.Axis:
+def rounds_axis(first: int, last: int, most: int = 8) -> fig.Axis:
     return fig.Axis("round", first - 0.5, last + 0.5, most=most, whole=True)
 
 
@@ -330,7 +350,7 @@ def selections(found: Selected, order: Sequence[int], members: Sets | None) -> t
     paint = np.array([fig.rgba(shade) for shade in shades])
     for column, chosen in zip(found.rounds, found.chosen[:, shown], strict=True):
         painted[chosen, column - first] = paint[chosen]
-    panel = fig.Panel("Selected in which round" + _every(clients), _rounds_axis(first, last))
+    panel = fig.Panel("Selected in which round" + _every(clients), rounds_axis(first, last))
     panel.y, panel.frame = _clients_axis(shown, members is not None, down=True), False
     panel.marks.append(fig.Image(painted, first - 0.5, last + 0.5, -0.5, rows - 0.5))
     if rows <= _MANY:
@@ -408,86 +428,15 @@ def _direction(number: int, share: NDArray[np.float64]) -> str:
     return f"direction {number} ({100 * share[number - 1]:.0f} % of the variance)"
 
 
-# -- several runs as a comparison --------------------------------------------------------------------------------------
-
-
-@fig.drawn
-def compared_scores(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
-    measure = leading(groups)
-    first = min(run.rounds[0].round for found in groups for run in found.runs)
-    last = max(run.rounds[-1].round for found in groups for run in found.runs)
-    panels, alt, tuned_any = [], [], False
-    for field, (title, where) in explained(measure).items():
-        panel = fig.Panel(f"{title}: {where}", _rounds_axis(first, last))
-        for number, found in enumerate(groups):
-            rounds, mean, std = found.curve(field)
-            if std is not None:
-                panel.marks.append(fig.Band(rounds, mean - std, mean + std, fig.colour(number), 0.18))
-            panel.marks.append(_line(number, rounds, mean))
-            tuned, share, _ = found.curve(f"fine_tuned_{field}")
-            if len(tuned):
-                panel.marks.append(_line(number, tuned, share, tuned=True))
-                tuned_any = True
-            if len(mean):
-                alt.append(f"{found.label} {title} {metric(float(mean[-1]), measure.share)}")
-        panels.append(panel)
-    _share_y(panels, measure, f"{measure.label}, mean over clients")
-    return fig.Figure(WIDTH, 390, [panels], keys=_keys(groups, tuned_any)), "At the end: " + "; ".join(alt)
-
-
-@fig.drawn
-def compared_costs(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
-    """Both sides of the leading metric against each cost that every run counted."""
-    columns, measure = counted(groups), leading(groups)
-    rows: list[list[fig.Panel]] = []
-    for field, (title, _) in explained(measure).items():
-        row = []
-        for cost in columns:
-            panel = fig.Panel("" if rows else cost.title, fig.Axis(cost.unit if rows else "", most=7))
-            for number, found in enumerate(groups):
-                rounds, mean, _std = found.curve(field)
-                panel.marks.append(_line(number, _at(found, rounds, cost.until), mean))
-            panel.x.log = _differ(panel)
-            row.append(panel)
-        _share_y(row, measure, title)
-        rows.append(row)
-    figure = fig.Figure(WIDTH, 600, rows, keys=_keys(groups, False))
-    return figure, f"{measure.label}, global and local, against {' and against '.join(cost.unit for cost in columns)}"
-
-
-def _share_y(panels: Sequence[fig.Panel], measure: Measure, name: str) -> None:
-    bounds = (0.0, 1.003) if measure.share else (-math.inf, math.inf)
-    axis = fig.Axis(name, bounds=bounds, form=fig.percent if measure.share else fig.plain, grid=True)
+def share_y(panels: Sequence[fig.Panel], measure: Measure, name: str) -> None:
+    """One y axis for all panels, with its name on the first."""
+    axis = measure_axis(name, measure)
     together = fig.Panel(y=axis, marks=[mark for panel in panels for mark in panel.marks])
     axis.low, axis.high = together.limits()[1]
     for place, panel in enumerate(panels):
         panel.y = axis if place == 0 else fig.Axis("", axis.low, axis.high, form=axis.form, grid=True)
 
 
-def _line(
-    number: int, x: NDArray[np.float64] | NDArray[np.int64], y: NDArray[np.float64], tuned: bool = False
-) -> fig.Line:
-    every = max(1, len(y) // 8)
-    dots = slice(number * every // 4 % every, None, every)  # staggered, so that lines on each other stay readable
-    return fig.Line(x, y, fig.colour(number), tuned, 1.6 if tuned else 2.4, dots, number, filled=not tuned)
-
-
-def _keys(groups: Sequence[RunGroup], tuned: bool) -> list[fig.Key]:
-    keys = [
-        fig.Key(fig.label(found.legend, 46), fig.colour(number), line=_line(number, np.array([]), np.array([])))
-        for number, found in enumerate(groups)
-    ]
-    if tuned:
-        sample = fig.Line([], [], fig.MUTED, dashed=True, width=1.6, every=slice(None), filled=False)
-        keys.append(fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample))
-    return keys
-
-
-def _at(found: RunGroup, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
-    costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in found.runs]
-    return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
-
-
-def _differ(panel: fig.Panel) -> bool:
-    ends = [float(xs[-1]) for line in panel.lines() if (xs := np.asarray(line.x, dtype=float)).size]
-    return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > 5
+def measure_axis(name: str, measure: Measure) -> fig.Axis:
+    bounds = (0.0, 1.003) if measure.share else (-math.inf, math.inf)
+    return fig.Axis(name, bounds=bounds, form=fig.percent if measure.share else fig.plain, grid=True)

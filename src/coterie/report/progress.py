@@ -87,7 +87,7 @@ class Pace:
         else:
             time_left = f", about {duration(left, whole=True)} (an estimate from the runs that are there)."
         stop = "Ctrl-C keeps the rounds that are done, and the same command goes on."
-        return f"{runs}: {missing:,} rounds left{time_left} {stop}"
+        return f"{runs}: {missing:,} round{'s' * (missing != 1)} left{time_left} {stop}"
 
     def _seconds(self, kind: str) -> float:
         parts = kind.split("/")

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.record.comparison import FORMS
 from coterie.report.comparison import measures
-from coterie.report.words import spread
+from coterie.report.words import MISSING, metric, spread
 from coterie.runs.metrics import score
 
 Row = Mapping[str, Any]
@@ -19,7 +20,10 @@ _PRIOR = "prior: with each client's own label shares, unless the batch looks lik
 _MIXED = "mixed: the model with the prior and the tuned one, by the likelihood of held-out samples"
 _FLAGGED = "flagged, false alarms: poisoned and other contributions that the method takes for poisoned"
 _GROUPS = "groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance"
-_LATEX = str.maketrans({char: f"\\{char}" for char in "&%$#_{}"} | {"±": r"$\pm$", "–": "--"})
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+)
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,14 @@ def markdown(content: Row) -> str:
     return f"{table}\n{note}\n" if note else table
 
 
+def escaped(words: str) -> str:
+    """Words as LaTeX sets them."""
+    return words.translate(_LATEX)
+
+
 def latex(content: Row) -> str:
     """A ``tabular`` for the package booktabs."""
-    head, *rows = ([cell.translate(_LATEX) for cell in line] for line in _cells(content))
+    head, *rows = ([escaped(cell) for cell in line] for line in _cells(content))
     body = [f"{' & '.join(row)} \\\\" for row in rows]
     top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
     note = interval_note(len(content["seeds"])).translate(_LATEX)
@@ -109,6 +118,10 @@ def as_csv(content: Row) -> str:
         for row, value in zip(rows, one.values, strict=True):
             for seed, of_seed in zip(content["seeds"], value["values"] if value else (), strict=False):
                 writer.writerow([row["method"], one.head.replace(" %", ""), seed, of_seed])
+    for method, form, measured in form_values(content):
+        for head, value in list(measured.items())[1:]:  # the first stands above
+            for seed, of_seed in zip(content["seeds"], value["values"], strict=False):
+                writer.writerow([method, f"{head}, {form}", seed, of_seed])
     return written.getvalue()
 
 
@@ -122,3 +135,72 @@ def _cells(content: Row) -> Iterator[list[str]]:
 
 def _head(measure: Row) -> str:
     return f"{measure['label']} %" if measure["share"] else str(measure["label"])
+
+
+# -- what clients can do alone -----------------------------------------------------------------------------------------
+
+
+FORMS_TITLE = "What each client can do alone, and on other test labels"
+
+
+def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
+    """Of each method and form of its models, by the head of a column, spreads over the seeds."""
+    first, *_ = measures(content)
+    name = first["name"]
+    for row in content["rows"]:
+        over = row.get("clients") or {}
+        for form, words in FORMS.items():
+            own = over.get(f"{form}local_{name}") or {}
+            wanted = {
+                first["label"]: score(row, f"{form}local_{name}"),
+                "worst decile": own.get("worst_decile"),
+                "balanced": score(row, f"{form}local_balanced_accuracy"),
+                "own classes": score(row, f"{form}own_classes_accuracy"),
+                "all classes": score(row, f"{form}all_classes_accuracy"),
+                "prior left out": score(row, "prior_local_dropped") if form == "prior_" else None,
+            }
+            if own and wanted[first["label"]]:
+                if own.get("interval") is not None:
+                    wanted["± clients"] = {"mean": own["interval"], "interval": None, "values": ()}
+                yield row["method"], words, {head: of for head, of in wanted.items() if of}
+
+
+def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; no rows for a comparison without these numbers."""
+    first, *_ = measures(content)
+    of_metric, found = (first["label"], "worst decile", "± clients"), list(form_values(content))
+    order = (first["label"], "± clients", "worst decile", "balanced", "own classes", "all classes", "prior left out")
+    heads = [head for head in order if any(head in values for *_, values in found)]
+    rows = []
+    for method, form, values in found:
+        shares = {head: first["share"] or head not in of_metric for head in heads}
+        cells = [spread(values.get(head), 100, ".1f") if shares[head] else _plain(values.get(head)) for head in heads]
+        rows.append([method, form, *cells])
+    return [
+        "method",
+        "models",
+        *(f"{head}, %" if first["share"] or head not in of_metric else head for head in heads),
+    ], rows
+
+
+def form_note(content: Row) -> str:
+    """How to read the table."""
+    several = any(len(row["runs"]) > 1 for row in content["rows"])
+    notes = [
+        "tuned: where held-out loss and accuracy gain by a standard error",
+        "prior: with each client's own label shares, unless a batch of 30 or more looks like other labels (– under "
+        "prior left out: no batch is that large, so none is checked)",
+        "mixed: both, by the likelihood of held-out samples",
+        "± clients: half of the 95 % interval of the mean over the clients of one seed",
+        "worst decile: a tenth of the clients are below",
+        "own classes, all classes: accuracy on test labels that are uniform over these",
+    ]
+    if several:
+        notes.append("±: the same over the seeds")
+    if content.get("task", "classes") != "classes":
+        notes = [notes[3], notes[4], "prior and other label mixes are not offered beyond classes"]
+    return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
+
+
+def _plain(of: Mapping[str, Any] | None) -> str:
+    return MISSING if of is None else metric(of["mean"], share=False)

@@ -9,10 +9,10 @@ from coterie.protocol.system import BROKER
 from coterie.record.load import Run, compared, load
 from coterie.record.schema import CLIENT, SAMPLE
 from coterie.report import comparison
-from coterie.report.html import TEMPLATES
 from coterie.report.ledger import between
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
+from coterie.report.templates import TEMPLATES
 from coterie.runs.views import VIEWS
 
 _MOST = 12  # rows of a table: it is one page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,13 @@ def percent(share: float | None, std: float | None = None) -> str:
         return MISSING
     spread = "" if std is None else f" ± {100 * std:.1f}"
     return f"{100 * share:.1f}{spread} %"
+
+
+def scored(of: Mapping[str, Any], share: bool) -> str:
+    """A metric over the seeds, with half of its 95 % interval if it has one: ``91.2 ± 0.4 %``, ``0.812 ± 0.01``."""
+    if share:
+        return percent(of["mean"], of["interval"])
+    return number(of["mean"]) + ("" if of["interval"] is None else f" ± {number(of['interval'])}")
 
 
 def metric(of: float | None, share: bool) -> str:
@@ -48,6 +56,28 @@ def sides(measure: Measure) -> dict[str, str]:
 def capital(name: str) -> str:
     """A name with a capital at its beginning: ``Accuracy``; ``AUROC`` stays."""
     return name[:1].upper() + name[1:]
+
+
+def divided(partition: str) -> str:
+    """How the training data are dealt to the clients, in words, with the spec behind them."""
+    from coterie.data.schemes import FORMS, TASK_FORMS
+
+    task, _, skew = partition.partition("+")
+    said = [text for part in (task, skew) if (text := _dealt(part, {**FORMS, **TASK_FORMS}))]
+    if task.startswith("by:"):
+        said = ["each client has data of its own"]
+    return f"{'; within a group: '.join(said) or 'training data are dealt'} ({partition})"
+
+
+def _dealt(part: str, forms: Mapping[str, str]) -> str:
+    kind, _, argument = part.partition(":")
+    known = {form: text for form, text in forms.items() if re.split(r"[:+\[]", form)[0] == kind}
+    ranged = re.fullmatch(r"\d+-\d+", argument) is not None
+    text = next((text for form, text in known.items() if ("LO-HI" in form.partition(":")[2][:5]) == ranged), "")
+    if ranged:
+        return text.replace("LO to HI", argument.replace("-", " to "))
+    found = re.match(r"\d+", argument)
+    return re.sub(r"\b[KMN]\b", found[0], text) if found else text
 
 
 def size(count: float | None) -> str:

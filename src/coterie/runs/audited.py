@@ -13,6 +13,7 @@ import msgspec
 from coterie.privacy.attacks.result import CANNOT_TELL, VERDICTS, verdict
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.fields import NotJudged, field_findings, watched
+from coterie.privacy.over_rounds import sums_findings
 from coterie.privacy.plain import plain_findings
 from coterie.privacy.views import received
 from coterie.protocol.errors import CoterieError, UserError
@@ -40,7 +41,8 @@ class Attacked(NamedTuple):
 
 
 def attacked(run: Recorded, *, active: bool = False) -> Attacked:
-    """What the system's own attacks find, and those on plain updates and on short arrays of any system.
+    """What the system's own attacks find, and those on plain updates, sums and short arrays of any
+    system.
 
     active: also repeat the run with a deviating client. Raises UserError if the system has no such attack.
     """
@@ -49,6 +51,7 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
         some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
         raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(some)}")
     plain, not_applicable = plain_findings(run)
+    sums, no_sums = sums_findings(run)
     found: list[Finding] = []
     seen, read = watched(run)
     if own:
@@ -57,9 +60,9 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
         except UserError as error:
             not_applicable = {f"attacks on {run.system.name} alone": str(error), **not_applicable}
     short, no_arrays, not_judged = field_findings(run, read)
-    found = [*found, *plain, *short, *(own.active(run) if active and own and own.active else [])]
+    found = [*found, *plain, *sums, *short, *(own.active(run) if active and own and own.active else [])]
     refused = {one.name: one.why for one in found if not one.results}
-    reasons = {**refused, **not_applicable, **no_arrays}
+    reasons = {**refused, **not_applicable, **no_sums, **no_arrays}
     return Attacked([one for one in found if one.results], reasons, not_judged)
 
 

@@ -6,6 +6,7 @@ what a method cannot share is listed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,20 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import structs, to_builtins
 
 import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.record.comparison import Benefit, Difference
+from coterie.record.comparison import FORMS, MIXES, Benefit, ChosenSettings, Difference
 from coterie.record.files import locked, writing
-from coterie.record.folder import COMPARE, CONFIG, RESULT, check_simulated, write_json
+from coterie.record.folder import CLIENTS, COMPARE, CONFIG, RESULT, check_simulated, write_json
 from coterie.record.summary import Line
 from coterie.runs import benefit, registry
 from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import build
 from coterie.runs.folder import numbered
-from coterie.runs.intervals import spread
+from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import metrics_of, named, score
 from coterie.runs.own_code import check_same_code, own_code
 from coterie.runs.runner import FinishedRun, Interrupted, check_inputs, load_result, resumable, run
@@ -168,6 +170,11 @@ class FinishedComparison:
     content: Mapping[str, Any]
 
 
+Choose = Callable[
+    [int, Path, Callable[[str, Resolved], FinishedRun]], tuple[ComparisonPlan, ChosenSettings]
+]  # of a seed, a folder, and what makes a run of a name
+
+
 def plan(
     methods: Sequence[str],
     options: Mapping[str, Any],
@@ -267,12 +274,14 @@ def compare(
     *,
     resume: bool = False,
     learned: Learned | None = None,
+    choose: Choose | None = None,
 ) -> FinishedComparison:
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
-    learned: attacks the recorded views of each run folder. Everything is built once before the folder is created, so
-    that mistakes show at once. The folders are locked while written. Raises the errors of ``run``.
+    learned: attacks the recorded views of each run folder.  choose: chooses settings first. Everything is built once
+    before the folder is created, so that mistakes show at once. The folders are locked while written. Raises the errors
+    of ``run``.
     """
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):
@@ -288,14 +297,23 @@ def compare(
         digests = {seed: _digest(replace(first, seed=seed)) for seed in seeds}
     folder = _folder(out, name_of(first.data), resume)
     results: dict[str, list[FinishedRun]] = {label: [] for label in planned.methods}
+    chosen = None
     with locked(folder):
+        if choose is not None:
+            planned, chosen = choose(
+                seeds[0], folder, lambda name, config: _one(name, config, on_round, resume, digests[seeds[0]])
+            )
         for seed in seeds:
             for label, config in planned.methods.items():
                 one = replace(config, seed=seed, out=str(folder / f"{places[label]}-{seed}"))
                 results[label].append(_one(label, one, on_round, resume, digests[seed]))
-        rows = [_row(label, found, learned) for label, found in results.items()]
         summary = next(iter(results.values()))[0].summary
-        shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability", "measures")
+        leading = summary["measures"][0]
+        rows = [
+            {**_row(label, found, learned), "clients": _over_clients(found, leading)}
+            for label, found in results.items()
+        ]
+        shared = ("data", "partition", "clients", "rounds", "model", "devices", "availability", "task", "measures")
         content = {
             **{key: summary[key] for key in shared},
             "samples": first.samples,
@@ -308,6 +326,7 @@ def compare(
             "differences": [structs.asdict(difference) for difference in planned.differences],
             "rows": rows,
             "leads": _leads(rows, summary["measures"]),
+            "chosen": to_builtins(chosen),
             "benefits": to_builtins(_benefits(first, results, names)),
             "version": coterie.__version__,
         }
@@ -394,6 +413,23 @@ def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) ->
         topics = dict.fromkeys(topic for one in found for topic in one)
         row["learned"] = {topic: spread([one.get(topic) for one in found]) for topic in topics}
     return row
+
+
+def _over_clients(results: Sequence[FinishedRun], leading: Mapping[str, Any]) -> dict[str, Any]:
+    """``record.comparison.OverClients`` of every form of the models and mix of test labels."""
+    each = [json.loads((result.folder / CLIENTS).read_bytes()) for result in results]
+    names = dict.fromkeys((leading["name"], "accuracy"))
+    fields = [f"{form}{side}_{name}" for form in FORMS for side in ("global", *MIXES) for name in names]
+    worst, found = 0.1 if leading["higher"] else 0.9, {}
+    for field in (field for field in fields if all(field in scores for scores in each)):
+        values = [np.array(scores[field], np.float64) for scores in each]
+        known = [of[~np.isnan(of)] for of in values]
+        if all(map(len, known)):
+            halves = [mean_and_interval(of.tolist())[1] for of in known]
+            deciles = [float(np.quantile(of, worst)) for of in known]
+            half = spread(halves)
+            found[field] = {"worst_decile": spread(deciles), "interval": half and half["mean"]}
+    return found
 
 
 def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,9 +34,7 @@ from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import Judged, judge_many, outputs_of_many
-from coterie.training.mixing import mixing_shares
 from coterie.training.model import Model
-from coterie.training.prior import looks_like, prior_shift
 
 FEW_MODELS = 10
 STANDARD_ERROR = 0.01
@@ -160,7 +158,7 @@ class Evaluator:
         self, test_set: TensorSamples, models: Sequence[ClientModel]
     ) -> tuple[TensorSamples, Sampled | None]:
         many = len(test_set.y)
-        if self.seed is None or many <= _ENOUGH or len(_alike(models)) <= FEW_MODELS:
+        if self.seed is None or many <= _ENOUGH or len(alike(models)) <= FEW_MODELS:
             return test_set, None
         if test_set not in self._samples:
             some = -(-many * _ENOUGH // (many + _ENOUGH - 1))  # of a set with an end, fewer are enough
@@ -214,68 +212,24 @@ class Evaluator:
         found = self._on_own([model for model, _ in held], lambda i: held[i][1])
         return float(np.mean([values["loss"] for _, values in found]))
 
-    def adjusted(
-        self, models: Mapping[str, ClientModel], seed: int, tuned: Mapping[str, Vector] | None = None
-    ) -> dict[str, Scores]:
-        """``local_accuracy`` of these clients' models as each client adjusts its own; empty if that is not possible.
-
-        ``prior_``: with the guarded prior of its own labels. A model's mixture of labels is that of the clients that
-            hold the same model. So a model of one client's own is left as it is.
-        ``mixed_``: that, mixed with the client's ``tuned`` model by the likelihood of its held-out samples. Where the
-            guard leaves the prior out, the model is as it is. seed: of the guard's permutations.
-        """
-        if not self._counts_hits or any(isinstance(model, Mixture) for model in models.values()):
-            return {}
-        names, owns, every = list(models), [self.data[name] for name in models], list(models.values())
-        found = {form: np.empty(len(owns)) for form in (("prior_",) if tuned is None else ("prior_", "mixed_"))}
-        labels = self.model.outputs or 0
-        counts = [np.bincount(own.y.numpy(), minlength=labels) for own in owns]
-        for same in _alike(every):
-            mixture = np.sum([counts[i] for i in same], axis=0)
-            for i in same:
-                own, draw = owns[i], rng(seed, names[i], "guard of the prior")
-                batch = own.test_set.at(own.test)
-                (outputs,), (seen,) = (self._own_outputs(every[i], one) for one in (batch, TensorSamples(own.x, own.y)))
-                said = [np.bincount(one.argmax(axis=1), minlength=labels) for one in (seen, outputs)]
-                alike = looks_like(said[0], said[1], draw)
-                shift = prior_shift(counts[i], mixture) if alike else np.zeros(labels)
-                found["prior_"][i] = _hits(outputs + shift, batch)
-                if tuned is not None:
-                    both = np.stack([_weights(every[i]), tuned[names[i]]])
-                    found["mixed_"][i] = _hits(self._mixed(both, shift, own, batch) if alike else outputs, batch)
-        return {form: Scores({"local_accuracy": values}) for form, values in found.items()}
-
-    def _mixed(self, both: NDArray[np.float32], shift: Doubles, own: ClientData, batch: TensorSamples) -> Doubles:
-        """(n, k) log probabilities of a batch by two models, of which the first has the prior."""
-        from scipy.special import log_softmax  # slow to import
-
-        def log_p(samples: TensorSamples) -> Doubles:
-            outputs = self._own_outputs(both, samples).astype(np.float64)
-            outputs[0] += shift
-            return np.asarray(log_softmax(outputs, axis=-1))
-
-        held = own.held_out or TensorSamples(own.x[:0], own.y[:0])
-        shares = mixing_shares(log_p(held)[:, np.arange(len(held.y)), held.y.numpy()])
-        with np.errstate(divide="ignore"):  # a share of 0
-            return np.asarray(np.logaddexp.reduce(np.log(shares)[:, None, None] + log_p(batch), axis=0))
-
     def own_outputs(self, models: Mapping[str, ClientModel]) -> list[NDArray[Any]]:
         """The outputs (n, outputs) of each client's model on its own test samples, for regression in stored units."""
         found = []
         for name, model in models.items():
             own = self.data[name]
-            ((_, outputs),) = self._outputs(own.test_set.at(own.test), [model])
-            found.append(self.targets.stored(outputs))
+            found.append(self.targets.stored(self.outputs(model, own.test_set.at(own.test))))
         return found
 
-    def _own_outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
-        return outputs_of_many(self.model, np.atleast_2d(_weights(model)), samples.x, samples.y, device=self.device)
+    def outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
+        """(n, outputs) of a model for samples; of a mixture log probabilities. Raises UserError for other outputs."""
+        ((_, found),) = self._outputs(samples, [model])
+        return found
 
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
     ) -> Iterator[tuple[int, dict[str, float]]]:
         """Equal models take one pass."""
-        for same in _alike(models):
+        for same in alike(models):
             for together, places in _together(same, samples):
                 ((_, measure),) = self._measured(together, [models[same[0]]])
                 for i, place in places.items():
@@ -351,7 +305,10 @@ def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) 
     return {"accuracy": float(right.mean()), "loss": float(losses[some].mean(dtype=np.float64))}
 
 
-def _hits(outputs: NDArray[Any], samples: TensorSamples) -> float:
+def hits(outputs: NDArray[Any], samples: TensorSamples) -> float:
+    """The accuracy of outputs (n, classes), 0 where a model has diverged; NaN without samples."""
+    if not len(samples.y):
+        return float("nan")
     return float((outputs.argmax(axis=1) == samples.y.numpy()).mean()) if np.isfinite(outputs).all() else 0.0
 
 
@@ -394,7 +351,8 @@ def _variance(samples: int, of: int) -> float:
     return 0.25 / max(1, samples) * (of - samples) / max(1, of - 1)
 
 
-def _alike(models: Sequence[ClientModel]) -> list[list[int]]:
+def alike(models: Sequence[ClientModel]) -> list[list[int]]:
+    """The places of equal models, and of equal mixtures, bit for bit."""
     found = []
     for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
         mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}

@@ -24,6 +24,7 @@ from coterie.record.summary import Line
 from coterie.runs import evaluation, tuning
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
+from coterie.runs.forms import scored_forms
 from coterie.runs.inputs import fingerprint, inputs_digest, inputs_of, start_weights, try_loss
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
@@ -328,26 +329,32 @@ class Experiment:
             line |= self.grouping()
             if self.config.early_stop is not None:
                 line["held_out_loss"] = self.observer.held_out_loss(honest)
-        if tunes and self.fine_tunes:
-            of_all, tuned = self.fine_tuned(r)
-            of_tuned = of_all.line("fine_tuned_")
+        if tunes and self.config.fine_tune != "no":
+            line = merged(line, self._forms(r))
+        return line
+
+    def _forms(self, r: int) -> Line:
+        """What each honest client can do alone with its model of round r: fine-tune it, and adjust it."""
+        models, line = self.attackers.left_out(self.models(r)), Line()
+        kept: dict[str, fl.Vector] | None = None
+        likeliest: dict[str, fl.Vector] | None = None
+        if self.fine_tunes:
+            kept, tuned = self.fine_tuned(r)
+            of_all = self.observer.scores(kept)
+            if self.config.fine_tune == "held_out":
+                likeliest = {name: one.weights for name, one in tuned.items()}
             if self.model.outputs is not None:
-                weights: dict[str, fl.ClientModel] = {name: one.weights for name, one in tuned.items()}
-                self.tuned_outputs = dict(zip(tuned, self.observer.own_outputs(weights), strict=True))
-            if "metrics" in of_tuned:
-                of_tuned["metrics"] = line.get("metrics", {}) | of_tuned["metrics"]
-            line |= of_tuned
-            line["fine_tuned_epochs"] = [one.epochs for one in tuned.values()]
+                self.tuned_outputs = dict(zip(kept, self.observer.own_outputs(kept), strict=True))
+            line = of_all.line("fine_tuned_")
+            line["fine_tuned_epochs"] = [one.epochs if one.gains else 0 for one in tuned.values()]
             untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
-            honest = self.attackers.left_out(self.models(r))
-            held_out = self.config.fine_tune == "held_out"
-            own = {name: one.weights for name, one in tuned.items()} if held_out else None
-            adjusted = self.observer.adjusted(honest, self.config.seed, own)
-            for form, scores_of in adjusted.items():
-                line |= scores_of.line(form)
-            if self.scored is not None:
-                self.scored = self.scored.beside(fine_tuned_=of_all, **adjusted)
+            self.scored = self.scored and self.scored.beside(fine_tuned_=of_all)
+        plain = self.config.class_weights is None  # else the mixture that a model bets on is not that of its samples
+        forms = scored_forms(self.observer, models, self.config.seed, kept, likeliest) if plain else {}
+        for form, scores_of in forms.items():
+            line = merged(line, scores_of.line(form))
+        self.scored = self.scored and self.scored.beside(**forms)
         return line
 
     def score_again(self, r: int) -> evaluation.Scores:
@@ -372,8 +379,8 @@ class Experiment:
         membership, groups = self.observed().get("membership"), self.groups(self.split)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
-    def fine_tuned(self, r: int) -> tuple[evaluation.Scores, dict[str, tuning.Tuned]]:
-        """Scores of every honest client's model after fine-tuning (``runs/evaluation.py``), and the tuned models."""
+    def fine_tuned(self, r: int) -> tuple[dict[str, fl.Vector], dict[str, tuning.Tuned]]:
+        """The model (d,) that every honest client predicts with after fine-tuning, and the tuned ones."""
         of, models = self.settings, self.attackers.left_out(self.models(r))
         if any(isinstance(model, fl.Mixture) for model in models.values()):
             raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
@@ -382,20 +389,27 @@ class Experiment:
         def seed(name: str, epoch: int) -> int:
             return int(fl.rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
+        starts: dict[str, Any] = dict(models)
         names, tuned = list(models), {}  # type: list[str], dict[str, tuning.Tuned]
-        for start in range(0, len(names), self.effects.chunk):
-            some: dict[str, Any] = {name: models[name] for name in names[start : start + self.effects.chunk]}
+        for first in range(0, len(names), self.effects.chunk):
+            some = {name: starts[name] for name in names[first : first + self.effects.chunk]}
             if self.config.fine_tune == "held_out":
                 tuned |= tuning.tune_by_held_out(self.effects, some, solver, seed)
             else:
                 epochs = {name: self.owns[name].epochs for name in some}
                 tuned |= tuning.tune_by_own_epochs(self.effects, some, epochs, solver, seed)
-        return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
+        return {name: one.of(starts[name]) for name, one in tuned.items()}, tuned
 
     def close(self) -> None:
         self.effects.workers.close()
         self.transport.close()
         self.parties.close()
+
+
+def merged(one: Line, other: Line) -> Line:
+    """Two parts of a round's line, with the metrics of both."""
+    metrics = {**one.get("metrics", {}), **other.get("metrics", {})}
+    return {**one, **other, **({"metrics": metrics} if metrics else {})}
 
 
 def build(config: RunConfig, founded: Founded | None = None) -> Experiment:

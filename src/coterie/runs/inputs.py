@@ -146,7 +146,10 @@ def fingerprint(
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
-    of_tasks = [(str(task.turn), None if task.names is None else task.names.tolist()) for task in tasks]
+    of_tasks = [
+        ("0" if task.change is None else task.change.key, None if task.names is None else task.names.tolist())
+        for task in tasks
+    ]
     known: list[Any] = [inputs, of_tasks, "by the seed" if isinstance(epochs, LazyMapping) else sorted(epochs.items())]
     known += [split.spec, split.seed, split.clients] if isinstance(split, Drawn) else []
     hashed = hashlib.blake2b(repr(tuple(known)).encode(), digest_size=16)

@@ -34,6 +34,7 @@ from coterie.runs.folder import check_free, claim, resumed
 from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.outcome import summary
+from coterie.runs.priors import write_priors
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog
 from coterie.training.jobs import DivergedError
@@ -70,10 +71,12 @@ class FinishedRun:
 
     @cached_property
     def models(self) -> Models:
+        """The trained models of all clients."""
         return load_models(self.folder)
 
     @property
     def clients(self) -> tuple[str, ...]:
+        """The names of the clients that have a model."""
         return self.models.clients
 
     def model(self, client: str) -> nn.Module:
@@ -81,9 +84,11 @@ class FinishedRun:
         return self.models.of(client).module(self.architecture)
 
     def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
+        """Classes, or probabilities (n, K), of samples x (n, ...) as the data set stores them, by a client's model."""
         return self.models.of(client).predict(x, proba, model=self.architecture)
 
     def export(self, client: str, path: str | Path) -> None:
+        """Write a client's model as one self-contained ``.safetensors`` file."""
         export_model(self.models.of(client), path)
 
 
@@ -271,6 +276,7 @@ class _Running:
         if self.best is not None and self.best.models:
             models, r = self.best.models, self.best.round
         write_models(self.out, e, models, r)
+        write_priors(self.out, e, models, r)
         honest = e.attackers.left_out(models)
         if r != self.done:
             e.scored = e.observer.scores(honest)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.runs.interpreter import LocalEffects
-from coterie.training.evaluate import evaluate_many
+from coterie.runs.on_data import TensorSamples
+from coterie.training.evaluate import evaluate_many, judge_many
 from coterie.training.solvers import Sgd
 
 MOST_EPOCHS = 50
@@ -19,11 +22,25 @@ PATIENCE = 5
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged."""
+    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged.
+
+    gains: whether the client predicts with them, and not with the model that it started from.
+    """
 
     weights: Vector
     epochs: int
     diverged: bool = False
+    gains: bool = True
+
+    def of(self, start: Vector) -> Vector:
+        """The weights (d,) that the client predicts with. start: the model that it was left with."""
+        return self.weights if self.gains else start
+
+
+def gain_shown(differences: NDArray[Any]) -> bool:
+    """Whether the mean of paired differences (n,) is above 0 by a standard error or more."""
+    n, mean = len(differences), float(differences.mean())
+    return n > 1 and mean > 0 and mean * n**0.5 >= float(differences.std(ddof=1)) * (1 - 1e-9)
 
 
 def tune_by_held_out(
@@ -32,7 +49,8 @@ def tune_by_held_out(
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
     models: (d,) by client, the starts.  seed(client, epoch): of the batches.  A client without held-out samples keeps
-    its model. Ties go to fewer epochs. Momentum starts anew in each epoch.
+    its model. Ties go to fewer epochs. Momentum starts anew in each epoch. The model ``gains`` if held-out loss and, of
+    a classifier, accuracy are better than the start's by a standard error of their paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
@@ -56,7 +74,20 @@ def tune_by_held_out(
                 least[name], best[name] = now, Tuned(fitted.weights, epoch)
             elif epoch - best[name].epochs >= PATIENCE:
                 del current[name]
-    return best
+    return {
+        name: replace(one, gains=name in least and _gains(effects, held_out[name], models[name], one))
+        for name, one in best.items()
+    }
+
+
+def _gains(effects: LocalEffects, held_out: TensorSamples, start: Vector, one: Tuned) -> bool:
+    if not one.epochs:
+        return False
+    both = np.stack([start, one.weights])
+    losses, right = judge_many(effects.model, both, held_out.x, held_out.y, device=effects.how["device"])
+    if not gain_shown(losses[0].astype(np.float64) - losses[1]):
+        return False
+    return not effects.model.is_classifier or gain_shown(right[1].astype(np.float64) - right[0])
 
 
 def tune_by_own_epochs(

@@ -8,6 +8,7 @@ that it predicts for the client's own samples, and leaves the prior out where th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,26 @@ DRAWS = 999
 
 Doubles = NDArray[np.float64]
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A client's prior for a model. Counts (labels,): of its own training samples; of all samples that the model was
+    trained on; and of what the model predicts for its own.
+    """
+
+    own: Counts
+    mixture: Counts
+    predicted: Counts
+
+    @property
+    def shift(self) -> Doubles:
+        """(labels,) what is added to the logits."""
+        return prior_shift(self.own, self.mixture)
+
+    def fits(self, answers: Counts, rng: np.random.Generator) -> bool:
+        """Whether a batch can be of the client's own label mix, by what the model predicts for it, (n,)."""
+        return looks_like(self.predicted, np.bincount(answers, minlength=len(self.own)), rng)
 
 
 def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:

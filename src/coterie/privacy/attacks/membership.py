@@ -1,7 +1,8 @@
 """Which samples a model was trained on, from its losses.
 
 Who: a party that receives a client's model in the clear and holds samples to test. A sample with a small loss is taken
-for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
+for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018. With other models at hand,
+the loss is compared with theirs (`beyond_references`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,25 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
     clients = len(areas)
     sd = float(np.sqrt(np.mean(own) / clients + np.mean(shared)))
     return AttackResult("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
+
+
+def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
+    """(n,) how far each sample's confidence is below what models give that were not trained on it; a member's is above.
+
+    The offline likelihood ratio of Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022:
+    confidences log(p / (1 - p)) of a sample under reference models are normal, and a member's lies above them. With one
+    variance for all samples, as for few reference models, the ratio's order is that of the distance from their mean.
+    losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises UserError without these.
+    """
+    if not len(references):
+        raise fl.UserError("there is no model that was not trained on these samples to compare with")
+    return np.asarray(_confidence(references).mean(axis=0) - _confidence(losses))
+
+
+def _confidence(losses: NDArray[Any]) -> NDArray[np.float64]:
+    """log(p / (1 - p)) of p = exp(-loss), kept finite."""
+    bounded = np.clip(np.asarray(losses, np.float64), 1e-9, 1e3)
+    return np.asarray(-bounded - np.log(-np.expm1(-bounded)))
 
 
 def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[Any]) -> fl.Vector:

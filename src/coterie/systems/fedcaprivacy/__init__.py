@@ -12,7 +12,7 @@ clustering". Equation and line numbers are that paper's.
     participant <-ClusterModel- business_server                                         steps VI, VII
 
 Assumes that the two servers do not collude, and that no participant, all of which share one secret key, helps one.
-Departures from the text, each with its reason: docs/systems/fedcaprivacy.md.
+Departures from the text, each with its reason: docs/systems/fedcaprivacy_appendix.md.
 """
 
 from __future__ import annotations

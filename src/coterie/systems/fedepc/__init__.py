@@ -13,7 +13,7 @@ Mode ``hardened`` (not in the paper), with a helper and a key centre:
     device --Concealed--> server --Relayed, Cluster--> helper --Clustered--> server        algorithms 1 and 2
     device --Sealed-----> server --Convert-----------> helper --ClusterSum-> server --ClusterModel--> device
 
-Departures from the text, each with its reason: docs/systems/fedepc.md.
+Departures from the text, each with its reason: docs/systems/fedepc_appendix.md.
 """
 
 from __future__ import annotations

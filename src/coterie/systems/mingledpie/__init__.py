@@ -12,7 +12,7 @@ Assumes an honest-but-curious server with which no client colludes: all clients 
 keys=threshold it takes as many holders of shares as open a sum. A client whose encrypted indicator is not one-hot
 spoils all models; the others notice most such indicators, but not whose it was.
 
-Departures from the text, each with its reason: docs/systems/mingledpie.md.
+Departures from the text, each with its reason: docs/systems/mingledpie_appendix.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Equation, algorithm, line and section numbers are that paper's.
 
 Any client may lead. What passes between a leader and its members is sealed, and the server relays it.
 
-Departures from the text, each with its reason: docs/systems/ofl.md.
+Departures from the text, each with its reason: docs/systems/ofl_appendix.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ is every client, but in mode ``hardened``, where clients upload under one-time p
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens
 
-Departures from the text, each with its reason: docs/systems/pafed.md.
+Departures from the text, each with its reason: docs/systems/pafed_appendix.md.
 """
 
 from __future__ import annotations

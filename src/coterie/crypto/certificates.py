@@ -1,7 +1,4 @@
-"""TLS certificates (X.509, P-256): the authority's own, and those that it signs for parties and for the server.
-
-A party's certificate has only its common name, the safe form of its name (``names.safe``).
-"""
+"""TLS certificates (X.509, P-256): an authority's own, and those that it signs. A subject has only a common name."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.deploy.names import RESERVED, safe
 from coterie.protocol.errors import DecodeError, PeerError
 
 DAY_S = 86400.0
@@ -52,7 +48,7 @@ def new_authority(key: bytes, now_s: float, days: float) -> bytes:
 
 def request(key: bytes, name: str) -> bytes:
     """A party's request for a certificate (PKCS #10, PEM), signed with its own key."""
-    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(safe(name)))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     return builder.sign(_secret(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
@@ -68,8 +64,8 @@ def requested(data: bytes, name: str) -> bytes:
         raise PeerError("the request for a certificate has no P-256 key")
     if not valid:
         raise PeerError("the request for a certificate is not signed with its own key")
-    if subject != _name(safe(name)):
-        raise PeerError(f"the request for a certificate names {subject.rfc4514_string()[:60]!r} and not {safe(name)}")
+    if subject != _name(name):
+        raise PeerError(f"the request for a certificate names {subject.rfc4514_string()[:60]!r} and not {name}")
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -84,10 +80,10 @@ def sign(
 ) -> bytes:
     """The certificate (PEM) of a party, the operator, or the engine's server.
 
-    It ends at the latest with the authority's. authority: its certificate.  public: DER, from ``requested``.  hosts:
-    the server's DNS names or addresses; it may also be a client, of other servers of its cluster.
+    It ends at the latest with the authority's. authority: its certificate.  name: the common name.  public: DER, from
+    ``requested``.  hosts: a server's DNS names or addresses; it may also be a client, of other servers of its cluster.
     """
-    builder = _leaf(authority, public, now_s, days).subject_name(_name(_common(name)))
+    builder = _leaf(authority, public, now_s, days).subject_name(_name(name))
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
@@ -123,8 +119,8 @@ def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s:
         found.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError):
         raise PeerError("the certificate is not signed by this federation's authority") from None
-    if found.subject != _name(_common(name)):
-        raise PeerError(f"the certificate is of {found.subject.rfc4514_string()[:60]!r} and not of {_common(name)}")
+    if found.subject != _name(name):
+        raise PeerError(f"the certificate is of {found.subject.rfc4514_string()[:60]!r} and not of {name}")
     if certified(certificate) != public:
         raise PeerError("the certificate is of another key")
     begins, ends = validity(certificate)
@@ -193,10 +189,6 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _common(name: str) -> str:
-    return name if name in RESERVED else safe(name)
 
 
 def _name(common: str) -> x509.Name:

@@ -1,4 +1,4 @@
-"""A party's own samples: checked when it joins, and kept in its home as the model takes them.
+"""The form of all parties' samples, and a party's own samples in it: read, checked, and as the model takes them.
 
 Nobody knows the mean of all samples, so a schema in the plan states how tables are scaled, or owners of arrays agree on
 it. Bytes (uint8) are divided by 255.
@@ -9,21 +9,46 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.columns import Schema
+from coterie.data.columns import Schema, inputs_of
 from coterie.data.dataset import finite, fixed_split
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.preparing import prepared
-from coterie.deploy.home import write_private
-from coterie.deploy.plan import SampleForm
 from coterie.protocol.errors import UserError, suggest
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TEST_SHARE = 0.2
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The form of all parties' samples, to check data and build models.
+
+    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    schema: of tables, whose inputs and classes these are.
+    """
+
+    input_shape: tuple[Size, ...]
+    outputs: Size
+    task: str = "classes"
+    schema: Schema | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and (self.input_shape, self.outputs, self.task) != _form_of(self.schema):
+            raise ValueError("the form of the samples is not that of their schema")
+
+    @classmethod
+    def of(cls, schema: Schema) -> SampleForm:
+        return cls(*_form_of(schema), schema=schema)
+
+
+def _form_of(schema: Schema) -> tuple[tuple[int, ...], int, str]:
+    return (len(inputs_of(schema.columns)),), len(schema.classes), "classes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +59,12 @@ class OwnSamples:
     y: NDArray[np.int64] | NDArray[np.float32]
     x_test: NDArray[np.float32]
     y_test: NDArray[np.int64] | NDArray[np.float32]
+
+    def to_bytes(self) -> bytes:
+        """The npz file of which ``read_data`` reads the same."""
+        file = io.BytesIO()
+        np.savez(file, x=self.x, y=self.y, x_test=self.x_test, y_test=self.y_test)
+        return file.getvalue()
 
 
 def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSamples:
@@ -74,13 +105,6 @@ def _of_table(path: Path, schema: Schema, tests: bool) -> OwnSamples:
 
 def _parted(x: Any, y: Any, train: NDArray[np.int64], test: NDArray[np.int64]) -> OwnSamples:
     return OwnSamples(x[train], y[train], x[test], y[test])
-
-
-def write_data(path: Path, data: OwnSamples) -> None:
-    """Write samples as they are, for this user alone, whole or not at all."""
-    file = io.BytesIO()
-    np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
-    write_private(path, file.getvalue())
 
 
 def _check_forms(arrays: Arrays, facts: SampleForm, path: Path) -> None:

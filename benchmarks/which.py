@@ -1,0 +1,64 @@
+"""Tables of docs/which_method.md, of the records of ``python -m benchmarks.cells``, ``cells`` and ``shown``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from coterie.runs.intervals import mean_and_interval
+
+Record = Mapping[str, Any]
+Grid = tuple[list[str], list[list[str]]]
+LEVEL = 0.5
+"""Points: so far below the best a method is level with it."""
+DATA = "digits"
+"""What costs and leaks were measured on."""
+
+
+def level(record: Record, form: str) -> Grid:
+    """By partition, on each data set: the best method, those level with it, and its lead over the best of the others.
+
+    These numbers have chosen both sides of a lead. It is paired by seed.
+    """
+    kept = [row for row in record["rows"] if row["form"] == form and row.get("by seed")]
+    sets = list(dict.fromkeys(row["data"] for row in kept))
+    found = []
+    for partition in dict.fromkeys(row["partition"] for row in kept):
+        cells = [f"`{partition}`"]
+        for data in sets:
+            here = [row for row in kept if (row["partition"], row["data"]) == (partition, data)]
+            here.sort(key=lambda row: -fmean(row["by seed"]))
+            near = [row for row in here if fmean(row["by seed"]) >= fmean(here[0]["by seed"]) - LEVEL]
+            cells.append(
+                ", ".join([f"{here[0]['method']} {_spread(here[0]['by seed'])}", *(r["method"] for r in near[1:])])
+            )
+            if len(near) < len(here):
+                first, other = here[0], here[len(near)]
+                pairs = zip(first["by seed"], other["by seed"], strict=True)
+                cells.append(f"{_spread([a - b for a, b in pairs], '+')} ({other['method']})")
+            else:
+                cells.append("–")
+        found.append(cells)
+    return ["partition", *(head for data in sets for head in (data, "lead of the best"))], found
+
+
+def costs(record: Record, shown: Record) -> Grid:
+    """What each method costs, means over the partitions, and what its servers learn in each partition of ``shown``."""
+    plain = [row for row in record["rows"] if (row["form"], row["data"]) == ("as it is", DATA) and row.get("by seed")]
+    leaks = shown["rows"]
+    topics = [topic for topic in leaks[0] if topic not in ("partition", "method")]
+    topics = [topic for topic in topics if any(row[topic] is not None for row in leaks)]
+    found = []
+    for method in dict.fromkeys(row["method"] for row in plain):
+        own = [row for row in plain if row["method"] == method]
+        of = [row for row in leaks if row["method"] == method]
+        cells = [f"{fmean(row[key] for row in own):.3g}" for key in ("MB a client", "virtual seconds")]
+        learnt = [" / ".join("–" if row[topic] is None else str(row[topic]) for row in of) for topic in topics]
+        found.append([method, *cells, *learnt])
+    return ["method", "MB a client", "virtual seconds", *topics], found
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    mean, half = mean_and_interval(values)
+    return f"{mean:{sign}.1f} ± {half or 0:.1f}".replace("-", "−")

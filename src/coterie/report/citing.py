@@ -1,0 +1,115 @@
+"""How to cite a run or a comparison: BibTeX of its systems and of itself, and a sentence of methods."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.record.folder import CONFIG
+from coterie.record.load import Run, compared, find, load
+from coterie.report import comparison
+from coterie.report.score_table import escaped
+from coterie.report.words import divided, plural
+from coterie.runs.registry import SYSTEMS
+
+AUTHORS, TITLE = "The Coterie authors", "Coterie: federated learning among unequal, privacy-aware clients"
+"""As in CITATION.cff, which an installed package does not have."""
+_YEAR = re.compile(r"(?:(?P<venue>[^,]*\S)\s+)?(?P<year>(?:19|20)\d\d)\b.*")
+
+
+def cite(folders: Sequence[Path]) -> str:
+    """BibTeX of the systems and of the runs in these folders, below a sentence of methods as comments.
+
+    Systems are cited by ``System.citation``. The runs' entry has the version, the seeds, and the SHA-256 of their
+    ``config.toml``, one behind the other in the order of their folders' names. Raises UserError.
+    """
+    runs = [load(folder) for folder in find(folders)]
+    told = compared(folders[0]) if len(folders) == 1 else None
+    systems = dict.fromkeys(run.result.system for run in runs)
+    names = {run.result.system: run.result.name for run in runs}
+    entries = [entry for system in systems if (entry := system_entry(system, names[system]))]
+    said = " ".join(methods_text(runs, told).split()).replace("@", " ")  # which begins an entry, also behind a %
+    return "\n".join([f"% {said}", "", *entries, runs_entry(runs)])
+
+
+def system_entry(system: str, title: str) -> str:
+    """The entry of a system's paper; empty where it has none of its own."""
+    known = SYSTEMS.get(system)  # no code is imported that a folder names
+    found = None if known is None else parsed(known.citation)
+    return "" if found is None else entry(system, {**found, "note": f"System {title}"})
+
+
+def parsed(citation: str) -> dict[str, str] | None:
+    """Authors, title, and where they stand venue and year, of ``Li et al., A title, MLSys 2020``; None for other words.
+
+    The title is the first part of several words that are no list of names.
+    """
+    parts = [part.strip() for part in citation.split(",")]
+    start = next((k for k, part in enumerate(parts) if _is_title(part)), None)
+    if not start:
+        return None
+    names = [name for part in parts[:start] for name in part.removesuffix(" et al.").split(" and ")]
+    if parts[start - 1].endswith(" et al."):
+        names.append("others")
+    dated = next((k for k in range(start + 1, len(parts)) if _YEAR.fullmatch(parts[k])), len(parts))
+    found = {"author": " and ".join(names), "title": ", ".join(parts[start:dated])}
+    if match := _YEAR.fullmatch(parts[dated]) if dated < len(parts) else None:
+        venue = match["venue"]
+        if venue is None and dated - start > 1 and re.search(r"\d", parts[dated - 1]):  # CMC 85(2), 2025
+            found["title"], venue = ", ".join(parts[start : dated - 1]), parts[dated - 1]
+        found |= ({"howpublished": venue} if venue else {}) | {"year": match["year"]}
+    return found
+
+
+def _is_title(part: str) -> bool:
+    words = part.removesuffix(" et al.").split(" and ")
+    return any(" " in word for word in words)
+
+
+def runs_entry(runs: Sequence[Run]) -> str:
+    configs = sorted(runs, key=lambda run: run.folder.name)
+    digest = hashlib.sha256("".join(run.config_text for run in configs).encode()).hexdigest()
+    seeds = ", ".join(map(str, sorted({run.result.seed for run in runs})))
+    names = ", ".join(dict.fromkeys(run.result.name for run in runs))
+    versions = ", ".join(dict.fromkeys(run.result.version for run in runs))
+    note = f"{names} on {runs[0].result.data}; seeds {seeds}; SHA-256 of {CONFIG}: {digest}"
+    return entry(
+        f"coterie-{digest[:12]}", {"author": f"{{{AUTHORS}}}", "title": TITLE, "version": versions, "note": note}
+    )
+
+
+def entry(key: str, fields: Mapping[str, str]) -> str:
+    """A ``@misc``. Braces of an author that is no person stay; everything else is escaped."""
+    lines = [
+        f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(escaped(value), name)}}},"
+        for name, value in fields.items()
+    ]
+    name = re.sub(r"[^\w.@-]+", "_", key)
+    return "\n".join([f"@misc{{{name},", *lines, "}", ""])
+
+
+def _kept(value: str, name: str) -> str:
+    """A title keeps its capitals, which BibTeX would lower."""
+    return f"{{{value}}}" if name == "title" else value
+
+
+def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
+    """What was run, in a sentence or two. told: of ``compare.json``."""
+    first = runs[0].result
+    ciphers = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no cipher"}
+    methods = dict.fromkeys(
+        f"{run.result.name}{f' ({run.result.mode})' if run.result.mode not in (None, 'paper') else ''}"
+        f" with {ciphers[run.result.crypto]}"
+        for run in runs
+    )
+    seeds = sorted({run.result.seed for run in runs})
+    work = f"{plural(first.clients, 'client')}, {plural(first.rounds, 'round')}, {divided(first.partition)}"
+    said = f"We ran {', '.join(methods)} on {first.data} ({work}) with {plural(len(seeds), 'seed')}"
+    said += f" ({', '.join(map(str, seeds))}) in Coterie {first.version}."
+    if told is not None:
+        return f"{said} {comparison.budget(told)}"
+    settings = ", ".join(f"{key} {value}" for key, value in runs[0].config.get("settings", {}).items())
+    return f"{said} Settings: {settings}." if len(runs) == 1 and settings else said

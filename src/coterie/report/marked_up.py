@@ -1,0 +1,67 @@
+"""What every table of a page has beside it: a box of its own to scroll in, and its cells as a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+from markupsafe import Markup, escape
+
+_FORMULA = re.compile(r"[=@\t\r]|[-+](?![\d.,%\[\] +-]*\Z)")
+"""How a cell begins that a spreadsheet would run; names and words are other people's."""
+
+
+class _Cells(HTMLParser):
+    """The texts of a table's cells; of a ``<data>`` its value, as it was measured."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._of_data = False
+        self.feed(table)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+        elif tag == "data" and self.rows:
+            self.rows[-1][-1] += dict(attrs)["value"] or ""
+            self._of_data = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "data":
+            self._of_data = False
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1] and not self._of_data:
+            self.rows[-1][-1] += data
+
+
+def table_csv(table: str) -> str:
+    """The cells of an HTML table, row by row. A cell that a spreadsheet would run as a formula begins with a quote."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    for row in _Cells(table).rows:
+        cells = (" ".join(cell.replace("\u202f", " ").split()) for cell in row)
+        writer.writerow(f"'{cell}" if _FORMULA.match(cell) else cell for cell in cells)
+    return written.getvalue()
+
+
+def tabled(rows: str, name: str, kind: str = "") -> Markup:
+    """A table around its rows (markup), with a link to them as ``name.csv``. kind: its class."""
+    link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
+    of_kind = f' class="{escape(kind)}"' if kind else ""
+    return Markup(
+        f'<div class="scroll"><table{of_kind}>{rows}</table></div>'
+        f'<a class="csv" download="{escape(name)}.csv" href="{link}">CSV</a>'
+    )
+
+
+def coded(words: str) -> Markup:
+    """Plain words in which `names` stand between backticks, as markup."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))

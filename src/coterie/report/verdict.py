@@ -1,0 +1,227 @@
+"""What a comparison or a run comes to: a few plain sentences, and five numbers a method, of what was measured alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.record.load import Run
+from coterie.report.comparison import (
+    FEWEST_SEEDS,
+    LITTLE,
+    LOCAL,
+    TOPICS,
+    Content,
+    graded,
+    measures,
+    over_alone,
+    topics_of,
+    with_interval,
+)
+from coterie.report.words import MISSING, metric, plural, scored, size
+from coterie.runs.metrics import score
+
+SHORT = {
+    "models": "models",
+    "identity": "whose model is whose",
+    "labels": "label shares",
+    "groups": "who is alike",
+    "samples": "samples",
+    "other": "other secrets",
+}
+"""What servers may learn, in a word or two."""
+
+
+@dataclass(frozen=True)
+class MethodStanding:
+    """A method in five numbers. own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
+
+    worst: what its servers learn most of, by topic, and how much, from 0 for chance to 1; None if nothing is known.
+    sent: bytes by all parties together, mean over the seeds.
+    """
+
+    method: str
+    emulated: bool
+    own: Mapping[str, Any] | None
+    tuned: Mapping[str, Any] | None
+    worst: tuple[str, float] | None
+    sent: float | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} (emulated cipher)" if self.emulated else self.method
+
+
+def standings(content: Content) -> list[MethodStanding]:
+    """The methods of a comparison, in its order."""
+    field = f"local_{measures(content)[0]['name']}"
+    return [
+        MethodStanding(
+            row["method"],
+            row.get("crypto") == "emulated",
+            score(row, field),
+            score(row, f"fine_tuned_{field}"),
+            worst(row),
+            (row.get("bytes_up") or {}).get("mean"),
+        )
+        for row in content["rows"]
+    ]
+
+
+def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The topic that a method's servers learn most of, and how much; None if no attack could tell, or none was made."""
+    learned = row.get("learned")
+    if learned is None:
+        return None
+    known = {topic: max(leak["mean"], 0.0) for topic in TOPICS if (leak := learned.get(topic)) is not None}
+    if not learned:
+        return "", 0.0  # nothing reaches a server that an attack could read
+    return max(known.items(), key=lambda found: found[1]) if known else None
+
+
+def verdict(content: Content) -> list[str]:
+    """Sentences on the first method: against training alone, against the others, and what servers learn."""
+    return [*_helps(content), *_ahead(content), *_leaks(content)]
+
+
+def _helps(content: Content) -> Iterator[str]:
+    first, measure = content["rows"][0], measures(content)[0]
+    name = f"`{first['method']}`"
+    alone = next((row for row in content["rows"] if LOCAL in (row["method"], row.get("system"))), None)
+    found = None if alone in (None, first) else over_alone(first, alone, measure)
+    own = score(first, f"local_{measure['name']}")
+    if found is None:
+        if own is not None:
+            reached = metric(own["mean"], measure["share"])
+            yield f"{name} has {measure['label']} {reached} on each client's own kind of data."
+            yield "Nothing here compares it with clients that train alone."
+        return
+    gain = _points(found.gain, found.interval, measure)
+    tuned = ", both fine-tuned by the clients" if found.tuned else ""
+    lower = "" if measure["higher"] else " (above 0: lower, which is better)"
+    shown = found.interval is not None and found.seeds >= FEWEST_SEEDS
+    said = "against training alone"
+    if shown and abs(found.gain) <= (found.interval or 0.0):
+        said = "is not shown to be better or worse than training alone"
+    elif shown:
+        said = f"is {'better' if found.gain > 0 else 'worse'} than training alone"
+    over = f" (95 % interval over {found.seeds} paired seeds)" if shown else ""
+    yield f"{name} {said}: {gain}{lower} on average{tuned}{over}."
+    yield from _client_by_client(content, first["method"], found.tuned)
+    if not shown:
+        many = "One seed shows" if found.seeds == 1 else f"{found.seeds} seeds show"
+        yield f"{many} nothing of the next one: repeat it with at least {FEWEST_SEEDS}."
+
+
+def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> str:
+    """``+6.5 points of accuracy [+3.1, +9.9]``."""
+    value, _, ends = with_interval({"mean": mean, "interval": interval}, measure["share"]).partition(" ")
+    unit = f"points of {measure['label']}" if measure["share"] else f"in {measure['label']}"
+    return f"{value} {unit} {ends}".strip()
+
+
+def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
+    """For how many clients it is better or worse; nothing where no client was judged."""
+    of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
+    judged = [one["verdict"] for one in of[0]["clients"] if one["verdict"]] if of else []
+    if judged:
+        seeds = len({one["seed"] for one in of[0]["clients"]})
+        many = f"{len(judged)} clients" + (f", {len(judged) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
+        better, less, unsure = (judged.count(word) for word in ("better", "worse", "undecided"))
+        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}."
+
+
+def _ahead(content: Content) -> Iterator[str]:
+    """Methods whose lead over the first one its interval confirms."""
+    measure = measures(content)[0]
+    field = f"local_{measure['name']}"
+    for lead in content["leads"]:
+        found = score(lead, f"fine_tuned_{field}") or score(lead, field)
+        if not found or found["interval"] is None or len(found["values"]) < FEWEST_SEEDS:
+            continue
+        if found["mean"] + found["interval"] < 0:
+            yield f"`{lead['over']}` is ahead of it: {_points(-found['mean'], found['interval'], measure)}."
+
+
+def _leaks(content: Content) -> Iterator[str]:
+    rows = content["rows"]
+    if all(row.get("learned") is None for row in rows):
+        yield "No server's view was attacked here, so nothing is said of what servers learn."
+        return
+    for place, row in enumerate(rows):
+        if place and LOCAL in (row["method"], row.get("system")):
+            continue  # nobody sends anything of its own
+        yield f"{_told(row, topics_of(rows), whole=place == 0)}."
+
+
+def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
+    """What a method's servers learn: all that attacks found, or only the most."""
+    servers, learned, most = f"`{row['method']}`'s servers", row.get("learned"), worst(row)
+    if learned is None:
+        return f"`{row['method']}` was not attacked"
+    if not learned:
+        return f"{servers} receive nothing of models or data that an attack could read"
+    if most is None:
+        return f"Our attacks cannot tell what {servers} learn"
+    found = {topic: max(leak["mean"], 0.0) for topic in TOPICS if (leak := learned.get(topic)) is not None}
+    if most[1] >= LITTLE:
+        told = [topic for topic in TOPICS if found.get(topic, 0) >= LITTLE] if whole else [most[0]]
+        return f"{servers} {_listed([graded(topic, found[topic]).removesuffix(' (100 %)') for topic in told])}"
+    tried, unsure = [SHORT[topic] for topic in found], [SHORT[topic] for topic in learned if topic not in found]
+    what = "nothing beyond chance" if most[1] == 0 else f"next to nothing, at most {metric(most[1], True)},"
+    said = f"In what {servers} receive our attacks found {what} of {_listed(tried)}"
+    none = [SHORT[topic] for topic in topics if topic not in learned] if whole else []
+    said += f"; they cannot tell for {_listed(unsure)}" if unsure else ""
+    return said + (f"; none applies to {_listed(none)}" if none else "")
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def of_run(run: Run) -> list[str]:
+    """Sentences on a run by itself: what it reached, that one run shows no difference, and what attacks found."""
+    result, measure, own = run.result, run.leading, run.result.score(f"local_{run.leading.name}")
+    said = []
+    if own is not None:
+        lower = "" if measure.higher else " (lower is better)"
+        reached = f"{measure.label} {metric(own, measure.share)}{lower} on each client's own kind of data"
+        said.append(f"{result.name} has {reached} after {plural(result.done, 'round')}.")
+    if result.deployment is None or result.deployment.rehearsal:
+        said.append("One run shows no difference to another method, nor to training alone: `coterie compare` does.")
+    if result.audit is None or not result.audit.attacks:
+        said.append("Nobody's view was attacked here, so nothing is said of what the parties learn.")
+    else:
+        row = result.audit.attacks[0]  # the worst first
+        if row.verdict in ("nothing found", "cannot tell"):
+            said.append(
+                f"None of our {plural(len(result.audit.attacks), 'attack')} on the parties' views found anything."
+            )
+        else:
+            said.append(f"The attack that learned most, {row.name}, found {row.verdict}: leak {row.leak:.2f} of 1.")
+    return said
+
+
+HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent")
+"""Of the table of standings; the metric's label stands before the second."""
+
+
+def table(content: Content) -> list[list[str]]:
+    """The standings in five columns, the heads first."""
+    first, found = measures(content)[0], standings(content)
+    attacked = any(row.get("learned") is not None for row in content["rows"])
+    rows = []
+    for one in found:
+        own, tuned = (MISSING if of is None else scored(of, first["share"]) for of in (one.own, one.tuned))
+        rows.append([one.name, own, tuned, _learned(one, attacked), size(one.sent)])
+    return [[HEADS[0], f"{first['label']} {HEADS[1]}", *HEADS[2:]], *rows]
+
+
+def _learned(one: MethodStanding, attacked: bool) -> str:
+    if one.worst is None:
+        return "cannot tell" if attacked else "not attacked"
+    topic, share = one.worst
+    if not topic:
+        return "nothing to attack"
+    return f"{100 * share:.0f} ({SHORT[topic]})" if share > 0 else "0"

@@ -1,0 +1,155 @@
+"""Settings chosen for each method of a comparison, by samples held out of clients' training. Test data decide nothing.
+
+Every candidate is a run with the comparison's first seed, without fine-tuning. The candidate with the lowest loss on a
+fifth of each client's training samples is taken, the same fifth that chooses epochs of fine-tuning: the mean over the
+clients, after the last round (or the best one, with ``early_stop``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from coterie.protocol.errors import RunError, UserError
+from coterie.record.comparison import Candidate, Chosen, ChosenSettings
+from coterie.runs.comparison import ComparisonPlan, plan
+from coterie.runs.config import Resolved
+from coterie.runs.runner import FinishedRun, is_divergence
+
+TUNING = ".tuning"
+"""The folder of the candidates' runs, in that of the comparison."""
+WHY = "chosen by --tune"
+
+Texts = Mapping[str, str]
+RunOne = Callable[[str, Resolved], FinishedRun]
+"""A run in ``config.out``, by its name."""
+
+
+@dataclass(frozen=True)
+class HeldOutChoice:
+    """What is chosen, and from what.
+
+    tune: by setting (``key``, or ``method.key`` for one method), the values that are tried.  plans: the comparison
+    with each combination of them, and the combination.  candidates: by label, the places of the combinations in which
+    this method's settings differ.  again: plans the comparison with more settings (``--set`` texts).
+    """
+
+    tune: Mapping[str, Sequence[str]]
+    plans: Sequence[tuple[Texts, ComparisonPlan]]
+    candidates: Mapping[str, Sequence[int]]
+    again: Callable[[Texts], ComparisonPlan]
+
+    @property
+    def first(self) -> ComparisonPlan:
+        return self.plans[0][1]
+
+    @property
+    def names(self) -> list[str]:
+        """Of all candidates' runs."""
+        return [self._name(label, place) for label, places in self.candidates.items() for place in places]
+
+    def run(self, seed: int, folder: Path, one: RunOne) -> tuple[ComparisonPlan, ChosenSettings]:
+        """Run all candidates in this folder, and plan the comparison with the best of each method.
+
+        Raises RunError if the training of all candidates of a method diverges.
+        """
+        methods = []
+        for number, (label, places) in enumerate(self.candidates.items()):
+            found = [self._tried(label, place, seed, folder / TUNING / f"{number}-{place}", one) for place in places]
+            losses = [inf if each.held_out_loss is None else each.held_out_loss for each in found]
+            if min(losses) == inf:
+                raise RunError(f"{label}: its training diverges with all values of --tune: give others")
+            methods.append(Chosen(label, tuple(found), found[losses.index(min(losses))].settings, self._lacks(label)))
+        values = {key: tuple(texts) for key, texts in self.tune.items()}
+        return self._planned({one.method: one.settings for one in methods}), ChosenSettings(
+            values, seed, tuple(methods)
+        )
+
+    def _tried(self, label: str, place: int, seed: int, out: Path, one: RunOne) -> Candidate:
+        config = self.plans[place][1].methods[label]
+        apart: dict[str, Any] = {"fine_tune": "no", "fine_tune_every": 0, "record": False, "log": None}
+        if config.early_stop is None:  # holds samples out; with one evaluation nothing stops
+            apart |= {"early_stop": config.rounds, "eval_every": config.rounds}
+        try:
+            done = one(self._name(label, place), replace(config, **apart, seed=seed, out=str(out)))
+        except RunError as error:
+            if not is_divergence(error):
+                raise
+            return Candidate(self._own(label, place), None)
+        losses = [loss for line in done.rounds if (loss := line.get("held_out_loss")) is not None and isfinite(loss)]
+        return Candidate(self._own(label, place), min(losses, default=None))
+
+    def _own(self, label: str, place: int) -> dict[str, str]:
+        """The tried values that this method takes, by field."""
+        lacks = self._lacks(label)
+        return {_field(key): text for key, text in self.plans[place][0].items() if key not in lacks}
+
+    def _lacks(self, label: str) -> dict[str, str]:
+        """The tried settings that this method does not take, with the reason."""
+        found = {}
+        for key, values in self.tune.items():
+            settings = [planned.methods[label].settings for _, planned in self.plans]
+            if _field(key) not in settings[0]:
+                found[key] = "it has no such setting"
+            elif len({repr(own[_field(key)]) for own in settings}) < len(values):
+                found[key] = "set for it alone, or refused"
+        return found
+
+    def _name(self, label: str, place: int) -> str:
+        return " ".join([label, *(f"{field}={text}" for field, text in self._own(label, place).items())])
+
+    def _planned(self, taken: Mapping[str, Texts]) -> ComparisonPlan:
+        """The values of the method whose budget all share go to all, and the others' to each alone."""
+        source, settings = self.first.budget_from, dict[str, str]()
+        for label, own in taken.items():
+            config = self.first.methods[label]
+            for field, text in own.items():
+                shared = label == source and field in self.tune
+                settings[field if shared else f"{config.system}@{config.mode}.{field}"] = text
+        found = self.again(settings)
+        told = [
+            structs.replace(one, why=WHY) if one.setting in taken[one.method] and one.shared is not None else one
+            for one in found.differences
+        ]
+        return replace(found, differences=told)
+
+
+def choice(
+    tune: Mapping[str, Sequence[str]],
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Texts,
+    **how: Any,
+) -> HeldOutChoice:
+    """What ``--tune`` chooses in a comparison. Raises UserError for values that are not given, given twice, or invalid.
+
+    methods, options, settings, how: as ``comparison.plan`` takes them.
+    """
+    for key, values in tune.items():
+        if key in settings:
+            raise UserError(f"{key} is both set and tuned: leave one of the two out")
+        if len({*values}) < max(2, len(values)):
+            raise UserError(f"--tune {key} takes two different values or more, such as {key}=0.03,0.1")
+
+    def again(more: Texts) -> ComparisonPlan:
+        return plan(methods, options, {**settings, **more}, **how)
+
+    combinations = [dict(zip(tune, texts, strict=True)) for texts in product(*tune.values())]
+    plans = [(texts, again(texts)) for texts in combinations]
+    candidates: dict[str, list[int]] = {}
+    for label in plans[0][1].methods:
+        distinct: dict[str, int] = {}
+        for place, (_, planned) in enumerate(plans):
+            distinct.setdefault(repr(sorted(planned.methods[label].settings.items())), place)
+        candidates[label] = [*distinct.values()]
+    return HeldOutChoice(tune, plans, candidates, again)
+
+
+def _field(key: str) -> str:
+    return key.rpartition(".")[2]

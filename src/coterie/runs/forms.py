@@ -1,0 +1,157 @@
+"""What a client can do alone with the model that it is left with, and its worth on three mixes of test labels.
+
+Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels;
+``mixed_``, the last two mixed by the likelihood of the client's held-out samples. Mixes: ``local``, the client's own
+test samples; ``own_classes`` and ``all_classes``, as many test samples of its task, drawn with labels that are uniform
+over the client's classes, or over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.randomness import rng
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.record.comparison import MIXES
+from coterie.runs.evaluation import Doubles, Evaluator, Scores, alike, hits
+from coterie.runs.metrics import METRICS
+from coterie.runs.on_data import ClientData, TensorSamples
+from coterie.training.mixing import mixing_shares
+from coterie.training.prior import LEAST_BATCH, Prior
+
+BALANCED = METRICS["classes"]["balanced_accuracy"]
+
+
+def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
+    """A client's test samples of this mix; as many as its own, with replacement within a label."""
+    if mix == "local":
+        return own.test_set.at(own.test)
+    y, draw = own.test_set.y.numpy(), rng(seed, name, f"test labels, {MIXES[mix]}")
+    held = np.unique(own.y.numpy()) if mix == "own_classes" else np.unique(y)
+    labels = draw.choice(np.intersect1d(held, y), len(own.test))
+    return own.test_set.at(np.array([draw.choice(np.flatnonzero(y == label)) for label in labels], np.int64))
+
+
+def scored_forms(
+    observer: Evaluator,
+    models: Mapping[str, ClientModel],
+    seed: int,
+    kept: Mapping[str, Vector] | None = None,
+    tuned: Mapping[str, Vector] | None = None,
+) -> dict[str, Scores]:
+    """By form, the scores of these clients' models beside those of ``Evaluator.scores``; none beyond classes.
+
+    ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
+    ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
+    prior out, NaN for a batch that is too small to be checked. A model's mixture of labels is that of the clients that
+    hold the same model, so a model of one client's own is left as it is. Mixtures of models have no prior.
+
+    kept: the models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of the
+    samples that are drawn and of the guard's permutations.
+    """
+    if not offered(observer):
+        return {}
+    priors = priors_of(observer, models)
+    found: dict[str, dict[str, Doubles]] = {}
+    for i, (name, model) in enumerate(models.items()):
+        own, likeliest = (None if of is None else of[name] for of in (kept, tuned))
+        for key, value in _Alone(observer, name, seed, model, own, likeliest, priors.get(name)).scores():
+            form, _, score = key.partition("/")
+            found.setdefault(form, {}).setdefault(score, np.full(len(models), np.nan))[i] = value
+    return {form: Scores(values) for form, values in found.items()}
+
+
+def priors_of(observer: Evaluator, models: Mapping[str, ClientModel]) -> dict[str, Prior]:
+    """By client, what the prior of its labels needs; none for mixtures of models, nor beyond classes.
+
+    The mixture that a model was trained on is that of the clients that hold the same model.
+    """
+    if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
+        return {}
+    labels, names, every = observer.model.outputs or 0, list(models), list(models.values())
+    found = {}
+    for same in alike(every):
+        counts = np.stack([np.bincount(observer.data[names[i]].y.numpy(), minlength=labels) for i in same])
+        for i, own in zip(same, counts, strict=True):
+            data = observer.data[names[i]]
+            said = observer.outputs(every[i], TensorSamples(data.x, data.y)).argmax(axis=1)
+            found[names[i]] = Prior(own, counts.sum(axis=0), np.bincount(said, minlength=labels))
+    return {name: found[name] for name in names}
+
+
+def offered(observer: Evaluator) -> bool:
+    """Whether clients' models are classifiers by cross entropy, whose logits a prior shifts."""
+    return observer.model.is_classifier and observer.targets.task == "classes"
+
+
+@dataclass(eq=False)
+class _Alone:
+    """A client with its model, the same after fine-tuning, and its prior."""
+
+    observer: Evaluator
+    name: str
+    seed: int
+    model: ClientModel
+    kept: Vector | None
+    tuned: Vector | None
+    prior: Prior | None
+
+    def scores(self) -> Iterator[tuple[str, float]]:
+        """By ``form/score``."""
+        own = self.observer.data[self.name]
+        metrics = [one for one in self.observer.metrics if one.name != "accuracy"]
+        balanced = [] if any(one.name == BALANCED.name for one in metrics) else [BALANCED]
+        for mix in MIXES:
+            batch = of_mix(own, mix, self.seed, self.name)
+            labels, outputs = batch.y.numpy(), self._outputs(batch)
+            if (dropped := outputs.pop("dropped", None)) is not None:
+                yield f"prior_/{mix}_dropped", float(dropped)
+            for form, of in outputs.items():
+                adjusted = form in ("prior_", "mixed_")
+                if mix != "local" or adjusted:
+                    yield f"{form}/{mix}_accuracy", hits(of, batch)
+                if mix == "local":
+                    probabilities = self.observer.targets.scores(of)
+                    for metric in (*metrics, *balanced) if adjusted else balanced:
+                        yield f"{form}/{mix}_{metric.name}", metric(labels, probabilities)
+
+    def _outputs(self, batch: TensorSamples) -> dict[str, Any]:
+        """(n, classes) by form, and whether the guard has ``dropped`` the prior, NaN where it has not checked."""
+        plain = self.observer.outputs(self.model, batch)
+        found: dict[str, Any] = {"": plain}
+        if self.kept is not None:
+            found["fine_tuned_"] = self.observer.outputs(self.kept, batch)
+        if self.prior is None:
+            return found
+        fits = self.prior.fits(plain.argmax(axis=1), rng(self.seed, self.name, "guard of the prior"))
+        found["prior_"] = plain + self.prior.shift if fits else plain
+        if self.tuned is not None:
+            found["mixed_"] = self._mixed(batch) if fits else plain
+        found["dropped"] = not fits if len(batch.y) >= LEAST_BATCH else np.nan
+        return found
+
+    @cached_property
+    def _shares(self) -> Doubles:
+        own = self.observer.data[self.name]
+        held = own.held_out or TensorSamples(own.x[:0], own.y[:0])
+        return mixing_shares(self._log_p(held)[:, np.arange(len(held.y)), held.y.numpy()])
+
+    def _log_p(self, samples: TensorSamples) -> Doubles:
+        """(2, n, classes) by the model with the prior, and by the tuned one."""
+        from scipy.special import log_softmax  # slow to import
+
+        assert self.tuned is not None
+        assert self.prior is not None
+        both = np.stack([self.observer.outputs(of, samples) for of in (self.model, self.tuned)]).astype(np.float64)
+        both[0] += self.prior.shift
+        return np.asarray(log_softmax(both, axis=-1))
+
+    def _mixed(self, batch: TensorSamples) -> Doubles:
+        with np.errstate(divide="ignore"):  # a share of 0
+            return np.asarray(np.logaddexp.reduce(np.log(self._shares)[:, None, None] + self._log_p(batch), axis=0))

@@ -1,0 +1,97 @@
+"""Settings chosen for each method by held-out training samples: the lowest loss wins, and test data decide nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.data.sources import load as load_data
+from coterie.protocol.errors import UserError
+from coterie.record.folder import jsonable
+from coterie.report.comparison import budget, chosen, not_shared
+from coterie.runs import RunConfig, build
+
+DATA = load_data("digits")
+SMALL = {"clients": 4, "rounds": 2, "model": "linear", "partition": "dirichlet:0.5", "progress": False}
+
+
+def race(out: Path, y_test: np.ndarray = DATA.y_test, **options: object) -> coterie.api.Comparison:
+    data = DATA.x_train[:400], DATA.y_train[:400], DATA.x_test, y_test
+    return coterie.compare(["fedavg", "ifca"], data, seeds=1, out=out / "c", **{**SMALL, **options})  # type: ignore[arg-type]
+
+
+def test_the_choice_cannot_see_test_labels(tmp_path: Path) -> None:
+    tune = {"lr": [0.001, 0.1], "clusters": [2, 3]}
+    wrong = (DATA.y_test + 1) % 10
+    one = race(tmp_path / "right", tune=tune).content
+    other = race(tmp_path / "wrong", wrong, tune=tune).content
+    assert one["chosen"] == other["chosen"]
+    scores = [[row["local_accuracy"]["mean"] for row in of["rows"]] for of in (one, other)]
+    assert min(scores[0]) > max(scores[1]) + 0.2
+
+
+def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tmp_path: Path) -> None:
+    done = race(tmp_path, tune={"lr": [0.001, 0.1], "clusters": [2, 3]})
+    content = done.content
+    found = {one["method"]: one for one in content["chosen"]["methods"]}
+    assert {label: len(one["candidates"]) for label, one in found.items()} == {"fedavg": 2, "ifca": 4, "local": 2}
+    assert found["fedavg"]["lacks"] == {"clusters": "it has no such setting"}
+    for label, one in found.items():
+        best = min(one["candidates"], key=lambda of: of["held_out_loss"])
+        assert one["settings"] == best["settings"]
+        settings = done.results[label][0].folder.joinpath("config.toml").read_text()
+        assert all(f"{key} = {text}" in settings for key, text in best["settings"].items())
+    assert content["budget"]["lr"] == float(found["fedavg"]["settings"]["lr"])
+    told = [budget(content), *chosen(content)]
+    assert "8 runs beside the budget" in told[1]
+    assert "not tuned: clusters, it has no such setting" in next(
+        line for line in told if line.startswith("Chosen for fedavg")
+    )
+    assert not list(not_shared(content)) or "chosen by --tune" in " ".join(not_shared(content))
+    assert coterie.load(done.folder).content["chosen"] == jsonable(content["chosen"])
+    before = {path: path.stat().st_mtime_ns for path in done.folder.rglob("metrics.jsonl")}
+    assert len(before) == 3 + 8
+    again = race(tmp_path, tune={"lr": [0.001, 0.1], "clusters": [2, 3]}, resume=True)
+    assert again.content["chosen"] == content["chosen"]
+    assert before == {path: path.stat().st_mtime_ns for path in done.folder.rglob("metrics.jsonl")}
+
+
+def test_a_candidates_loss_is_that_of_its_models_on_what_the_clients_hold_out(tmp_path: Path) -> None:
+    content = race(tmp_path, tune={"lr": [0.01, 0.1]}).content
+    path = next((tmp_path / "data").iterdir())
+    config = RunConfig("fedavg", data=str(path), clients=4, rounds=2, model="linear", partition="dirichlet:0.5")
+    for candidate in content["chosen"]["methods"][0]["candidates"]:
+        one = build(replace(config, early_stop=9, settings={"lr": float(candidate["settings"]["lr"])}))
+        one.set_up()
+        one.round(1)
+        line = one.round(2)
+        assert candidate["held_out_loss"] == pytest.approx(line["held_out_loss"], rel=1e-6)
+        one.close()
+
+
+def test_a_diverged_candidate_is_not_taken(tmp_path: Path) -> None:
+    content = race(tmp_path, tune={"lr": [1e30, 0.1]}).content
+    for one in content["chosen"]["methods"]:
+        losses = {of["settings"]["lr"]: of["held_out_loss"] for of in one["candidates"]}
+        assert losses["1e+30"] is None
+        assert one["settings"]["lr"] == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("tune", "says"),
+    [
+        ({"lr": [0.1]}, "two different values or more"),
+        ({"lr": [0.1, 0.1]}, "two different values or more"),
+        ({"nothing": [1, 2]}, "nothing"),
+        ({"lr": ["fast", "slow"]}, "must be a number"),
+        ({"momentum": [0.0, 0.9]}, "both set and tuned"),
+    ],
+)
+def test_what_cannot_be_tuned(tmp_path: Path, tune: dict[str, list[object]], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        race(tmp_path, tune=tune, momentum=0.5)
+    assert not (tmp_path / "c").exists()
