@@ -223,7 +223,7 @@ def fedepc_paired(record: Record) -> str:
         if method != "fedepc":
             ours = record["curves"][f"{place}/fedepc"]
             found.append([place.rpartition("/")[2], method, *differences(ours, curves)])
-    return grid(["alpha", "less", *MEASURES], found)
+    return grid(["alpha, or groups", "less", *MEASURES], found)
 
 
 def ofl_paired(record: Record) -> str:
