@@ -14,6 +14,7 @@ from report_folders import write_comparison, write_run
 
 from coterie.record.schema import Partition
 from coterie.report import plots, render
+from coterie.report.drawing import looks
 from coterie.report.figure import METHODS, Bars
 from coterie.report.marked_up import coded, table_csv, tabled
 from coterie.report.words import divided
@@ -130,6 +131,12 @@ def test_no_two_methods_have_the_same_grey(theme: int) -> None:
     assert min(abs(a - b) for a, b in itertools.combinations(greys[:4], 2)) >= 7
     paper = lightness(("#ffffff", "#1a1f25")[theme])
     assert min(abs(grey - paper) for grey in greys) >= 15
+
+
+def test_lines_of_papers_differ_in_colour_and_kind() -> None:
+    every = [tuple(look.values()) for look in looks(map(str, range(32))).values()]
+    assert len(set(every)) == 32
+    assert len({line for _, line in every[:4]}) == 4
 
 
 def test_two_classes_are_two_colours_with_their_names() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -44,9 +43,11 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line for every name; no two are alike, and the first ones differ in grey, too."""
-    every = itertools.cycle(itertools.product(_LINES, (light for light, _ in METHODS)))
-    return {name: {"color": colour, "linestyle": line} for name, (line, colour) in zip(names, every, strict=False)}
+    """A colour and a kind of line for every name: no two of 32 are alike, and those of eight differ in grey, too."""
+    return {
+        name: {"color": METHODS[k % len(METHODS)][0], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}
+        for k, name in enumerate(dict.fromkeys(names))
+    }
 
 
 def curve(axis: Axes, name: str, x: ArrayLike, mean: ArrayLike, band: Sequence[ArrayLike] | None, **look: Any) -> None:
