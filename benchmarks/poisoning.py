@@ -35,7 +35,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "trimmed_mean": {},
     "median": {},
     "fltrust": {},
-    "flame": {},
     "ifca": {"clusters": 3},
     "fedcaprivacy": {"clusters": 3},
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -19,8 +20,10 @@ from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.node import Node, RolledBackError
 from coterie.deploy.packet_queue import NodeLimits
-from coterie.deploy.packets import BeginAttempt, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
+from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
+from coterie.deploy.plan import NewPlanError, OlderPlanError
 from coterie.deploy.store import unpack
+from coterie.protocol.errors import PeerError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Identity
 from coterie.protocols import averaging
@@ -308,6 +311,66 @@ def test_a_party_that_is_revoked_is_gone_at_once_and_the_others_go_on() -> None:
     apart.run(3, live)
     assert [one.gone for one in apart.rounds] == 2 * [{}] + 2 * [{"client/2": "it was revoked"}]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 2]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_parties_show_a_newer_plan_to_a_hub_that_has_an_older_one(asks: bool) -> None:
+    """A hub that was restored asks before it begins; one that does not know that it was is shown the plan, too."""
+    apart = steady(TARGETS)
+    nodes, common, began = dict[str, Node](), apart.made.common, list[Era]()
+
+    def renew(name: str, plan: bytes) -> tuple[PartyKeys, Common]:
+        if name != "server":
+            raise OlderPlanError("version 6 was seen before", b"version 6")
+        return apart.keys(name), common
+
+    def shown(plan: bytes) -> None:
+        raise NewPlanError(plan)
+
+    def live(name: str, rounds: int) -> None:
+        node = nodes[name] = apart.node(name)
+        if name == "server":
+            node.observer.began = began.append  # type: ignore[method-assign]
+            with pytest.raises(NewPlanError) as error:
+                apart.drive(node, rounds)
+            assert error.value.plan == b"version 6"
+            for other in nodes.values():
+                other.stop()
+        else:
+            apart.drive(node, rounds)
+
+    plans, others = iter([b"version 5"]), {"client/0", "client/1", "client/2"}
+    of_hub = {"newest": lambda: next(plans, None), "shown": shown}
+    of_hub |= {"unshown": lambda here: others - {*here}} if asks else {}
+    apart.options = lambda name: {"renew": partial(renew, name), **(of_hub if name == "server" else {})}
+    apart.run(3, live)
+    assert (began == []) == asks
+
+
+def test_a_hub_that_asks_waits_for_all_that_it_needs_and_refuses_what_nobody_has_signed() -> None:
+    apart = steady(TARGETS)
+    common, seen = apart.made.common, list[set[str]]()
+
+    def shown(plan: bytes) -> None:
+        if plan != b"plan":
+            raise PeerError("the operator has not signed it")
+
+    def unshown(here: Collection[str]) -> Collection[str]:
+        seen.append({*here})
+        return {"client/0", "client/1"} - {*here}
+
+    def renew(name: str, plan: bytes) -> tuple[PartyKeys, Common]:
+        if name == "client/2":
+            raise OlderPlanError("seen before", b"forged")
+        return apart.keys(name), common
+
+    plans = iter([b"plan"])
+    of_hub = {"newest": lambda: next(plans, None), "shown": shown, "unshown": unshown}
+    apart.options = lambda name: {"renew": partial(renew, name), **(of_hub if name == "server" else {})}
+    apart.run(3)
+    assert {"client/0", "client/1"} <= seen[-1]
+    assert not any("client/2" in here for here in seen)
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 3, 3]
 
 
 def identity_of(apart: Nodes, name: str) -> Identity:

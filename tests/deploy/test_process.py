@@ -16,7 +16,8 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.built_party import build_party
 from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
-from coterie.deploy.home import Home, plan_of, take_plan, write_private
+from coterie.deploy.home import Home, hub_home, keyring_of, plan_of, take_plan, write_private
+from coterie.deploy.packets import NewRun, unwrap, wrap
 from coterie.deploy.process import as_hub, as_party, wait_for_begin, wait_for_parties
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import locked
@@ -106,6 +107,30 @@ def test_a_party_that_is_not_admitted_does_not_wait(tmp_path: Path, monkeypatch:
     home, engine = deaf(tmp_path, monkeypatch, NotAdmittedError("it was revoked"))
     with pytest.raises(NotAdmittedError):
         wait_for_begin(home, plan_of(home), engine, threading.Event())
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_party_that_waits_shows_its_newest_plan_to_a_hub_that_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    """Also one that it has refused to be older, so that a restored hub learns of a revocation."""
+    monkeypatch.setattr("coterie.deploy.process._POLL_S", 0.01)
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    asked = study.folder.plan.read_bytes()
+    if older:
+        study.enrol("hospital-b", "b")
+        take_plan(home, study.folder.plan.read_bytes())
+    plan, exchange, stopped = plan_of(home), Exchange([name for name, _ in plan_of(home).members]), threading.Event()
+    hub, keys = plan.roster.hub, keyring_of(hub_home(study.path), plan)
+    exchange.put(hub, home.name, wrap(keys, hub, home.name, 0, NewRun(asked)), "1")
+    engine = exchange.engine(home.name)
+    threading.Timer(1.0, stopped.set).start()
+    assert wait_for_begin(home, plan, engine, stopped) is None
+    delivery = exchange.engine(hub).pull(1.0)
+    assert delivery is not None
+    assert unwrap(keys, home.name, hub, delivery.body) == (0, NewRun(home.plan.read_bytes()))
 
 
 # -- processes that do not begin: a second one of a home, which would use the same numbers and masks, and one too l --

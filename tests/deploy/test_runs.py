@@ -15,6 +15,7 @@ import pytest
 from live_deployment import Live, digits, live
 
 from benchmarks.engines import reload
+from coterie.cli.deploy_runs import changes
 from coterie.deploy.built_party import build_party, stored_party
 from coterie.deploy.home import agree, has_agreed, plan_of, read_home, take_plan
 from coterie.deploy.process import as_hub, as_party
@@ -143,7 +144,7 @@ def test_a_second_run_of_those_who_agree(tmp_path: Path) -> None:
             runs.agree_to(read_home(homes["hospital-a"]), "0000 0000" * 5)
         with pytest.raises(UserError, match="too short: give 32 digits"):
             runs.agree_to(read_home(homes["hospital-a"]), "4c31 d8fa")
-        assert list(runs.changes(read_home(homes["hospital-a"]))) == [
+        assert list(changes(read_home(homes["hospital-a"]))) == [
             "rounds: 2, now 3",
             "without hospital-c",
             "with hospital-f",

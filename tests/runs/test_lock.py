@@ -143,7 +143,7 @@ def test_where_no_lock_can_be_made_it_says_so(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RunError, match=r"cannot write .*\.lock"), locked(tmp_path / "none"):
         pass
 
-    def lacking(descriptor: int) -> None:
+    def lacking(descriptor: int, wait: bool) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr("coterie.record.files._lock", lacking)

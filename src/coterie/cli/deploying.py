@@ -362,7 +362,7 @@ def _text(path: Path) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no invitation, request or certificate of coterie") from None
+        raise UserError(f"{path} is not an invitation, request or certificate of coterie") from None
 
 
 @guarded
@@ -455,6 +455,8 @@ def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
 ) -> None:
     """Put a backup back. The rounds since are lost, and the run goes on after them with the hub's older model.
+
+    The hub first asks all parties for their newest plan, and serves nobody until enough have shown it.
 
     The hub that was backed up must never run again.
 

@@ -141,7 +141,8 @@ def read_anew(folder: Folder, reloads: int = 1) -> None:
     if (pid := running(folder)) is not None:
         for more in range(reloads):
             time.sleep(_AGAIN_S * bool(more))
-            os.kill(pid, signal.SIGHUP)
+            with contextlib.suppress(PermissionError):  # then it does not go by it
+                os.kill(pid, signal.SIGHUP)
 
 
 def apply(folder: Folder, reloads: int = 1) -> None:
