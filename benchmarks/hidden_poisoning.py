@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from coterie.crypto.shared_rows import Grid
-from coterie.record.folder import write_json
+from coterie.record.provenance import write_record
 from coterie.runs import Experiment, RunConfig, build
 from coterie.runs.intervals import spread
 
@@ -139,7 +139,8 @@ def main() -> None:
         {"attack": attack, "variant": variant, **{of: spread([run[of] for run in runs]) for of in MEASURES}}
         for (attack, variant), runs in found.items()
     ]
-    write_json(given.out, {"seeds": given.seeds, "without an attack": spread(quiet), "rows": rows})
+    command = f"python -m benchmarks.hidden_poisoning {given.out.as_posix()} --seeds {given.seeds}"
+    write_record(given.out, command, {"seeds": given.seeds, "without an attack": spread(quiet), "rows": rows})
 
 
 WORDS = {

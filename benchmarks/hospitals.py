@@ -17,7 +17,7 @@ from typing import Any
 
 import coterie
 from benchmarks.markdown import grid
-from coterie.record.folder import write_json
+from coterie.record.provenance import write_record
 from coterie.runs import benefit
 from coterie.runs.metrics import METRICS
 
@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/comparisons/heart.json"))
     given = parser.parse_args()
     with TemporaryDirectory() as folder:
-        write_json(given.out, measured(given.seeds, Path(folder)))
+        found = measured(given.seeds, Path(folder))
+    write_record(given.out, f"python -m benchmarks.hospitals --seeds {given.seeds}", found)
     sys.stdout.write(f"Written: {given.out}\n")
 
 

@@ -223,7 +223,7 @@ def fedepc_paired(record: Record) -> str:
         if method != "fedepc":
             ours = record["curves"][f"{place}/fedepc"]
             found.append([place.rpartition("/")[2], method, *differences(ours, curves)])
-    return grid(["alpha", "less", *MEASURES], found)
+    return grid(["alpha, or groups", "less", *MEASURES], found)
 
 
 def ofl_paired(record: Record) -> str:
@@ -514,6 +514,7 @@ TABLES: dict[str, Table] = {
     "leaks": races.leaks,
     "race": races.table,
     "which": lambda record, *of: grid(*which.level(record, *of)),
+    "forms": lambda record: grid(*which.forms(record)),
     "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),

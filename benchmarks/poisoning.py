@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import RunError
-from coterie.record.folder import write_json
+from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, build
 from coterie.runs.intervals import spread
 
@@ -35,7 +35,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "trimmed_mean": {},
     "median": {},
     "fltrust": {},
-    "flame": {},
     "ifca": {"clusters": 3},
     "fedcaprivacy": {"clusters": 3},
 }
@@ -145,17 +144,16 @@ def main() -> None:
     known = json.loads(given.out.read_text()) if given.out.exists() else {}
     runs = dict(known.get("runs", {})) if known.get("rounds") == given.rounds else {}
     wanted = [(m, p, a, s) for s in range(given.seeds) for p in PARTITIONS for a in ATTACKS for m in METHODS]
+    command = f"python -m benchmarks.poisoning {given.out.as_posix()} --seeds {given.seeds} --rounds {given.rounds}"
     began = time.monotonic()
     for number, case in enumerate(wanted, 1):
         if (key := key_of(*case)) not in runs:
             runs[key] = one(*case, given.rounds)
             sys.stderr.write(f"{number} of {len(wanted)} runs, {time.monotonic() - began:.0f} s: {key}\n")
         if number % 50 == 0 or number == len(wanted):
-            write_json(given.out, {"rounds": given.rounds, "seeds": given.seeds, "runs": runs})
-    write_json(
-        given.out,
-        {"rounds": given.rounds, "seeds": given.seeds, "rows": summed(runs, range(given.seeds)), "runs": runs},
-    )
+            write_record(given.out, command, {"rounds": given.rounds, "seeds": given.seeds, "runs": runs})
+    rows = summed(runs, range(given.seeds))
+    write_record(given.out, command, {"rounds": given.rounds, "seeds": given.seeds, "rows": rows, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ def shown(values: Sequence[float | None], measure: str) -> str:
 WORDS = {
     "global_accuracy": "global %",
     "local_accuracy": "local %",
+    "fine_tuned_local_accuracy": "local %, tuned",
     "ari": "groups found",
     "virtual_seconds": "virtual s",
     "detection_rate": "detected %",

@@ -43,8 +43,25 @@ def level(record: Record, form: str) -> Grid:
     return ["partition", *(head for data in sets for head in (data, "lead of the best"))], found
 
 
+def forms(record: Record) -> Grid:
+    """By method and form of its models, means over the partitions: on clients' own test labels / uniform over all."""
+    kept = [row for row in record["rows"] if row["data"] == DATA and row.get("by seed")]
+    names = list(dict.fromkeys(row["form"] for row in kept))
+    found = []
+    for method in dict.fromkeys(row["method"] for row in kept):
+        own = [[row for row in kept if (row["method"], row["form"]) == (method, form)] for form in names]
+        pairs = [
+            [fmean(map(_mean, (row[key] for row in rows))) for key in ("local %", "all classes %")] for rows in own
+        ]
+        found.append([method, *(f"{one:.1f} / {other:.1f}" for one, other in pairs)])
+    return ["method", *names], found
+
+
 def costs(record: Record, shown: Record) -> Grid:
-    """What each method costs, means over the partitions, and what its servers learn in each partition of ``shown``."""
+    """What each method costs, means over the partitions, and what its servers learn in each partition of ``shown``.
+
+    MB: sent and received by a client in the whole run.
+    """
     plain = [row for row in record["rows"] if (row["form"], row["data"]) == ("as it is", DATA) and row.get("by seed")]
     leaks = shown["rows"]
     topics = [topic for topic in leaks[0] if topic not in ("partition", "method")]
@@ -57,6 +74,10 @@ def costs(record: Record, shown: Record) -> Grid:
         learnt = [" / ".join("–" if row[topic] is None else str(row[topic]) for row in of) for topic in topics]
         found.append([method, *cells, *learnt])
     return ["method", "MB a client", "virtual seconds", *topics], found
+
+
+def _mean(text: str) -> float:
+    return float(text.partition(" ±")[0])
 
 
 def _spread(values: Sequence[float], sign: str = "") -> str:

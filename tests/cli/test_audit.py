@@ -159,6 +159,8 @@ def test_fedcaprivacy_and_plain_averaging(recorded: Callable[[str], Path]) -> No
         "server: re-linked, by name",
         "server: which pairs have similar labels, by updates",
         "server: samples that were trained on, by loss",
+        "server: samples that were trained on, by likelihood ratio",
+        "client: samples of others that were trained on, by the model that it is sent",
         "server: samples read off the first layer's step",
     }
     shares = found["server: label shares"]

@@ -108,7 +108,7 @@ def test_a_run_by_a_schema_predicts_with_ids_and_explains_itself(cli: Command, s
     Path("wrong.csv").write_text("age,sex\n80,x\n1o,m\n")
     ended = cli("predict", "n.safetensors", "wrong.csv")
     assert ended.code == 2
-    assert "column 'age', line 3: '1o' is no number" in ended.err
+    assert "column 'age', line 3: '1o' is not a number" in ended.err
     assert "column 'sex', line 2: 'x' is none of f, m" in ended.err
 
 
@@ -141,7 +141,7 @@ def test_a_deployment_has_the_schema_in_its_plan(cli: Command, schema: str) -> N
     join = ["deploy", "join", "north.token", "--data", "hospitals/north.csv", "--home", "home"]
     ended = cli(*join)
     assert ended.code == 2
-    assert "column 'age', line 42: 'old' is no number" in ended.err
+    assert "column 'age', line 42: 'old' is not a number" in ended.err
     assert "`coterie prepare check SCHEMA north.csv` lists all findings" in ended.err
     assert not Path("home").exists()
     patients("north")

@@ -152,7 +152,7 @@ def test_words_may_be_categories(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(f"sex,age,label\n{rows}")
     data = load(str(tmp_path), own={"gaps": "mean", "categories": "sex"})
     assert data.features == ("sex=f", "sex=m", "age")
-    with pytest.raises(UserError, match=r"'m' is no number; say categories=sex \(--categories\)"):
+    with pytest.raises(UserError, match=r"'m' is not a number; say categories=sex \(--categories\)"):
         load(str(tmp_path), own={"gaps": "mean"})
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
     with pytest.raises(UserError, match="gaps and categories are read from csv and parquet files, not from npz"):

@@ -113,9 +113,9 @@ def test_bytes_are_text() -> None:
     assert data.owners is not None
     assert data.owners.names == ("n", "e")
     np.savez("b.npz", x=X, y=np.where(Y == 1, b"\xff", b"dog"))
-    with pytest.raises(UserError, match=r"label of sample 1: .* is no text of UTF-8"):
+    with pytest.raises(UserError, match=r"label of sample 1: .* is not UTF-8"):
         load("./b.npz")
-    with pytest.raises(UserError, match=r"label of sample 1: .* is no text of UTF-8"):
+    with pytest.raises(UserError, match=r"label of sample 1: .* is not UTF-8"):
         own((X, np.where(Y == 1, "\ud800", "dog")))
 
 
@@ -203,11 +203,11 @@ def test_a_long_cell_is_refused_and_does_not_widen_its_column() -> None:
 @pytest.mark.parametrize(
     ("cells", "gaps", "words"),
     [
-        ([*"123456789", "?"], False, r"'\?' is no number; the column's others are: leave the cell empty, .*--gaps"),
+        ([*"123456789", "?"], False, r"'\?' is not a number; the column's others are: leave the cell empty, .*--gaps"),
         ([*"12", "", "", "n/a", "high"], True, "the column's others are: leave the cell empty"),
-        (["", "", "", "", "m", "f", "m", "f"], True, "'m' is no number; say categories=a"),
-        ([f"name {i}" for i in range(10)], False, "'name 0' is no number; nearly every row has another word: drop"),
-        ([*"mfmfmfmfm", "1"], False, "'m' is no number; say categories=a .*--partition by:a"),
+        (["", "", "", "", "m", "f", "m", "f"], True, "'m' is not a number; say categories=a"),
+        ([f"name {i}" for i in range(10)], False, "'name 0' is not a number; nearly every row has another word: drop"),
+        ([*"mfmfmfmfm", "1"], False, "'m' is not a number; say categories=a .*--partition by:a"),
     ],
 )
 def test_words_in_a_column_of_numbers_are_no_categories(cells: list[str], gaps: bool, words: str) -> None:
@@ -218,7 +218,7 @@ def test_words_in_a_column_of_numbers_are_no_categories(cells: list[str], gaps: 
 
 def test_a_line_is_that_of_the_file() -> None:
     Path("a.csv").write_text('a,b,label\n\n1,2,x\n\n1,"2\n",y\n1,high,y\n')
-    with pytest.raises(UserError, match=r"a.csv, column 'b', line 7: 'high' is no number"):
+    with pytest.raises(UserError, match=r"a.csv, column 'b', line 7: 'high' is not a number"):
         load("./a.csv")
 
 
@@ -252,9 +252,9 @@ def test_a_name_that_no_file_can_have_is_an_error(name: str) -> None:
 def test_names_are_text() -> None:
     with pytest.raises(UserError, match="letters, digits"):
         load("./a\0")
-    with pytest.raises(UserError, match=r"the name of a client .* is no text"):
+    with pytest.raises(UserError, match=r"the name of a client .* is not UTF-8"):
         from_python({"a\ud800": (X, Y), "b": (X, Y)})
-    with pytest.raises(UserError, match=r"the data: the name of a column .* is no text"):
+    with pytest.raises(UserError, match=r"the data: the name of a column .* is not UTF-8"):
         from_python({"a\ud800": X[:, 0], "label": Y})
 
 

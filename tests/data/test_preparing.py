@@ -105,8 +105,8 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     ("row", "says"),
     [
         ("a,700,f,2022-01-08,,ill", "column 'age', line 5: '700' is not plausible, outside 0 to 120: correct it"),
-        ("a,old,f,2022-01-08,,ill", "column 'age', line 5: 'old' is no number: correct it, or leave the cell empty"),
-        ("a,inf,f,2022-01-08,,ill", "column 'age', line 5: 'inf' is no finite number: leave the cell empty"),
+        ("a,old,f,2022-01-08,,ill", "column 'age', line 5: 'old' is not a number: correct it, or leave the cell empty"),
+        ("a,inf,f,2022-01-08,,ill", "column 'age', line 5: 'inf' is not a finite number: leave the cell empty"),
         ("a,60,f,2022-01-08,,", "column 'outcome', line 5: there is no label"),
         ("a,60,f,2022-01-08,,ill,1", "line 5: 7 cells under a header of 6"),
     ],
@@ -162,7 +162,7 @@ def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> 
     assert (age.mean, age.fill, age.scale) == (24.5, 24.5, 2.87228)
     assert seen.format == "%d/%m/%Y"
     assert [str(note) for note in notes] == [
-        "column 'patient': it has too many words for a category, such as 'p0', so it is no input, but an id",
+        "column 'patient': it has too many words for a category, such as 'p0', so it is an id, and no input",
         "column 'seen': its dates are read as %d/%m/%Y, and fit %m/%d/%Y, too: see which it is",
         "column 'empty': every cell is empty, so it is ignored",
     ]
@@ -194,7 +194,7 @@ def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_
         ('label = "y"\nclasses = ["a", "b"]\npositive = "c"', "positive is 'c', which is none of the classes a, b"),
         ('label = "age"\nclasses = ["a", "b"]', "two columns or inputs are called 'age'"),
         ('label = "y"\nclasses = ["a", "b"]\nclas = 1', "unknown field `clas`"),
-        ("label = ", "is no schema: Invalid value"),
+        ("label = ", "is not a schema: Invalid value"),
         ("label = '=1+1'\nclasses = ['a', 'b']", "would be a command in a spreadsheet or terminal"),
         ("label = 'y'\nclasses = ['a', '@SUM(A1)']", "would be a command"),
         ("label = 'y'\nclasses = ['a', '-2+cmd|x!A']", "would be a command"),
@@ -203,7 +203,7 @@ def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_
 )
 def test_a_wrong_schema_is_refused_with_its_file(tmp_path: Path, words: str, says: str) -> None:
     path = table(tmp_path, f'{words}\n[[column]]\nname = "age"\n', "schema.toml")
-    with pytest.raises(UserError, match=r"schema\.toml is no schema") as error:
+    with pytest.raises(UserError, match=r"schema\.toml is not a schema") as error:
         read_schema(path)
     assert says in str(error.value)
 
@@ -273,7 +273,7 @@ def test_one_table_is_dealt_by_its_sites_and_a_split_is_kept(tmp_path: Path) -> 
 
 def test_a_schema_stands_alone(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
-    with pytest.raises(UserError, match=r"own\.npz is no table: a schema is for csv and parquet files"):
+    with pytest.raises(UserError, match=r"own\.npz is not a table: a schema is for csv and parquet files"):
         load(str(tmp_path / "own.npz"), own={"schema": SCHEMA})
     with pytest.raises(UserError, match="gaps=mean has no effect beside a schema"):
         resolve(RunConfig("fedavg", data=str(HEART[0].parent), schema="schema.toml", gaps="mean"))

@@ -23,7 +23,7 @@ SAYS = {
     "1_first_run": ["<Result: ", "<ShownFigure: ", "Linear", "config.toml"],
     "2_four_hospitals": ["<Comparison: ", "va           alone", "Predictions of 200 samples", "<Sequential: "],
     "3_attack_a_system": ["<Findings: "],
-    "4_compare_for_a_paper": ["<Comparison: ", "<ShownFigure: ", r"\begin{tabular}", "| fedprox |"],
+    "4_compare_for_a_paper": ["<Comparison: ", "<ShownFigure: ", "@misc", r"\begin{tabular}", "| fedprox |"],
     "5_your_own_method": ["<Comparison: ", "<Result: ", "<Findings: "],
     "6_deploy_on_this_machine": ["models_sha256", "accuracy"],
 }

@@ -106,7 +106,8 @@ def test_a_comparison_has_the_options_of_its_command(command: str, name: str) ->
         elif option == "--crypto":
             assert {row["crypto"] for row in record["rows"]} <= {value, "none"}
         elif option != "--eval-every":
-            assert str(record[option.removeprefix("--")]) == value
+            key = option.removeprefix("--")
+            assert str(record[key] if key in record else record["budget"][key]) == value
     assert record["fine_tune"] == "held_out"
 
 

@@ -45,8 +45,8 @@ def test_every_kind_is_parsed_with_its_usual_strength_and_with_another(name: str
     [
         ("label-flip", "did you mean 'label_flip'"),
         ("", "unknown attack ''"),
-        ("scale:", "'' is no number; write scale:10"),
-        ("scale:ten", "'ten' is no number"),
+        ("scale:", "'' is not a number; write scale:10"),
+        ("scale:ten", "'ten' is not a number"),
         ("scale:0", "must be above 0 and at most 1e"),
         ("scale:-1", "must be above 0"),
         ("scale:nan", "must be above 0"),

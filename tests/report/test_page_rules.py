@@ -142,6 +142,8 @@ def test_two_classes_are_two_colours_with_their_names() -> None:
     assert list(above.top) == [4, 4, 5]
     assert [key.words for key in figure.keys] == ["ill", "healthy"]
     assert below.colours != above.colours
+    unnamed, _ = plots.classes.__wrapped__(Partition(label_counts=((3, 1),)), range(1), None)  # type: ignore[attr-defined]
+    assert [key.words for key in unnamed.keys] == ["class 0", "class 1"]
     assert "2 classes" in alt
 
 

@@ -377,3 +377,26 @@ def test_a_report_is_drawn_without_a_plotting_library(run: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_strange_compare_json_breaks_no_page(tmp_path: Path) -> None:
+    """Topics that nobody knows, bytes below 0, gains without what they are made of, and no rows at all."""
+    folder = write_comparison(tmp_path / "c", seeds=1, **SMALL)
+    spread = {"mean": 0.5, "values": [0.5], "interval": None}
+    row = {
+        "method": HOSTILE,
+        "runs": ["fedavg-0"],
+        "local_accuracy": spread,
+        "bytes_up": {**spread, "mean": -1.0},
+        "learned": {"<unknown>": None, "models": {**spread, "mean": 0.01}},
+    }
+    gain = {"client": "<client>", "samples": 1, "gain": 0.1, "low": 0.1}
+    shared = {"clients": 6, "rounds": 4, "budget_from": "x", "devices": "uniform"}
+    told = {**shared, "rows": [row], "benefits": [{"method": HOSTILE, "tuned": False, "clients": [gain]}]}
+    (folder / "compare.json").write_text(json.dumps(told))
+    page = page_of(folder)
+    assert page.open == []
+    assert not {tag for tag, _ in page.tags} & {"script", "img", "unknown", "client"}
+    assert "next to nothing, at most 1.0 %, of models" in page.text.replace("\u202f", " ")
+    (folder / "compare.json").write_text(json.dumps({**told, "rows": [], "benefits": []}))
+    assert page_of(folder).open == []

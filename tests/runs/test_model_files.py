@@ -67,17 +67,17 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", "no whole"),
+        (b"", "not a complete"),
         (b"\x80\x04K\x01." + bytes(9), "header of"),  # a pickle
         (b"PK\x03\x04" + bytes(40), "header of"),
-        (header(b"[]"), "no whole"),
+        (header(b"[]"), "not a complete"),
         (header(b"{}"), "no metadata of Coterie"),
-        (header(b"[" * 100_000), "no whole"),
+        (header(b"[" * 100_000), "not a complete"),
         ((1 << 62).to_bytes(8, "little") + b"{}", "header of"),
-        (header(b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}') + bytes(4), "no whole"),
-        (header(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4000]}}') + bytes(4), "no whole"),
-        (file()[:-1], "no whole"),
-        (file() + b"x", "no whole"),
+        (header(b'{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}') + bytes(4), "not a complete"),
+        (header(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4000]}}') + bytes(4), "not a complete"),
+        (file()[:-1], "not a complete"),
+        (file() + b"x", "not a complete"),
         (safetensors.torch.save({**NET, **SCALE}), "no metadata of Coterie"),
         (safetensors.torch.save(NET, {"coterie": "{}"}), "missing required field"),
         (safetensors.torch.save(NET, {"coterie": "[" * 100_000}), "metadata are not those"),
@@ -289,17 +289,17 @@ def change(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"format": 2}, "no index of models"),
-        ({"clients": {}}, "no index of models"),
-        ({"clients": []}, "no index of models"),
+        ({"format": 2}, "not an index of models"),
+        ({"clients": {}}, "not an index of models"),
+        ({"clients": []}, "not an index of models"),
         (
             {"clients": {"client/0\x1b[2J": {"name": None, "data": "d", "files": [], "shares": []}}},
-            "no index of models",
+            "not an index of models",
         ),
-        ({"client": {"files": []}}, "no index of models"),
-        ({"client": {"files": ["../result.json"]}}, "no index of models"),
-        ({"client": {"files": ["/etc/passwd"]}}, "no index of models"),
-        ({"client": {"files": ["0.safetensors\n"]}}, "no index of models"),
+        ({"client": {"files": []}}, "not an index of models"),
+        ({"client": {"files": ["../result.json"]}}, "not an index of models"),
+        ({"client": {"files": ["/etc/passwd"]}}, "not an index of models"),
+        ({"client": {"files": ["0.safetensors\n"]}}, "not an index of models"),
         ({"client": {"files": ["9.safetensors"], "shares": [1.0]}}, "cannot read .*9.safetensors"),
         ({"client": {"shares": [1.0]}}, "needs one share for each of its files"),
         ({"client": {"shares": [0.5, 0.5, 0.5]}}, "sum to 1"),
@@ -318,7 +318,7 @@ def test_a_damaged_index_is_refused_by_name(fields: dict[str, Any], error: str, 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"null"], ids=lambda text: str(text[:4]))
 def test_an_index_that_is_no_json_is_refused(text: bytes, folder: Path) -> None:
     (folder / "models/index.json").write_bytes(text)
-    with pytest.raises(UserError, match=r"index\.json is no index of models"):
+    with pytest.raises(UserError, match=r"index\.json is not an index of models"):
         load_models(folder)
 
 

@@ -307,7 +307,7 @@ def test_an_export_overwrites_nothing(quick: FinishedRun, tmp_path: Path) -> Non
     export_model(trained, path)
     assert path.read_bytes()
     for taken in (path, tmp_path, tmp_path / "nowhere/one"):
-        with pytest.raises(UserError, match=r"is there already|is no folder"):
+        with pytest.raises(UserError, match=r"is there already|is not a folder"):
             export_model(trained, taken)
 
 

@@ -362,7 +362,7 @@ def _text(path: Path) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no invitation, request or certificate of coterie") from None
+        raise UserError(f"{path} is not an invitation, request or certificate of coterie") from None
 
 
 @guarded

@@ -91,16 +91,16 @@ class Grid:
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
         scale = np.empty(self.length)
         for part in (slice(None),) if apart is None or not apart.any() else (apart, ~apart):
-            scale[part] = weight * self.steps / max(float(np.linalg.norm(change[part])), self.clip)
+            scale[part] = weight * self.steps / max(squares(change[part]) ** 0.5, self.clip)
         while True:
-            x, squares = np.empty(self.length, np.int32), 0.0
+            x, total = np.empty(self.length, np.int32), 0.0
             for at in range(0, self.length, BLOCK):
                 scaled = change[at : at + BLOCK] * scale[at : at + BLOCK]
                 whole: Floats = np.floor(scaled)
                 whole += rng.random(len(whole)) < scaled - whole
-                squares += float(whole @ whole)
+                total += squares(whole)
                 x[at : at + BLOCK] = whole
-            if squares <= self.longest**2:
+            if total <= self.longest**2:
                 return x.view(np.uint32)
 
     def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
@@ -120,6 +120,11 @@ class Grid:
         """(d,) the mean model less the start, of a ``change`` (d + 1,) of whole models; 0 if nobody sent one."""
         there = change[-1] / self.clip
         return change[:-1] / there if there > 1 / PARTS else np.zeros(len(change) - 1)
+
+
+def squares(x: Floats) -> float:
+    """The sum of squares, without BLAS: its threads, once woken, stay busy for longer than this takes."""
+    return float(np.einsum("i,i", x, x))
 
 
 def upload_weight(age: int, expected: int, on_time: int) -> int:

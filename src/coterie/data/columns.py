@@ -74,7 +74,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         if self.values is not None and not len({*self.values} - {""}) == len(self.values) <= MOST_CATEGORIES:
             raise ValueError(f"column {self.name!r} needs different values, none empty, at most {MOST_CATEGORIES}")
         if self.format is not None and not _is_format(self.format):
-            raise ValueError(f"column {self.name!r}: {self.format!r} is no format of a date, such as %Y-%m-%d")
+            raise ValueError(f"column {self.name!r}: {self.format!r} is not the format of a date, such as %Y-%m-%d")
 
     @property
     def inputs(self) -> tuple[str, ...]:

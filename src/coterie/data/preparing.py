@@ -74,7 +74,7 @@ def read_schema(path: Path) -> Schema:
     except OSError as error:
         raise UserError(f"cannot read the schema {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise UserError(f"{path} is no schema: {error}; coterie prepare propose writes one to begin with") from None
+        raise UserError(f"{path} is not a schema: {error}; coterie prepare propose writes one to begin with") from None
 
 
 def to_toml(schema: Schema) -> str:
@@ -110,12 +110,12 @@ def value_of(column: Column, cell: Any) -> float | str | None:
         if column.format is None and has_decimal_comma(word):
             raise ValueError("{} has a decimal comma: write decimal points, such as 1.5") from None
         if column.format is None:
-            raise ValueError("{} is no number: correct it, or leave the cell empty") from None
+            raise ValueError("{} is not a number: correct it, or leave the cell empty") from None
         other = next((one for one in DATES if is_date(word, one)), None)
         said = "no date" if other is None else f"a date in another form, {other}, not"
         raise ValueError(f"{{}} is {said} of the form {column.format}: write all dates so") from None
     if not isfinite(value):
-        raise ValueError("{} is no finite number: leave the cell empty")
+        raise ValueError("{} is not a finite number: leave the cell empty")
     low, high = plausible(column)
     if not low <= value <= high:
         ends = " to ".join("any" if end is None else f"{end:g}" for end in (column.low, column.high))
@@ -351,7 +351,7 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
             return Column(name, values=ordered({*found})), ""
         dates = all(any(is_date(cell, one) for one in DATES) for cell in cells)
         why = "its dates have several forms (write all alike)" if dates else "it has too many words for a category"
-        return Column(name, "id"), f"{why}, such as {found[0]!r}, so it is no input, but an id"
+        return Column(name, "id"), f"{why}, such as {found[0]!r}, so it is an id, and no input"
     mean, scale, fill = (float(f"{of(numbers):.6g}") for of in (np.mean, np.std, np.median))
     format = formats[0] if formats else None
     others = ", ".join(formats[1:])

@@ -99,7 +99,7 @@ def read(path: Path, by: str | None, target: str | None, prepared: Prepared | No
 def read_table(path: Path) -> Table:
     """The columns of a csv or parquet file. Raises UserError."""
     if path.suffix not in (".csv", ".parquet"):
-        raise UserError(f"{path} is no table: a schema is for csv and parquet files")
+        raise UserError(f"{path} is not a table: a schema is for csv and parquet files")
     return _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
 
 
@@ -177,7 +177,7 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
     for name in features:
         if name.strip().lower() in OF_CLIENTS:
             raise UserError(
-                f"{where}, column {name!r}: it seems to name clients, so it is no feature: deal the samples by it with "
+                f"{where}, column {name!r}: it seems to name clients, and is no feature: deal the samples by it with "
                 f"--partition by:{name}, drop it, or give it another name"
             )
     made: tuple[Column, ...] = ()
@@ -225,7 +225,7 @@ def text(value: Any, what: str) -> str:
         word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
         word.encode()
     except UnicodeError:
-        raise UserError(f"{what} {value!r} is no text of UTF-8; write it so") from None
+        raise UserError(f"{what} {value!r} is not UTF-8; save it as UTF-8") from None
     return word
 
 
@@ -363,11 +363,11 @@ def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> 
         if not str(value).strip():
             raise UserError(f"{table.at(name, row)}: the cell is empty; {_GAPS}") from None
         raise UserError(
-            f"{table.at(name, row)}: {str(value)!r} is no number; {_what_to_do(name, table.columns[name])}"
+            f"{table.at(name, row)}: {str(value)!r} is not a number; {_what_to_do(name, table.columns[name])}"
         ) from None
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))
-        raise UserError(f"{table.at(name, row)}: {column[row]} is no finite number; clean it first")
+        raise UserError(f"{table.at(name, row)}: {column[row]} is not a finite number; clean it first")
     return values
 
 

@@ -153,7 +153,7 @@ def _numbers(y: NDArray[Any], where: str) -> Doubles:
     if y.ndim != 2 or not y.shape[1]:
         raise UserError(f"{where}: labels have shape {y.shape}; they must be (n,) or (n, outputs)")
     if not np.isfinite(y).all():
-        raise UserError(f"{where}: the label of sample {int(np.argmin(np.isfinite(y).all(1)))} is no finite number")
+        raise UserError(f"{where}: the label of sample {int(np.argmin(np.isfinite(y).all(1)))} is not a finite number")
     return y
 
 

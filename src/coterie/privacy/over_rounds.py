@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 Sent = tuple[NDArray[np.float32], set[int]]
 """A model (d,), and the clients that it was sent to."""
-NONE_SENT = "clients are sent no model in the clear"
+NONE_SENT = "clients are sent no single model in the clear that moves from round to round"
 SENDER = "party that sends models in the clear"
 
 
@@ -51,7 +51,7 @@ class SentModel:
 
 
 def lines(run: Recorded) -> list[SentModel]:
-    """All models that clients were sent in the clear, over the rounds, by sender."""
+    """All models that clients were sent in the clear and that moved, over the rounds, by sender."""
     got: dict[str, dict[int, dict[bytes, Sent]]] = {}
     for client, name in enumerate(run.clients):
         for seen in run.views[name].seen if name in run.views else ():
@@ -60,7 +60,8 @@ def lines(run: Recorded) -> list[SentModel]:
                 model = np.asarray(weights[0], np.float32)
                 of_round = got.setdefault(seen.src, {}).setdefault(seen.round, {})
                 of_round.setdefault(sha256(model.tobytes()).digest(), (model, set()))[1].add(client)
-    return [line for sender, rounds in got.items() for line in _linked(run, sender, rounds)]
+    every = (line for sender, rounds in got.items() for line in _linked(run, sender, rounds))
+    return [line for line in every if any(not np.array_equal(run.initial, model) for model in line.models.values())]
 
 
 def _linked(run: Recorded, sender: str, rounds: dict[int, dict[bytes, Sent]]) -> list[SentModel]:
@@ -142,13 +143,15 @@ def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
     found, reasons = list[Measured](), dict[str, str]()
     every = lines(run)
     for one in ATTACKS:
-        why = NONE_SENT
-        here = len(found)
+        why, here = NONE_SENT, len(found)
         for line in every:
             try:
-                found += [each._replace(topic=one.topic) for each in one.measure(run, line) if each.result is not None]
+                results = list(one.measure(run, line))
             except fl.UserError as error:
                 why = str(error)
+                continue
+            why = next((each.why for each in results if each.why), why)
+            found += [each._replace(topic=one.topic) for each in results if each.result is not None]
         if len(found) == here:
             reasons[one.name] = why
     return gather(found), reasons

@@ -12,7 +12,7 @@ from coterie.record.folder import CONFIG
 from coterie.record.load import Run, compared, find, load
 from coterie.report import comparison
 from coterie.report.score_table import escaped
-from coterie.report.words import divided, plural
+from coterie.report.words import plural
 from coterie.runs.registry import SYSTEMS
 
 AUTHORS, TITLE = "The Coterie authors", "Coterie: federated learning among unequal, privacy-aware clients"
@@ -72,10 +72,9 @@ def _is_title(part: str) -> bool:
 def runs_entry(runs: Sequence[Run]) -> str:
     configs = sorted(runs, key=lambda run: run.folder.name)
     digest = hashlib.sha256("".join(run.config_text for run in configs).encode()).hexdigest()
-    seeds = ", ".join(map(str, sorted({run.result.seed for run in runs})))
     names = ", ".join(dict.fromkeys(run.result.name for run in runs))
     versions = ", ".join(dict.fromkeys(run.result.version for run in runs))
-    note = f"{names} on {runs[0].result.data}; seeds {seeds}; SHA-256 of {CONFIG}: {digest}"
+    note = f"{names} on {runs[0].result.data}; {_seeds(runs)}; SHA-256 of {CONFIG}: {digest}"
     return entry(
         f"coterie-{digest[:12]}", {"author": f"{{{AUTHORS}}}", "title": TITLE, "version": versions, "note": note}
     )
@@ -105,11 +104,14 @@ def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
         f" with {ciphers[run.result.crypto]}"
         for run in runs
     )
-    seeds = sorted({run.result.seed for run in runs})
-    work = f"{plural(first.clients, 'client')}, {plural(first.rounds, 'round')}, {divided(first.partition)}"
-    said = f"We ran {', '.join(methods)} on {first.data} ({work}) with {plural(len(seeds), 'seed')}"
-    said += f" ({', '.join(map(str, seeds))}) in Coterie {first.version}."
+    work = f"{plural(first.clients, 'client')}, {plural(first.rounds, 'round')}, partition {first.partition}"
+    said = f"We ran {', '.join(methods)} on {first.data} ({work}) with {_seeds(runs)} in Coterie {first.version}."
     if told is not None:
         return f"{said} {comparison.budget(told)}"
     settings = ", ".join(f"{key} {value}" for key, value in runs[0].config.get("settings", {}).items())
     return f"{said} Settings: {settings}." if len(runs) == 1 and settings else said
+
+
+def _seeds(runs: Sequence[Run]) -> str:
+    found = sorted({run.result.seed for run in runs})
+    return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"

@@ -33,7 +33,7 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
     shown = [(k, one) for k, one in enumerate(found) if one.own and (one.worst is not None if leaks else one.sent)]
     panel = fig.Panel("", *tradeoff_axes(measure, leaks))
     radii = mark_radii([one.sent for _, one in shown], leaks)
-    at = [100 * one.worst[1] if leaks and one.worst else (one.sent or 0) / 1e6 for _, one in shown]
+    at = [100 * one.worst[1] if leaks and one.worst else one.sent or 0.0 for _, one in shown]
     hollow = []
     largest_first = sorted(zip(shown, at, radii, strict=True), key=lambda each: -each[2])
     for (number, one), x, radius in largest_first:
@@ -61,15 +61,15 @@ def tradeoff_axes(measure: Measure, leaks: bool) -> tuple[fig.Axis, fig.Axis]:
     y = measure_axis(f"{measure.label} on own kind of data", measure)
     if leaks:
         return fig.Axis("worst leak: 0 chance, 100 all", -4, 104, most=6, grid=True), y
-    return fig.Axis("MB sent by all parties", log=True, grid=True), y
+    return fig.Axis("sent by all parties", log=True, grid=True, most=5, form=size), y
 
 
 def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
     """Pixels, from the least to the most bytes by their logarithm; all equal where an axis has the bytes."""
-    known = [math.log(many) for many in sent if many]
+    known = [math.log(many) for many in sent if many and many > 0]
     if not leaks or not known or max(known) == min(known):
         return [7.0] * len(sent)
-    share = [(math.log(many) - min(known)) / (max(known) - min(known)) if many else 0.0 for many in sent]
+    share = [(math.log(many) - min(known)) / (max(known) - min(known)) if many and many > 0 else 0.0 for many in sent]
     return [_RADII[0] + (_RADII[1] - _RADII[0]) * part for part in share]
 
 

@@ -519,5 +519,7 @@ def _gain(one: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
     if one["gain"] is None:
         return MISSING
     scale, form = (100, "+z.1f") if measure["share"] else (1, "+.4g")
-    interval = "" if one["low"] is None else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
+    interval = (
+        "" if None in (one["low"], one["high"]) else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
+    )
     return f"{scale * one['gain']:{form}}{interval}"

@@ -51,6 +51,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
     groups = comparison.group(runs)
     measure, fields = comparison.leading(groups), words.sides(comparison.leading(groups))
     names = list(dict.fromkeys(run.result.name for run in runs))
+    told = told if told and told["rows"] else None
     content = told or comparison.content_of(groups)
     standings = verdict.standings(content)
     view = {

@@ -21,6 +21,7 @@ MOST = 400
 """Clients with a row, column or point of their own in a figure; of more, every k-th is shown."""
 _LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their numbers no longer fit an axis
+_NAMED = 8  # clients below which their names fit
 _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
 _FEW = 3  # classes that are colours of bars
@@ -113,7 +114,11 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     right, few = len(shown) - 0.5, labels <= _FEW
 
     def across(last: bool) -> fig.Axis:
-        return _clients_axis(shown, members is not None) if last else fig.Axis("", -0.5, right, ticks=())
+        return (
+            _clients_axis(shown, members is not None, names=partition.names)
+            if last
+            else fig.Axis("", -0.5, right, ticks=())
+        )
 
     title = f"Training samples of each client, and its share of each class{_every(clients)}"
     top = fig.Panel(title, across(few and not known), fig.Axis("samples", low=0, grid=True, most=4))
@@ -122,8 +127,10 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     panels: list[list[fig.Panel | None]] = [[top, *beside]]
     keys: list[fig.Key] = []
     if few:
-        names = {partition.class_name(k): dict(enumerate(counts[:, k])) for k in range(labels)}
-        keys = _stack(top, range(len(shown)), names, shade=fig.method_colour)
+        called = map(partition.class_name, range(labels))
+        words = [f"class {name}" if name.isdecimal() else name for name in called]
+        names = {word: dict(enumerate(of_class)) for word, of_class in zip(words, counts.T, strict=True)}
+        keys = _stack(top, range(len(shown)), names, shade=fig.method_colour, width=0.8)
     else:
         top.marks.append(fig.Bars(range(len(shown)), 0, counts.sum(axis=1), fig.MUTED))
         heat, bar = _shares(partition, counts)
@@ -299,12 +306,13 @@ def _stack(
     series: Mapping[str, Mapping[int, float]],
     first: int = 0,
     shade: Callable[[int], str] = fig.colour,
+    width: float = 1,
 ) -> list[fig.Key]:
     base: NDArray[np.float64] = np.zeros(len(rounds))
     keys = []
     for number, (name, values) in enumerate(series.items(), start=first):
         above = base + [values.get(r, 0) for r in rounds]
-        panel.marks.append(fig.Bars(rounds, base, above, shade(number), width=1))
+        panel.marks.append(fig.Bars(rounds, base, above, shade(number), width=width))
         keys.append(fig.Key(fig.label(name), shade(number)))
         base = above
     return keys
@@ -326,11 +334,15 @@ def _tall(rows: int) -> float:
     return min(max(16.0 * rows, 210.0), 570.0)
 
 
-def _clients_axis(order: Sequence[int], grouped: bool, *, down: bool = False, fit: int = _MANY) -> fig.Axis:
-    """Clients side by side or, with ``down``, below each other; with their numbers where these fit."""
+def _clients_axis(
+    order: Sequence[int], grouped: bool, *, down: bool = False, fit: int = _MANY, names: Sequence[str] = ()
+) -> fig.Axis:
+    """Clients side by side or, with ``down``, below each other; with their numbers or names where these fit."""
     fits = len(order) <= fit
     name = ("client" if fits or not grouped else "clients") + ", grouped by last cluster" * grouped
-    ticks = [(place, str(client)) for place, client in enumerate(order)] if fits else []
+    named = names if len(order) <= _NAMED else ()
+    words = [fig.label(named[client], 12) if named else str(client) for client in order]
+    ticks = [*enumerate(words)] if fits else []
     ends = (len(order) - 0.5, -0.5) if down else (-0.5, len(order) - 0.5)
     return fig.Axis(name, *ends, ticks=ticks, size=fig.SIZE - 1 if len(order) <= 24 else fig.SMALL)
 

@@ -168,7 +168,10 @@ def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
     if most[1] >= LITTLE:
         told = [topic for topic in TOPICS if found.get(topic, 0) >= LITTLE] if whole else [most[0]]
         return f"{servers} {_listed([graded(topic, found[topic]).removesuffix(' (100 %)') for topic in told])}"
-    tried, unsure = [SHORT[topic] for topic in found], [SHORT[topic] for topic in learned if topic not in found]
+    tried, unsure = (
+        [SHORT[topic] for topic in found],
+        [SHORT[topic] for topic in SHORT if topic in learned and topic not in found],
+    )
     what = "nothing beyond chance" if most[1] == 0 else f"next to nothing, at most {metric(most[1], True)},"
     said = f"In what {servers} receive our attacks found {what} of {_listed(tried)}"
     none = [SHORT[topic] for topic in topics if topic not in learned] if whole else []

@@ -237,7 +237,7 @@ def load_models(folder: str | Path) -> Models:
     try:
         index = msgspec.json.decode(_bytes(path, _MOST_INDEX, follow=False), type=Index)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise UserError(f"{path} is no index of models ({error}): restore it, or run again") from None
+        raise UserError(f"{path} is not an index of models ({error}): restore it, or run again") from None
     return Models(path.parent, index)
 
 
@@ -269,7 +269,7 @@ def check_new(path: str | Path) -> Path:
     if path.is_symlink() or path.exists():
         raise UserError(f"{path} is there already: choose another name, or remove it")
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is no folder, so {path.name} cannot be written there: make it first")
+        raise UserError(f"{path.parent} is not a folder, so {path.name} cannot be written there: make it first")
     return path
 
 
@@ -299,7 +299,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
     try:
         tensors = safetensors.torch.load(data)
     except Exception as error:  # the library has several, down to torch's own
-        raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
+        raise UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
     for name, value in tensors.items():
         known = value.dtype in (torch.float32, torch.float64)  # torch cannot even judge some others
         if (value.is_floating_point() and not known) or value.is_complex():
@@ -329,7 +329,7 @@ def _told(data: bytes, size: int, where: str) -> ModelFacts:
     """
     header = int.from_bytes(data[:8], "little")
     if header > _MOST_HEADER:
-        raise UserError(f"{where} has a header of {header:,} bytes, so it is no file of a model: {_ADVICE}")
+        raise UserError(f"{where} has a header of {header:,} bytes, so it is not the file of a model: {_ADVICE}")
     try:
         told: dict[str, Any] = msgspec.json.decode(data[8 : 8 + header])
         metadata = told.pop("__metadata__", None) or {}
@@ -340,10 +340,10 @@ def _told(data: bytes, size: int, where: str) -> ModelFacts:
         if any(numbers > 8 * (end - begin) for numbers, begin, end in claimed):
             raise ValueError("a tensor has fewer bits than numbers")
     except Exception as error:  # of JSON, or of its form
-        raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
+        raise UserError(f"{where} is not a complete .safetensors file ({_short(error)}): {_ADVICE}") from None
     if end != size:
         raise UserError(
-            f"{where} is no whole .safetensors file (it has {size:,} bytes and should have {end:,}): {_ADVICE}"
+            f"{where} is not a complete .safetensors file (it has {size:,} bytes and should have {end:,}): {_ADVICE}"
         )
     if _KEY not in metadata:
         raise UserError(
@@ -361,7 +361,7 @@ def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
         with opened(path, follow=follow) as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
-                raise UserError(f"{path} has more than {most >> 20:,} MiB, so it is no file of a model: {_ADVICE}")
+                raise UserError(f"{path} has more than {most >> 20:,} MiB, so it is not the file of a model: {_ADVICE}")
             if path.name != INDEX:
                 head = file.read(8)
                 _told(head + file.read(min(int.from_bytes(head, "little"), _MOST_HEADER)), size, str(path))

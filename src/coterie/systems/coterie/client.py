@@ -118,7 +118,7 @@ class Client(fl.Party, role=CLIENT):
             whole, cut = self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
             x, self.state.alarmed = x + whole, self.state.alarmed or cut
         if self.config.control_variates:
-            length = float(np.linalg.norm(change[~self.spec.buffers]))
+            length = shared_rows.squares(change[~self.spec.buffers]) ** 0.5
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
         made = msg.round, self.row.secret.since, numbers_name(x)
         before = tuple(one for one in self.state.made if one[0] == msg.round and one != made)

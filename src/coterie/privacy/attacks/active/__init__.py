@@ -137,7 +137,9 @@ def parse(text: str) -> Poisoning:
     try:
         strength = float(written) if colon else kind.strength
     except ValueError:
-        raise fl.UserError(f"attack {text!r}: {written!r} is no number; write {name}:{kind.strength:g}, say") from None
+        raise fl.UserError(
+            f"attack {text!r}: {written!r} is not a number; write {name}:{kind.strength:g}, say"
+        ) from None
     if not isfinite(strength) or not 0 < strength <= kind.most:
         raise fl.UserError(f"attack {text!r}: its strength ({kind.means}) must be above 0 and at most {kind.most:g}")
     if name == "scale" and strength == 1:
