@@ -52,7 +52,7 @@ def test_the_attack_is_explicit_once_resolved_and_repeats_from_its_file() -> Non
         ({"attackers": 0.2, "attack": None}, "no effect without an attack"),
         ({"attackers": 1.0}, r"option 'attackers' must lie in \(0, 1\), not 1.0"),
         ({"attackers": 0.0}, r"must lie in \(0, 1\), not 0.0"),
-        ({"attack": "label_flip", "task": "regression"}, "takes no task regression"),
+        ({"attack": "label_flip", "task": "regression"}, "needs classes as labels, and the task is regression"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_built(options: dict[str, Any], said: str) -> None:
