@@ -142,7 +142,7 @@ def test_decimal_commas_are_named(tmp_path: Path) -> None:
         made, (note,) = propose([table(tmp_path, f"dose,age,label\n{rows}")], None)
         assert made.columns[0].kind == "id"
         assert "column 'dose': its numbers have decimal commas, such as " in str(note)
-    with pytest.raises(UserError, match=r"column 'dose', line 2: '1,5' is no number; write decimal points"):
+    with pytest.raises(UserError, match=r"column 'dose', line 2: '1,5' is not a number; write decimal points"):
         load(str(tmp_path / "own.csv"))
 
 
