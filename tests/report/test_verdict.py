@@ -130,6 +130,7 @@ def test_a_run_alone_claims_nothing_of_others(tmp_path: Path) -> None:
     for found, last in (
         ("much", "The attack that learned most, hub: label shares, found much: leak 0.80 of 1."),
         ("nothing found", "None of our 1 attack on the parties' views found anything."),
+        ("cannot tell", "None of our 1 attack on the parties' views found anything, but not all of them can tell."),
     ):
         edit(folder / "result.json", audit={"attacks": [{**attack, "verdict": found, "clients": 4}]})
         assert verdict.of_run(load(folder))[-1] == last

@@ -81,6 +81,17 @@ def test_a_diverged_candidate_is_not_taken(tmp_path: Path) -> None:
         assert one["settings"]["lr"] == "0.1"
 
 
+def test_a_choice_for_several_seeds_is_refused_with_folds(tmp_path: Path) -> None:
+    """Seed 1 tests samples that seed 0 has trained on, and heart has folds if nothing is said."""
+    tune = {"lr": [0.01, 0.1]}
+    with pytest.raises(UserError, match="in folds \\(5\\) the next ones test what it has trained on"):
+        coterie.compare(["fedavg"], "heart", seeds=2, tune=tune, out=tmp_path / "c", rounds=1, progress=False)
+    assert not (tmp_path / "c").exists()
+    for k, how in enumerate(({"seeds": 1, "seed": 1}, {"seeds": 2, "test_share": 0.2})):
+        done = coterie.compare(["fedavg"], "heart", tune=tune, out=tmp_path / str(k), rounds=1, progress=False, **how)  # type: ignore[arg-type]
+        assert done.content["chosen"]["seed"] == (1, 0)[k]
+
+
 @pytest.mark.parametrize(
     ("tune", "says"),
     [

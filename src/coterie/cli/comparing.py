@@ -233,7 +233,7 @@ def lead_table(content: Row) -> Table:
 
 
 def alone_table(content: Row) -> Table | None:
-    """What each client can do alone, and on other test labels. content: ``compare.json``."""
+    """What each client can make of its model, and on other test labels. content: ``compare.json``."""
     from coterie.report.score_table import FORMS_TITLE, form_note, form_table
 
     heads, rows = form_table(content)

@@ -42,6 +42,7 @@ class AttackRecord(msgspec.Struct, frozen=True):
     first: float | None = None
     last: float | None = None
     closed_form: float | None = None
+    chance_known: bool = True
     rounds: Count = 0
     round: Count | None = None
 

@@ -198,9 +198,9 @@ def of_run(run: Run) -> list[str]:
     else:
         row = result.audit.attacks[0]  # the worst first
         if row.verdict in ("nothing found", "cannot tell"):
-            said.append(
-                f"None of our {plural(len(result.audit.attacks), 'attack')} on the parties' views found anything."
-            )
+            unsure = ", but not all of them can tell" if row.verdict == "cannot tell" else ""
+            tried = plural(len(result.audit.attacks), "attack")
+            said.append(f"None of our {tried} on the parties' views found anything{unsure}.")
         else:
             said.append(f"The attack that learned most, {row.name}, found {row.verdict}: leak {row.leak:.2f} of 1.")
     return said

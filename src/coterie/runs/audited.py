@@ -234,7 +234,8 @@ def _mean(rows: Sequence[Row]) -> Row:
     leak, interval = mean_and_interval(leaks)
     error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
     keys = ("value", "first", "last", "chance", "closed_form")
-    said = verdict(leak, noise({"interval": interval, "error": error}))
+    known = all(row.get("chance_known", True) for row in rows)
+    said = verdict(leak, noise({"interval": interval, "error": error}), chance_known=known)
     same, exact = rows[0]["verdict"], all(row["closed_form"] is not None for row in rows)  # theory has no noise
     if exact and same != CANNOT_TELL and all(row["verdict"] == same for row in rows):
         said = max(said, same, key=VERDICTS.index)
@@ -246,6 +247,7 @@ def _mean(rows: Sequence[Row]) -> Row:
         "error": error,
         "interval": interval,
         "leaks": leaks,
+        "chance_known": known,
     }
 
 

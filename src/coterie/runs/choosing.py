@@ -2,7 +2,8 @@
 
 Every candidate is a run with the comparison's first seed, without fine-tuning. The candidate with the lowest loss on a
 fifth of each client's training samples is taken, the same fifth that chooses epochs of fine-tuning: the mean over the
-clients, after the last round (or the best one, with ``early_stop``).
+clients, after the last round (or the best one, with ``early_stop``). All seeds run with this choice. With folds other
+seeds test what the first one has trained on, so ``compare`` takes one seed then.
 """
 
 from __future__ import annotations
