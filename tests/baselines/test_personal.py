@@ -215,9 +215,11 @@ def test_without_a_margin_fedlc_is_fedavg() -> None:
     assert np.abs(models(calibrating) - models(plain)).max() > 1e-3
 
 
-def test_fedlc_needs_a_last_bias_and_no_weight_decay() -> None:
+def test_fedlc_needs_a_last_bias_and_has_no_weight_decay_nor_sample_noise() -> None:
     with pytest.raises(fl.UserError, match="fedlc has no weight_decay"):
         fedlc.FedLcConfig(weight_decay=0.1)
+    with pytest.raises(fl.UserError, match="fedlc has no sample_noise"):
+        fedlc.FedLcConfig(sample_noise=1.0)
     spec = fl.ModelSpec((fl.Part("w", (3, 4), "float32", "parameter", "shared", 0),), outputs=3)
     with pytest.raises(fl.UserError, match="this model has none"):
         fedlc.bias_of(spec)
