@@ -257,8 +257,8 @@ def test_what_stays_personal_is_never_sent() -> None:
         ("apfl", {"alpha"}),
         ("fedlc", set()),
         ("flame", set()),
-        ("fedbuff", set()),
-        ("ca2fl", set()),
+        ("fedbuff", {"buffer"}),
+        ("ca2fl", {"buffer"}),
     ],
 )
 def test_a_comparison_shares_all_but_what_it_lists(name: str, beyond: set[str]) -> None:
