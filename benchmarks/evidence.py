@@ -43,7 +43,7 @@ MOST_HOURS = 2.0
 """A run that takes a core longer is none for a CPU."""
 FEW = 6_000
 """Samples by which rounds of CNNs are timed: their training, not their evaluation, is taken to grow with the number."""
-VERDICTS = ("holds", "holds in part", "does not hold", "not run")
+VERDICTS = ("holds", "holds in part", "does not hold", "undecided", "not run")
 
 OF_PAPER = re.compile(r", ((?:table|figure) \w+):")
 
