@@ -154,8 +154,8 @@ def test_an_audit_of_the_noise_is_in_the_result(tmp_path: Path, monkeypatch: pyt
 # -- DP-SGD ------------------------------------------------------------------------------------------------------------
 
 
-REFUSING = {"fedem", "local", "fedrep", "fedbn"}
-"""Train no sample with noise, or send nothing; batch normalisation mixes samples."""
+REFUSING = {"fedem", "local", "fedrep", "fedbn", "fedlc"}
+"""Train no sample with noise, or send nothing; batch normalisation mixes samples, margins follow from all labels."""
 OFTEN = {"fedavg", "haccs", "ifca", "mingledpie", "pafed"}
 
 
