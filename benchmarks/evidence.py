@@ -184,6 +184,16 @@ def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> str:
     return grid(head, rows)
 
 
+def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """By paper, how many of its items have each verdict."""
+    given: dict[str, list[str]] = {}
+    for name, verdict in found.items():
+        given.setdefault(name.partition("/")[0], []).append(verdict["verdict"])
+    titles = {name.lower(): name for name in ("FedCAPrivacy", "FedEPC", "MingledPie", "OFL", "PAFed")}
+    rows = [[titles[paper], *(str(own.count(one)) for one in VERDICTS)] for paper, own in sorted(given.items())]
+    return grid(("paper", *VERDICTS), rows)
+
+
 def _link(path: str) -> str:
     record = json.loads((ROOT / path).read_text())
     rounded = "" if "curves" in record or "values" in record else " (rounded, no curves)"

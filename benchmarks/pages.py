@@ -540,6 +540,7 @@ TABLES: dict[str, Table] = {
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
     "features": lambda record, *of: part(features.tables(record), *of),
     "evidence": evidence.table,
+    "verdicts": evidence.summary,
 }
 
 

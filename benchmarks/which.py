@@ -12,6 +12,8 @@ Record = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]
 LEVEL = 0.5
 """Points: so far below the best a method is level with it."""
+CALLED = {"hardened": "fedcaprivacy@hardened"}
+"""Methods that the command line has by another name."""
 DATA = "digits"
 """What costs and leaks were measured on."""
 
@@ -30,13 +32,12 @@ def level(record: Record, form: str) -> Grid:
             here = [row for row in kept if (row["partition"], row["data"]) == (partition, data)]
             here.sort(key=lambda row: -fmean(row["by seed"]))
             near = [row for row in here if fmean(row["by seed"]) >= fmean(here[0]["by seed"]) - LEVEL]
-            cells.append(
-                ", ".join([f"{here[0]['method']} {_spread(here[0]['by seed'])}", *(r["method"] for r in near[1:])])
-            )
+            best = f"{_called(here[0])} {_spread(here[0]['by seed'])}"
+            cells.append(", ".join([best, *map(_called, near[1:])]))
             if len(near) < len(here):
                 first, other = here[0], here[len(near)]
                 pairs = zip(first["by seed"], other["by seed"], strict=True)
-                cells.append(f"{_spread([a - b for a, b in pairs], '+')} ({other['method']})")
+                cells.append(f"{_spread([a - b for a, b in pairs], '+')} ({_called(other)})")
             else:
                 cells.append("–")
         found.append(cells)
@@ -53,7 +54,7 @@ def forms(record: Record) -> Grid:
         pairs = [
             [fmean(map(_mean, (row[key] for row in rows))) for key in ("local %", "all classes %")] for rows in own
         ]
-        found.append([method, *(f"{one:.1f} / {other:.1f}" for one, other in pairs)])
+        found.append([_called(own[0][0]), *(f"{one:.1f} / {other:.1f}" for one, other in pairs)])
     return ["method", *names], found
 
 
@@ -72,8 +73,13 @@ def costs(record: Record, shown: Record) -> Grid:
         of = [row for row in leaks if row["method"] == method]
         cells = [f"{fmean(row[key] for row in own):.3g}" for key in ("MB a client", "virtual seconds")]
         learnt = [" / ".join("–" if row[topic] is None else str(row[topic]) for row in of) for topic in topics]
-        found.append([method, *cells, *learnt])
+        found.append([_called(own[0]), *cells, *learnt])
     return ["method", "MB a client", "virtual seconds", *topics], found
+
+
+def _called(row: Record) -> str:
+    name = str(row["method"])
+    return CALLED.get(name, name)
 
 
 def _mean(text: str) -> float:

@@ -17,7 +17,7 @@ RECORD = {
     "rows": [
         row("a", "mixed", [90.0, 92.0]),
         row("b", "mixed", [90.6, 90.6]),
-        row("c", "mixed", [89.0, 90.0]),
+        row("hardened", "mixed", [89.0, 90.0]),
         row("d", "mixed", None),
         row("a", "as it is", [80.0, 80.0], partition="iid"),
         row("a", "as it is", [60.0, 60.0], partition="other"),
@@ -28,7 +28,8 @@ RECORD = {
 def test_level_methods_stand_together_and_the_lead_is_paired() -> None:
     heads, (line,) = level(RECORD, "mixed")
     assert heads == ["partition", "digits", "lead of the best"]
-    assert line == ["`iid`", "a 91.0 ± 12.7, b", "+1.5 ± 6.4 (c)"]  # Student's t of one degree of freedom, 12.7
+    # Student's t of one degree of freedom, 12.7
+    assert line == ["`iid`", "a 91.0 ± 12.7, b", "+1.5 ± 6.4 (fedcaprivacy@hardened)"]
 
 
 def test_forms_and_costs_are_means_over_the_partitions() -> None:

@@ -64,6 +64,12 @@ def test_every_item_has_a_verdict() -> None:
     assert len(FOUND) - len(shown) == 42
 
 
+def test_the_summary_counts_every_item_once() -> None:
+    _, _, *rows = evidence.summary(FOUND).splitlines()
+    assert len(rows) == len(PAPERS)
+    assert sum(int(cell) for row in rows for cell in row.strip("| ").split(" | ")[1:]) == len(FOUND)
+
+
 def test_a_false_verdict_is_noticed() -> None:
     good = FOUND["fedepc/table4"]
     assert problems("fedepc/table9", good) == ["no item"]

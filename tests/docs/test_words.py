@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,3 +123,11 @@ def test_every_head_of_a_column_is_in_the_glossary(source: Any) -> None:
     heads = [*source()]
     assert len(heads) > 20
     assert {term for head in heads for term in terms(head)} - explained() == set()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_a_command_that_goes_on_in_the_next_line_says_so(path: Path) -> None:
+    for kind, block in re.findall(r"^```(\w*).*?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
+        lines = ["", *block.splitlines()] if kind in ("", "bash") else []
+        for before, line in itertools.pairwise(lines):
+            assert not re.match(r"\s*--[a-z]", line) or before.endswith("\\"), line

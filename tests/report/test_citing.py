@@ -33,6 +33,11 @@ ROOT = Path(__file__).parents[2]
             {"author": "Hsu and Qi and Brown", "title": "Measuring the effects of data", "year": "2019"},
         ),
         ("Mao, Niu, OFL: opportunistic learning", {"author": "Mao and Niu", "title": "OFL: opportunistic learning"}),
+        (
+            "Y. Miao, K.-K. R. Choo, R. H. Deng, Learning under non-IID settings, IEEE Transactions on Security 2024",
+            {"author": "Y. Miao and K.-K. R. Choo and R. H. Deng", "title": "Learning under non-IID settings"}
+            | {"howpublished": "IEEE Transactions on Security", "year": "2024"},
+        ),
         ("no federation: each client trains on its own data", None),
         ("docs/systems/coterie.md", None),
     ],
@@ -49,6 +54,25 @@ def test_every_system_but_ours_and_local_training_has_a_paper() -> None:
         assert found is not None
         assert not re.search(r"et al|\d{4}", found["author"] + found["title"]), name
         assert len(found["title"].split()) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "authors", "venue"),
+    [
+        ("fedcaprivacy", 6, "arXiv:2503.23292"),
+        ("fedepc", 9, "Computers Materials & Continua 85(2)"),
+        ("mingledpie", 5, "NDSS"),
+        ("ofl", 10, "arXiv:2503.15015"),
+        ("pafed", 7, "IEEE Transactions on Information Forensics and Security"),
+    ],
+)
+def test_the_five_papers_have_all_authors_their_venue_and_year(name: str, authors: int, venue: str) -> None:
+    found = citing.parsed(SYSTEMS[name].citation)
+    assert found is not None
+    names = found["author"].split(" and ")
+    assert len(names) == authors
+    assert all(re.match(r"[A-Z]\. ?", one) or one.startswith("K.-K.") for one in names)
+    assert (found["howpublished"], found["year"]) == (venue, "2024" if name == "pafed" else "2025")
 
 
 def test_a_run_has_version_seeds_and_the_digest_of_its_config(tmp_path: Path) -> None:

@@ -79,9 +79,8 @@ def test_epsilon_stands_beside_those_who_see_so_much(tmp_path: Path) -> None:
     assert "Against server and public: 4." in page
     assert "Against own leader: no proof." in page
     assert '<td class="words">server, public</td>' in page
-    assert "together 4 against server and public; together no proof against own leader" in ledger.released(
-        statements({"a": seen}, DELTA)
-    )
+    told = ledger.released(statements({"a": seen}, DELTA))
+    assert "all together, seen by server and public: epsilon 4; all together, seen by own leader: no epsilon" in told
 
 
 def test_a_run_without_a_ledger_has_no_table(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import coterie.method as fl
 
 @fl.settings
 class FedBnConfig(fl.Averaging):
-    OWN = "batch normalisation"
+    OWN, FITS = "batch normalisation", "cnn_bn"
 
     def own_parts(self, spec: fl.ModelSpec) -> tuple[str, ...]:
         return spec.normalisation

@@ -19,7 +19,7 @@ import coterie.method as fl
 class FedRepConfig(fl.Averaging):
     """head_epochs: tau, epochs of the head before those of the body; 10 in the authors' experiments."""
 
-    OWN = "the output layer"
+    OWN, FITS = "the output layer", "mlp_small"
     head_epochs: fl.AtLeastOne = 10
 
     def __post_init__(self) -> None:

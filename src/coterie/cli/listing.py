@@ -131,7 +131,7 @@ def _line(system: System) -> str:
     """Its citation without the authors (``Adaptive federated optimization, ICLR 2021``), after a title that tells more
     than its name.
     """
-    work = re.sub(r"^(?:[\w'.-]+(?: and [\w'.-]+| et al\.)?, )+", "", system.citation)
+    work = re.sub(r"^(?:(?:[A-Z]\.[- ]?)*[\w'.-]+(?: and [\w'.-]+| et al\.)?, )+", "", system.citation)
     return work if re.sub(r"\W", "_", system.title.lower()) == system.name else f"{system.title}: {work}"
 
 

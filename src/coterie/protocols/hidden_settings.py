@@ -29,7 +29,8 @@ class HiddenSums(LateTraining):
     """Settings of local training, and of sums in hidden groups.
 
     clip: C, the L2 norm to which a client's change is clipped; running statistics are clipped by themselves.
-    fewest: a round is skipped if, by its public absences, some group's sum may be of fewer clients, but not of none.
+    fewest: the fewest clients whose changes a group's sum may hold; a sum of none is allowed. A round is skipped if so
+    many are absent that some group could have fewer.
     min_cluster: the smallest group.
     foundings: how often groups may be made, the set-up included. They are made anew for all when 8 or more of those
     with a place have come or left since the last time.

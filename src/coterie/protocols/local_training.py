@@ -75,8 +75,8 @@ class LocalTraining:
     """Settings of local training; every system's config has these fields.
 
     lr: learning rate.  batch_size: samples a step.  momentum, weight_decay: of local SGD; it starts anew each round.
-    max_epochs: E_m, the local epochs of the fastest device.  slowest: the smallest relative uplink time d; client i
-    trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
+    max_epochs: the local epochs of the fastest client.  slowest: the smallest share of them that a client trains; each
+    draws its share once, uniform in [slowest, 1]. Its epochs are rounded (FedCAPrivacy, section VI-A: E_m and d_i).
     participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
     for its clients, or None to wait for all.
     sample_noise: trains by DP-SGD, which hides each sample: standard deviation of the Gaussian noise on the sum of a
@@ -163,7 +163,7 @@ class SteppedTraining(LocalTraining):
 
     A data set's own settings (``lr``, ``batch_size``: ``runs/config.py``) override these defaults in a run.
     PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients.
-    server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; the server's step in round r is
+    server_lr: the server's step in round 1, PAFed's alpha.  server_decay: k >= 0; the server's step in round r is
     server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
     """
 

@@ -3,7 +3,8 @@
     server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
 
 Which parts are each client's own, the settings say: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
-words. Messages and the server hold the shared parts alone.
+words, and ``FITS``, if there is one, names a model with parts of both kinds. Messages and the server hold the
+shared parts alone.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def check_parts(config: Any, common: fl.Common) -> None:
     own = config.own_parts(common.spec)
     if not own or len(own) == len(common.spec.parts):
         what = "has no such part" if not own else "has no other part that could be shared"
+        fits = f", such as {config.FITS}" if hasattr(config, "FITS") else ""
         raise fl.UserError(
-            f"each client keeps {config.OWN} to itself, and this model {what}: choose another model; it has "
-            f"{', '.join(common.spec.names)}"
+            f"each client keeps {config.OWN} to itself, and this model {what} (it has {', '.join(common.spec.names)}): "
+            f"choose another model{fits}"
         )
 
 

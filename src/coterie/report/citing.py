@@ -17,6 +17,7 @@ from coterie.runs.registry import SYSTEMS
 
 AUTHORS, TITLE = "The Coterie authors", "Coterie: federated learning among unequal, privacy-aware clients"
 """As in CITATION.cff, which an installed package does not have."""
+_INITIALS = re.compile(r"\b(?:[A-Z]\.[- ]?)+")
 _YEAR = re.compile(r"(?:(?P<venue>[^,]*\S)\s+)?(?P<year>(?:19|20)\d\d)\b.*")
 
 
@@ -65,7 +66,7 @@ def parsed(citation: str) -> dict[str, str] | None:
 
 
 def _is_title(part: str) -> bool:
-    words = part.removesuffix(" et al.").split(" and ")
+    words = _INITIALS.sub("", part.removesuffix(" et al.")).split(" and ")
     return any(" " in word for word in words)
 
 

@@ -485,8 +485,8 @@ def help_note(content: Content) -> str:
     unit = "in points" if first["share"] else "in the metric's own unit"
     lower = "" if first["higher"] else ", above 0 where the metric is lower"
     return (
-        f"Gain: {unit}{lower}. Its interval is a bootstrap over the client's test samples, paired, and over seeds that "
-        "test the same samples; better and worse: it leaves out 0. One in twenty intervals does so by chance."
+        f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over the seeds "
+        "if all test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
     )
 
 

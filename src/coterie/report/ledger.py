@@ -24,7 +24,10 @@ def released(ledgers: Any) -> str:
         if row["epsilon"] != NO_PROOF
     ]
     parts = [f"{'; '.join(proved)} (delta {found['delta']})"] if proved else []
-    parts += [f"together {epsilon} against {' and '.join(names)}" for epsilon, names in found["against"].items()]
+    parts += [
+        f"all together, seen by {' and '.join(names)}: {'no epsilon' if epsilon == NO_PROOF else f'epsilon {epsilon}'}"
+        for epsilon, names in found["against"].items()
+    ]
     if proved and not found["open"]:
         parts.append(f"together {found['together']}, after one more round {found['further']}")
     if found["open"]:

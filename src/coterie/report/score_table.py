@@ -189,8 +189,8 @@ def form_note(content: Row) -> str:
     several = any(len(row["runs"]) > 1 for row in content["rows"])
     notes = [
         "tuned: where held-out loss and accuracy gain by a standard error",
-        f"{_OWN_SHARES}, unless a batch of 30 or more looks like other labels (– under prior left out: no batch is "
-        "that large, so none is checked)",
+        f"{_OWN_SHARES}; left out for a batch of 30 or more samples whose labels seem to have other shares (prior "
+        "left out is –: no batch is that large, so none was checked)",
         "mixed: both, by the likelihood of held-out samples",
         "± clients: half of the 95 % interval of the mean over the clients of one seed",
         f"worst decile: a tenth of the clients are {'below' if measures(content)[0]['higher'] else 'above'}",

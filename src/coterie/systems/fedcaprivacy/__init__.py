@@ -102,8 +102,8 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 SYSTEM = fl.System(
     name="fedcaprivacy",
     title="FedCAPrivacy",
-    citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
-    "anonymous adaptive clustering",
+    citation="Y. Wei, S. Zhao, C. Zhao, Z. Liu, Z. Chen, M. Zhao, FedCAPrivacy: privacy-preserving heterogeneous "
+    "federated learning with anonymous adaptive clustering, arXiv:2503.23292 2025",
     cold="clusters form anew from one common model, and only participants hold the clusters' models",
     config=FedCAPrivacyConfig,
     parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},

@@ -86,8 +86,9 @@ LEARNS_HARDENED = {
 SYSTEM = fl.System(
     name="fedepc",
     title="FedEPC",
-    citation="Tang, Luo, Wang, Feng, Yang, Xu, Zhu, Huang, Liang, FedEPC: an efficient and privacy-enhancing "
-    "clustering federated learning method for sensing-computing fusion scenarios, CMC 85(2), 2025",
+    citation="N. Tang, W. Luo, Y. Wang, B. Feng, S. Yang, J. Xu, D. Zhu, Z. Huang, W. Liang, FedEPC: an efficient and "
+    "privacy-enhancing clustering federated learning method for sensing-computing fusion scenarios, "
+    "Computers Materials & Continua 85(2), 2025",
     cold="clusters form anew from one common model, and it ends with one for each cluster",
     config=FedEPCConfig,
     parties=lambda _: {HUB: Server, DEVICE: Device},

@@ -97,8 +97,8 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 SYSTEM = fl.System(
     name="mingledpie",
     title="MingledPie",
-    citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
-    "CFL, NDSS 2025",
+    citation="C. Zhang, Y. Xu, J. Tan, J. An, W. Jin, MingledPie: a cluster mingling approach for mitigating "
+    "preference profiling in CFL, NDSS 2025",
     cold="the server hands out the first models, and only clients hold the last ones",
     config=MingledPieConfig,
     parties=parties,

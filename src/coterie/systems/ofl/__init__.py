@@ -76,8 +76,8 @@ def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
 SYSTEM = fl.System(
     name="ofl",
     title="OFL",
-    citation="Mao, Niu, Dang, Li, Xia, Zhu, Bian, Zhang, Hua, Zhong, OFL: opportunistic federated learning for "
-    "resource-heterogeneous and privacy-aware devices",
+    citation="Y. Mao, M. Niu, Z. Dang, C. Li, H. Xia, Y. Zhu, H. Bian, Y. Zhang, J. Hua, S. Zhong, OFL: opportunistic "
+    "federated learning for resource-heterogeneous and privacy-aware devices, arXiv:2503.15015 2025",
     cold="clients that hold parts of the model begin with the public one, to which its changes are added",
     config=OFLConfig,
     parties=parties,

@@ -118,8 +118,8 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 SYSTEM = fl.System(
     name="pafed",
     title="PAFed",
-    citation="Miao, Kuang, Li, Xu, Li, Choo, Deng, Privacy-preserving asynchronous federated learning under non-IID "
-    "settings",
+    citation="Y. Miao, D. Kuang, X. Li, S. Xu, H. Li, K.-K. R. Choo, R. H. Deng, Privacy-preserving asynchronous "
+    "federated learning under non-IID settings, IEEE Transactions on Information Forensics and Security 2024",
     cold="the last model is encrypted under keys that a run makes anew",
     config=PAFedConfig,
     parties=parties,
