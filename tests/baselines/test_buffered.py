@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Rig, rig
+from federation import Rig, Steady, misbehaving, rig
+from msgspec.structs import replace
 
 from coterie.baselines import ca2fl, fedbuff
 from coterie.baselines.late import SYSTEMS as AVERAGING
@@ -16,6 +17,7 @@ from coterie.devices.links import Delays
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import System
 from coterie.protocols import late as protocol
+from coterie.protocols.averaging import Train
 from coterie.protocols.local_training import sample_clients
 
 N, ROUNDS, LR, SHARE = 8, 14, 0.3, 0.75
@@ -186,3 +188,33 @@ def test_a_comparison_is_told_of_the_steps(system: System) -> None:
     federation = made(system, delta=0.0, server_lr=0.8)
     assert "steps a round" in federation.config.beyond_budget()["buffer"]
     assert sum(federation.round(r)["steps"] for r in range(1, 5)) == 8
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_huge_change_leaves_the_cache_when_its_client_is_not_heard_any_more(late: int) -> None:
+    """All want the same. The first change of one is huge; then the client is gone, and later steps do not have it."""
+    liar, left = NAMES[0], {(NAMES[0], r): "vanished" for r in range(2, 40)}
+    options: dict[str, Any] = {"delta": 0.0, "participation": 1.0, "buffer": N - 1, "server_lr": 1.0}
+    run = rig(
+        ca2fl.SYSTEM,
+        np.zeros((N, 10)),
+        wrap=lambda federation: misbehaving(
+            federation.alter(liar), Train, lambda party, msg, honest: replace(honest, weights=honest.weights + 2.0**30)
+        ),
+        links=Steady(away=left),
+        lr=LR,
+        server_decay=0.0,
+        max_staleness=late,
+        **options,
+    )
+    run.round(1)
+    assert run.hub.state.heard[liar] == 1
+    assert np.abs(run.hub.state.mean).min() > 2.0**30 / N / 2
+    for r in range(2, late + 3):
+        run.round(r)
+    assert liar in run.hub.state.cached
+    for r in range(late + 3, late + 6):
+        run.round(r)
+    assert set(run.hub.state.cached) == set(run.hub.state.heard) == {*NAMES[1:]}
+    cached = np.stack([*run.hub.state.cached.values()]).astype(float)
+    np.testing.assert_allclose(run.hub.state.mean, cached.sum(axis=0) / N, rtol=1e-9)

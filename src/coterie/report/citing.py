@@ -84,11 +84,17 @@ def runs_entry(runs: Sequence[Run]) -> str:
 def entry(key: str, fields: Mapping[str, str]) -> str:
     """A ``@misc``. Braces of an author that is no person stay; everything else is escaped."""
     lines = [
-        f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(escaped(value), name)}}},"
+        f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(_inert(value), name)}}},"
         for name, value in fields.items()
     ]
     name = re.sub(r"[^\w.@-]+", "_", key)
     return "\n".join([f"@misc{{{name},", *lines, "}", ""])
+
+
+def _inert(words: str) -> str:
+    """As LaTeX sets them; BibTeX counts escaped braces, too, and takes any @ for an entry after a mistake."""
+    plain = " ".join(words.replace("@", " ").split())
+    return escaped(plain).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 
 
 def _kept(value: str, name: str) -> str:
