@@ -94,9 +94,10 @@ _VERDICTS = {"better": (fig.PALETTE[0], 0), "worse": (fig.PALETTE[1], 4), "undec
 
 
 def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The clients whose gain is known."""
+    """The clients whose gain in the leading metric is known."""
     keys = ("alone", "together", "gain")
-    return [one for one in benefit["clients"] if None not in [one.get(key) for key in keys]]
+    known = [one for one in benefit["clients"] if None not in [one.get(key) for key in keys]]
+    return [one for one in known if not one.get("instead")]
 
 
 @fig.drawn

@@ -484,10 +484,12 @@ def help_note(content: Content) -> str:
     first = measures(content)[0]
     unit = "in points" if first["share"] else "in the metric's own unit"
     lower = "" if first["higher"] else ", above 0 where the metric is lower"
+    every = [one for benefit in content["benefits"] for one in benefit["clients"]]
+    instead = f" One label: {first['label']} is not defined on the client's test samples, so accuracy judges it."
     return (
         f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over the seeds "
         "if all test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
-    )
+    ) + (instead if any(one.get("instead") for one in every) else "")
 
 
 def help_rows(content: Content) -> list[tuple[str, ...]]:
@@ -500,9 +502,12 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
         for benefit in benefits:
             if place < len(benefit["clients"]):
                 one = benefit["clients"][place]
-                values = (metric(one.get(key), first["share"]) for key in ("alone", "together"))
-                verdict = one["verdict"] or ""
-                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, first), verdict))
+                instead = one.get("instead")
+                share = first["share"] or instead is not None
+                values = (metric(one.get(key), share) for key in ("alone", "together"))
+                why = f"one label: {instead} instead" if instead else ""
+                verdict = f"{one['verdict']} ({why})" if one["verdict"] and why else one["verdict"] or why
+                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, share), verdict))
     return found
 
 
@@ -515,10 +520,10 @@ def helped(one: Mapping[str, Any]) -> str:
     return str(name) if one["seed"] is None else f"{name}, seed {one['seed']}"
 
 
-def _gain(one: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+def _gain(one: Mapping[str, Any], share: bool) -> str:
     if one["gain"] is None:
         return MISSING
-    scale, form = (100, "+z.1f") if measure["share"] else (1, "+.4g")
+    scale, form = (100, "+z.1f") if share else (1, "+.4g")
     interval = (
         "" if None in (one["low"], one["high"]) else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
     )
