@@ -96,6 +96,8 @@ def test_what_no_attack_applies_to_is_no_success() -> None:
     assert "found next to nothing, at most 3.0 %, of label shares; they cannot tell for who is alike; none " in words
     assert "none applies to models." in words
     assert "learns" not in words
+    (cell,) = (line[3] for line in verdict.table(content(row("ours", 0.9, learned=learned)))[1:])
+    assert cell == "3 (label shares); ? groups"
     half = said(row("ours", 0.9, learned={"labels": spread([0.5]), "groups": spread([0.0])}))
     assert "`ours`'s servers know part of the label shares (50 %)." in half
     assert "cannot tell what `ours`'s servers learn" in said(row("ours", 0.9, learned={"groups": None}))

@@ -44,6 +44,7 @@ class AttackRecord(msgspec.Struct, frozen=True):
     closed_form: float | None = None
     rounds: Count = 0
     round: Count | None = None
+    topic: str | None = None
 
 
 class Unread(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.record.comparison import ACCURACY, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
-from coterie.report.words import MISSING, metric, percent, plural
+from coterie.report.words import CANNOT_TELL, MISSING, metric, percent, plural
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
@@ -29,6 +29,15 @@ TOPICS = {
     "other": "the system's other secrets",
 }
 """What servers may learn, by topic."""
+SHORT = {
+    "models": "models",
+    "identity": "whose model is whose",
+    "labels": "label shares",
+    "groups": "who is alike",
+    "samples": "samples",
+    "other": "other secrets",
+}
+"""The same in a word or two."""
 _ACCURACY = msgspec.structs.asdict(ACCURACY)
 Content = Mapping[str, Any]
 """``compare.json``."""
@@ -208,6 +217,20 @@ COSTS = {
 
 def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
+
+
+def unsure_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The topics of which attacks cannot tell what a method's servers learn."""
+    learned = row.get("learned") or {}
+    return tuple(topic for topic in TOPICS if topic in learned and learned[topic] is None)
+
+
+def leak_cell(row: Mapping[str, Any], topic: str) -> str:
+    """What a method's servers learn of a topic, in percent, for a table."""
+    leak = (row.get("learned") or {}).get(topic)
+    if leak is None:
+        return CANNOT_TELL if topic in unsure_of(row) else MISSING
+    return f"{100 * max(leak['mean'], 0.0):.0f}"
 
 
 def budget(content: Content) -> str:
@@ -439,11 +462,14 @@ def _told(row: Mapping[str, Any]) -> str:
         return f"; it was not attacked: {why}" if why else ""
     if not learned:
         return "; its server learns nothing of models or data"
-    parts = []
-    for topic in _LEARNED:
-        if (leak := learned.get(topic)) is not None:
-            parts.append(graded(topic, leak["mean"]))
-    return f"; its servers {', '.join(parts)}" if parts else "; the attacks cannot tell what its servers learned"
+    known = {topic: leak["mean"] for topic in _LEARNED if (leak := learned.get(topic)) is not None}
+    told = "".join(f", {graded(topic, leak)}" for topic, leak in known.items() if leak > 0)
+    none = ", ".join(SHORT[topic] for topic, leak in known.items() if not leak > 0)
+    unsure = ", ".join(SHORT[topic] for topic in unsure_of(row))
+    parts = [f"its servers {told.removeprefix(', ')}"] if told else []
+    parts += [f"nothing found of {none}"] if none else []
+    parts += [f"the attacks cannot tell of {unsure}"] if unsure else []
+    return "".join(f"; {part}" for part in parts)
 
 
 # -- whether training together helps each client ----------------------------------------------------------------------
