@@ -295,8 +295,21 @@ def chosen(content: Content) -> Iterator[str]:
     for one in found["methods"]:
         tried = (f"{_settings(of['settings'])}: {_loss(of['held_out_loss'])}" for of in one["candidates"])
         lacks = "".join(f"; not tuned: {key}, {why}" for key, why in one["lacks"].items())
-        told = f"Chosen for {one['method']}: {_settings(one['settings'])} ({', '.join(tried)})"
+        told = f"Chosen for {one['method']}: {_settings(one['settings'])}{_edge(one)} ({', '.join(tried)})"
         yield f"{told if one['settings'] else one['method']}{lacks}."
+
+
+def _edge(one: Mapping[str, Any]) -> str:
+    """Whether a better value may lie beyond those that were tried."""
+    found = []
+    for field, text in one["settings"].items():
+        try:
+            tried = {float(of["settings"][field]) for of in one["candidates"]}
+            at_edge = len(tried) > 1 and float(text) in (min(tried), max(tried))
+        except (KeyError, ValueError):  # words have no order
+            continue
+        found += [field] * at_edge
+    return f", {' and '.join(found)} at the edge of the values tried" if found else ""
 
 
 def _settings(own: Mapping[str, str]) -> str:
