@@ -515,7 +515,19 @@ def help_sentences(content: Content) -> Iterator[str]:
             parts.append(f"no interval for {missing}")
         seeds = len({one["seed"] for one in clients})
         every = f" with each of {seeds} seeds" if seeds > 1 else ""
-        yield f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+        said = f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+        unsure = undecided(benefit, measures(content)[0])
+        yield f"{said} {unsure}" if unsure else said
+
+
+def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+    """What the word means for a method's clients: the gains that their test samples cannot show."""
+    known = [one for one in benefit["clients"] if None not in (one["low"], one["high"])]
+    if not any(one["verdict"] == "undecided" for one in known):
+        return ""
+    half = float(np.median([(one["high"] - one["low"]) / 2 for one in known]))
+    size = f"about {100 * half:.1f} points" if measure["share"] else f"about {half:.3g}"
+    return f"Undecided: with these test samples gains below {size} cannot be seen."
 
 
 def help_note(content: Content) -> str:

@@ -133,12 +133,13 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
 def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
     """For how many clients it is better or worse; nothing where no client was judged."""
     of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
-    judged = [one["verdict"] for one in of[0]["clients"] if one["verdict"]] if of else []
-    if judged:
+    every = [one["verdict"] for one in of[0]["clients"]] if of else []
+    if any(every):
         seeds = len({one["seed"] for one in of[0]["clients"]})
-        many = f"{len(judged)} clients" + (f", {len(judged) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
-        better, less, unsure = (judged.count(word) for word in ("better", "worse", "undecided"))
-        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}."
+        many = f"{len(every)} clients" + (f", {len(every) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
+        better, less, unsure, missing = (every.count(word) for word in ("better", "worse", "undecided", None))
+        rest = f", no interval for {missing}" if missing else ""
+        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}{rest}."
 
 
 def _ahead(content: Content) -> Iterator[str]:
