@@ -85,7 +85,8 @@ def test_a_run_has_version_seeds_and_the_digest_of_its_config(tmp_path: Path) ->
     assert "seeds 0, 1" in text
     assert "version = {0.1.0}" in text
     assert text.startswith(
-        "% We ran FedAvg with no cipher, FedCAPrivacy with emulated ciphers, IFCA with no cipher on digits"
+        "% We ran FedAvg (mode paper) with no cipher, FedCAPrivacy (mode paper) with emulated ciphers, "
+        "IFCA (mode paper) with no cipher on digits"
     )
     assert text.count("@misc{") == 4
     assert text.count("{") == text.count("}")

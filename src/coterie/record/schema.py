@@ -45,6 +45,7 @@ class AttackRecord(msgspec.Struct, frozen=True):
     chance_known: bool = True
     rounds: Count = 0
     round: Count | None = None
+    topic: str | None = None
 
 
 class Unread(msgspec.Struct, frozen=True):

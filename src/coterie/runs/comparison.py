@@ -144,8 +144,8 @@ MEASURES = (
     "virtual_seconds",
 )
 OnRound = Callable[[str, int, Line], None]
-Learned = Callable[[Path], Mapping[str, float | None]]
-"""What attacks on the views of a run folder found out: by topic, from 0 for chance to 1 for everything."""
+Learned = Callable[[Sequence[Path]], Mapping[str, Any]]
+"""What attacks on the views of a method's run folders found out (``runs.audited.learned``)."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def compare(
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
-    learned: attacks the recorded views of each run folder.  choose: chooses settings first. Everything is built once
+    learned: attacks the views of a method's run folders.  choose: chooses settings first. Everything is built once
     before the folder is created, so that mistakes show at once. The folders are locked while written. Raises the errors
     of ``run``.
     """
@@ -412,11 +412,9 @@ def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) ->
     row["metrics"] = {name: spread([of["metrics"].get(name) for of in summaries]) for name in summaries[0]["metrics"]}
     if learned is not None:
         try:
-            found = [learned(result.folder) for result in results]
+            row |= learned([result.folder for result in results])
         except UserError as error:  # the runs are worth their table all the same
-            return {**row, "learned": None, "not_attacked": str(error)}
-        topics = dict.fromkeys(topic for one in found for topic in one)
-        row["learned"] = {topic: spread([one.get(topic) for one in found]) for topic in topics}
+            row |= {"learned": None, "not_attacked": str(error)}
     return row
 
 
