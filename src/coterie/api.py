@@ -24,7 +24,7 @@ from coterie.report.progress import Pace, Tell, name_run, rounds_of_runs, show_p
 from coterie.report.summary import lasted, results
 from coterie.reproductions import study
 from coterie.runs import choosing, comparison, registry, runner
-from coterie.runs.advice import advise, without_effect
+from coterie.runs.advice import advise, past_its_best, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
 from coterie.runs.logs import numbers
 from coterie.runs.metrics import leading
@@ -245,7 +245,9 @@ def train(
             if on_round is not None:
                 on_round(line)
 
-        return _of(runner.run(config, told, resume=resume), model)
+        done = runner.run(config, told, resume=resume)
+    advise(past_its_best(config, done.rounds))
+    return _of(done, model)
 
 
 def compare(

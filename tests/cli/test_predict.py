@@ -62,7 +62,7 @@ def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
     after = cli("predict", "one.safetensors", "known.npz")
     assert after == before
     accuracy = json.loads(Path("gone/clients.json").read_text())["global_accuracy"][1]
-    assert before.err == f"Accuracy on 360 samples: {accuracy:.1%}\n"
+    assert before.err == f"Accuracy on 360 samples (may contain training samples): {accuracy:.1%}\n"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path
         ended[name] = cli("predict", str(run), str(tmp_path / name), "--client", "north")
     assert ended["same.csv"].code == 0
     assert ended["same.csv"].out == ended["turned.csv"].out == ended["labelled.csv"].out
-    assert "Accuracy on 2 samples" in ended["labelled.csv"].err
+    assert "Accuracy on 2 samples (may contain training samples)" in ended["labelled.csv"].err
     assert "has no column 'bmi'" in ended["few.csv"].err
     assert "There are: age" in ended["few.csv"].err
     assert "does not know the column 'sugar'" in ended["more.csv"].err
@@ -254,7 +254,7 @@ def test_no_prior_without_the_run_and_none_of_other_models(cli: Command, federat
     assert cli("export", "run", "--client", "client/1", "--out", "one.safetensors").code == 0
     ended = cli("predict", "one.safetensors", "new.npz", "--prior")
     assert (ended.code, ended.out) == (2, "")
-    assert "no message tells a client which labels the others hold" in ended.err
+    assert "give the run's folder instead of the exported file" in ended.err
     whole = json.loads(Path("run/priors.json").read_text())
     first = whole["clients"]["client/1"]
     for damaged in (

@@ -109,6 +109,48 @@ def test_what_to_try_is_said_with_what_it_was() -> None:
     assert chance(0.1, 0.1, task="multilabel") is None
 
 
+@pytest.mark.parametrize(
+    ("values", "options", "told"),
+    [
+        ([0.8, 0.931, 0.842], {}, "is best in round 2: 93.1 %, last 84.2 %. Try --early-stop 3, or a smaller model"),
+        ([0.8, 0.931, 0.842], {"fine_tune": "held_out"}, "Try --early-stop 3 --no-fine-tune, or a smaller"),
+        ([0.8, 0.931, 0.842], {"early_stop": 3}, None),
+        ([0.8, 0.931, 0.842], {"data": "digits"}, None),
+        ([0.8, 0.931, 0.9], {}, None),
+        ([0.8, 0.842, 0.931], {}, None),
+        ([None, None], {}, None),
+    ],
+)
+def test_a_last_round_clearly_below_the_best_is_named(
+    tmp_path: Path, values: list[float | None], options: dict[str, Any], told: str | None
+) -> None:
+    config = replace(FEDAVG, **{"data": f"{tmp_path}/own", "metrics": "auroc", **options})
+    rounds = [{"round": r, "metrics": {"local_auroc": value}} for r, value in enumerate(values, 1)]
+    found = advice.past_its_best(config, rounds)
+    assert (found is None) if told is None else told in str(found)
+
+
+def test_lower_may_be_better() -> None:
+    config = replace(FEDAVG, data="./own", metrics="log_loss", model="linear")
+    rounds = [{"round": r, "metrics": {"local_log_loss": value}} for r, value in enumerate((0.9, 0.4, 0.6), 1)]
+    assert "best in round 2: 0.4, last 0.6. Try --early-stop 3" in str(advice.past_its_best(config, rounds))
+    assert "smaller" not in str(advice.past_its_best(config, rounds))
+    assert advice.past_its_best(config, rounds[:2]) is None
+
+
+def test_a_run_and_a_comparison_past_their_best_warn_once(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own").mkdir()
+    for name in ("north", "south"):
+        rows = "".join(f"{i},{i % 2}\n" for i in range(20))
+        Path(f"own/{name}.csv").write_text(f"dose,label\n{rows}")
+    monkeypatch.setattr(advice, "CLEARLY", -1.0)  # every last round is clearly worse
+    words = ["--data", "own", "--rounds", "2", "--quiet"]
+    assert cli("run", "fedavg", *words, "--out", "a").err.count("is past its best") == 1
+    ended = cli("compare", "fedavg", *words, "--seeds", "2", "--out", "c")
+    assert ended.err.count("is past its best") == 1
+    assert "(and 3 more of 4 runs)" in ended.err
+
+
 def test_the_command_line_warns_on_stderr_also_when_quiet(cli: Command) -> None:
     ended = cli("run", "ifca", *FAST, "--crypto", "emulated", "--set", "clusters=9")
     assert ended.code == 0

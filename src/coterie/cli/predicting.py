@@ -140,7 +140,7 @@ def predict(
         atomic_write(out, npz or _csv(trained, found, ids, str).encode())
         say(f"Predictions of {len(labels):,} samples: {out}")
     if right is not None:
-        say(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
+        say(f"Accuracy on {len(labels):,} samples (may contain training samples): {right.mean():.1%}", err=True)
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:

@@ -1,4 +1,4 @@
-"""Warnings about runs: options without effect, and scores no better than chance."""
+"""Warnings about runs: options without effect, and scores no better than chance or than in an earlier round."""
 
 from __future__ import annotations
 
@@ -108,4 +108,32 @@ def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_co
     return (
         f"{config.system} has learnt nothing: {label} is {ours} on all test data, and a model that gives every sample "
         f"the same answer has {constant}. Try more rounds (here {config.rounds})" + (f", {others}" if others else "")
+    )
+
+
+CLEARLY = 0.05
+"""How much worse than the best round the last one clearly is: of a share the difference, else a part of the best."""
+
+
+def past_its_best(config: Resolved, rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence about a run on own data whose last round is clearly worse than its best, on each client's own tests.
+
+    rounds: the run's lines. With ``early_stop`` the last round is not what counts.
+    """
+    if not is_path(config.data) or config.early_stop is not None or config.attack is not None:
+        return None
+    first, *_ = metrics_of(named(config.metrics), config.task)
+    values = {line["round"]: value for line in rounds if (value := score(line, f"local_{first.name}")) is not None}
+    if not values:
+        return None
+    sign = 1 if first.higher else -1
+    best, last = max(values, key=lambda r: sign * values[r]), max(values)
+    if sign * (values[best] - values[last]) < CLEARLY * (1 if first.share else abs(values[best])):
+        return None
+    then, now = (f"{100 * values[r]:.1f} %" if first.share else f"{values[r]:.3g}" for r in (best, last))
+    stop = "--early-stop 3" if config.fine_tune == "no" else "--early-stop 3 --no-fine-tune"
+    smaller = "" if config.model == "linear" else ", or a smaller model such as --model linear"
+    return (
+        f"{config.system} is past its best: {first.facts['label']} on each client's own kind of data is best in round "
+        f"{best}: {then}, last {now}. Try {stop}{smaller}"
     )

@@ -25,6 +25,7 @@ from coterie.record.files import locked, writing
 from coterie.record.folder import CLIENTS, COMPARE, CONFIG, RESULT, check_simulated, write_json
 from coterie.record.summary import Line
 from coterie.runs import benefit, registry
+from coterie.runs.advice import advise, past_its_best
 from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import build
 from coterie.runs.folder import numbered
@@ -336,6 +337,9 @@ def compare(
             "version": coterie.__version__,
         }
         write_json(folder / COMPARE, content)
+    runs = [(planned.methods[label], one.rounds) for label, found in results.items() for one in found]
+    if said := [text for config, rounds in runs if (text := past_its_best(config, rounds)) is not None]:
+        advise(said[0] + (f" (and {len(said) - 1} more of {len(runs)} runs)" if said[1:] else ""))
     return FinishedComparison(folder, content)
 
 

@@ -54,6 +54,8 @@ def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 def prior_of(folder: Path, model: TrainedModel) -> Prior:
     """The prior of a client's model, out of the folder of its run. Raises UserError if there is none."""
     path, facts = folder / PRIORS, model.facts
+    if folder.is_file():
+        raise UserError(f"{folder} has no prior: give the run's folder instead of the exported file")
     if not path.is_file():
         raise UserError(
             f"{folder} has no {PRIORS}: the prior is for the folder of a finished run whose models are classifiers, "
