@@ -522,22 +522,23 @@ def help_sentences(content: Content) -> Iterator[str]:
 
 def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
     """For each client of a method, whether training together is better for it, and by how much."""
-    unit = f"points of {measure['label']}" if measure["share"] else f"in {measure['label']}"
     for one in benefit["clients"]:
-        what = f"{helped(one)}: training together"
+        what, share = f"{helped(one)}: training together", measure["share"] or one.get("instead") is not None
+        unit = f"points of {one.get('instead') or measure['label']}" if share else f"in {measure['label']}"
         if one["gain"] is None:
             yield f"{what} could not be compared with training alone."
         elif one["verdict"] in ("better", "worse"):
-            yield f"{what} is {one['verdict']} than training alone: {_gain(one, measure)} {unit}."
+            yield f"{what} is {one['verdict']} than training alone: {_gain(one, share)} {unit}."
         elif one["verdict"]:
-            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, measure)} {unit}."
+            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, share)} {unit}."
         else:
-            yield f"{what} against training alone: {_gain(one, measure)} {unit}, without an interval."
+            yield f"{what} against training alone: {_gain(one, share)} {unit}, without an interval."
 
 
 def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
     """What the word means for a method's clients: the gains that their test samples cannot show."""
-    known = [one for one in benefit["clients"] if None not in (one["low"], one["high"])]
+    judged = (one for one in benefit["clients"] if not one.get("instead"))
+    known = [one for one in judged if None not in (one["low"], one["high"])]
     if not any(one["verdict"] == "undecided" for one in known):
         return ""
     half = float(np.median([(one["high"] - one["low"]) / 2 for one in known]))
