@@ -28,7 +28,7 @@ from benchmarks.signatures import Lent, name_of, written
 from coterie.record.comparison import FORMS, MIXES
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
 from coterie.runs import RunConfig, resolve, run
-from coterie.runs.audited import learned
+from coterie.runs.audited import attack, by_topic
 from coterie.runs.comparison import budget_of, with_budget
 from coterie.runs.intervals import mean_and_interval
 
@@ -223,13 +223,14 @@ SHIFTED = Item(
 
 
 def _learned(form: str, method: str, seed: int) -> Mapping[str, float | None]:
-    """By topic, what the servers of a method on digits learn on their own (``runs.audited.learned``)."""
+    """By topic, what the servers of a method on digits learn on their own (``runs.audited.by_topic``)."""
     first = _config("digits", form, "coterie")
     shared, _ = with_budget(method, _config("digits", form, method), budget_of(resolve(first), first.settings), ())
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run(replace(shared, seed=seed, fine_tune="no", record=True, evaluate="all", out=str(out)))
-        return learned(out)
+        found = by_topic([attack(out)["attacks"]])
+        return {topic: None if of is None else of["mean"] for topic, of in found.items()}
 
 
 def _learned_row(name: str, found: Sequence[Mapping[str, float | None]]) -> Row:

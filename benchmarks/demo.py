@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from benchmarks.markdown import grid
 from coterie.record.comparison import Measure
 from coterie.report import verdict
-from coterie.report.comparison import measures, topics_of
+from coterie.report.comparison import leak_cell, measures, topics_of
 from coterie.report.drawing import looks, new_figure
 from coterie.report.notebook import draw_leaks
 from coterie.report.words import size
@@ -47,13 +47,13 @@ def table(record: Record) -> str:
     lines = []
     for row in rows:
         found = [_share(row[name], best[name]) for name in ACCURACIES.values()]
-        leaks = [(row["learned"] or {}).get(topic) for topic in topics]
+        leaks = [leak_cell(row, topic) for topic in topics]
         lines.append(
             [
                 _named(row["method"]),
                 *found,
                 "–" if row["ari"] is None else f"{row['ari']['mean']:.2f}",
-                *("–" if leak is None else f"{100 * max(leak['mean'], 0):.0f}" for leak in leaks),
+                *leaks,
                 size(row["bytes_up"]["mean"]),
             ]
         )

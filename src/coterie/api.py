@@ -19,8 +19,8 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.folder import COMPARE
 from coterie.report import score_table
 from coterie.report.comparison import RunGroup, group
-from coterie.report.notebook import Findings, curves, frame, leaks, shown_comparison, table
-from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
+from coterie.report.notebook import AGAINST, Findings, curves, frame, leaks, shown_comparison, table
+from coterie.report.progress import Pace, Tell, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.reproductions import study
 from coterie.runs import choosing, comparison, registry, runner
@@ -148,7 +148,8 @@ class Comparison(comparison.FinishedComparison):
         """
         if against == "leaks":
             return leaks(self.content)
-        return curves(_groups([self.folder / name for row in self.content["rows"] for name in row["runs"]]), against)
+        groups = _groups([self.folder / name for row in self.content["rows"] for name in row["runs"]])
+        return curves(groups, against, (*AGAINST, "leaks"))
 
     def cite(self) -> str:
         """BibTeX of the systems and of the comparison, below a sentence of methods."""
@@ -327,8 +328,6 @@ def race(
     choice = choosing.choice(tune, methods, wanted, settings, **how) if tune else None
     planned = comparison.plan(methods, wanted, settings, **how) if choice is None else choice.first
     if audit:
-        from coterie.runs.audited import learned  # loads all attacks
-
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
     for text in without_effect(options, [*planned.methods.values()]):
@@ -343,10 +342,17 @@ def race(
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
-        attack = tell_attacks(tell, learned) if audit else None
+        learned = _attacking(tell) if audit else None
         choose = None if choice is None else choice.run
-        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attack, choose=choose)
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=learned, choose=choose)
     return Comparison(done.folder, done.content)
+
+
+def _attacking(tell: Tell) -> comparison.Learned:
+    from coterie.runs import audited  # loads all attacks
+
+    attack = tell_attacks(tell, audited.attack)
+    return lambda folders: audited.learned({folder: attack(folder) for folder in folders})
 
 
 def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> Findings:
@@ -356,7 +362,8 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
     of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
-    can't be audited. Each run's ``result.json`` keeps its audit. In a notebook it is a table.
+    can't be audited. Each run's ``result.json`` keeps its audit, and ``compare.json`` what servers
+    learn. In a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -364,9 +371,16 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     Raises UserError if no run has views.
     """
     from coterie.record.load import find
-    from coterie.runs.audited import audit_runs
+    from coterie.runs.audited import audit_runs, keep_learned
 
-    return Findings(audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active))
+    paths = [Path(folder) for folder in folders]
+    runs = find(paths)
+    content = audit_runs(runs, data_dir, active=active)
+    found = content.get("runs", {str(runs[0]): content})
+    if not any(one["not_kept"] for one in found.values()):
+        for path in paths:
+            keep_learned(path, found)
+    return Findings(content)
 
 
 def reproduce(

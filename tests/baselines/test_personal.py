@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ SIZE, LR = 20, 0.5
 TARGETS = planted([0, 0, 1, 1, 2], SIZE)
 HEAD = slice(SIZE - 3, SIZE)
 """The last layer of the rig's model is its bias of three."""
+NORMED = "batch_norm_models:small"
 
 
 def experiment(name: str, rounds: int = 2, *, model: str = "mlp_small", **settings: Any) -> Experiment:
@@ -152,9 +154,64 @@ def test_with_a_fixed_share_of_one_apfl_trains_alone() -> None:
     np.testing.assert_allclose(models(own), models(alone), atol=1e-5)
 
 
-# -- FedBN -------------------------------------------------------------------------------------------------------------
+def trained_twice(made: Experiment, name: str, solver: fl.Sgd) -> tuple[np.ndarray, np.ndarray]:
+    """Of APFL's first round with a share of a half: w_i, and where v~ goes, (d,) both."""
+    data, party, spec = made.dealt.data[name], made.federation.parties[name], made.model.spec
+    first = made.common.initial
 
-NORMED = "batch_norm_models:small"
+    def trained(start: np.ndarray, solver: fl.Sgd) -> np.ndarray:
+        fit = fl.fit(party, start, 1, solver)
+        job = Job(fit.weights, solver, fit.epochs, fit.seed, data.x, data.y)
+        (found,) = fit_many(made.model, [job], precision=made.config.precision)
+        return np.asarray(found.weights)
+
+    w = trained(first, solver)
+    mixed = np.where(spec.buffers, first, (first + w) / 2)
+    return w, trained(mixed, replace(solver, lr=solver.lr / 4))
+
+
+def test_apfls_share_moves_by_the_mean_gradient_with_momentum_too() -> None:
+    """Three steps on all samples at once; a gradient counts as often as the velocity has carried it."""
+    eta, m, steps = 0.1, 0.8, 3
+    made = experiment("apfl", 1, momentum=m, batch_size=1 << 20, max_epochs=steps, lr=eta)
+    for name in made.common.clients:
+        data = made.dealt.data[name]
+        x, y, first = data.x, data.y, made.common.initial
+        w, end = trained_twice(made, name, fl.Sgd(eta, 1 << 20, m))
+        module, place = made.model.module, torch.from_numpy((first + w) / 2)
+        velocity, gradients = torch.zeros_like(place), []
+        for _ in range(steps):
+            torch.nn.utils.vector_to_parameters(place.clone(), module.parameters())
+            loss = cross_entropy(module(x), y)
+            parts = torch.autograd.grad(loss, list(module.parameters()))
+            gradients.append(torch.cat([part.reshape(-1) for part in parts]))
+            velocity = m * velocity + gradients[-1]
+            place = place - eta / 4 * velocity
+        np.testing.assert_allclose(place, end, atol=1e-5)
+        weights = [sum(m**age for age in range(steps - t)) for t in range(steps)]
+        mean = sum(c * g for c, g in zip(weights, gradients, strict=True)) / sum(weights)
+        turn = eta * float(torch.from_numpy(first - w) @ mean)
+        assert abs(turn) > 1e-4
+        np.testing.assert_allclose(0.5 - made.federation.parties[name].state.alpha, turn, rtol=1e-3)
+
+
+def test_apfls_running_statistics_are_those_of_the_second_training() -> None:
+    made = experiment("apfl", 1, model=NORMED)
+    b = made.model.spec.buffers
+    for name in made.common.clients:
+        w, end = trained_twice(made, name, fl.Sgd(0.1, 20))
+        state = made.federation.parties[name].state
+        np.testing.assert_allclose(state.own[b], end[b], atol=1e-6)
+        np.testing.assert_array_equal(state.mixed[b], state.own[b])
+        assert np.abs(w[b] - end[b]).max() > 1e-3
+
+
+def test_apfl_has_no_weight_decay() -> None:
+    with pytest.raises(fl.UserError, match="apfl has no weight_decay"):
+        apfl.ApflConfig(weight_decay=0.1)
+
+
+# -- FedBN -------------------------------------------------------------------------------------------------------------
 
 
 def test_fedbn_averages_all_but_batch_normalisation() -> None:
@@ -218,9 +275,11 @@ def test_without_a_margin_fedlc_is_fedavg() -> None:
     assert np.abs(models(calibrating) - models(plain)).max() > 1e-3
 
 
-def test_fedlc_needs_a_last_bias_and_no_weight_decay() -> None:
+def test_fedlc_needs_a_last_bias_and_has_no_weight_decay_nor_sample_noise() -> None:
     with pytest.raises(fl.UserError, match="fedlc has no weight_decay"):
         fedlc.FedLcConfig(weight_decay=0.1)
+    with pytest.raises(fl.UserError, match="fedlc has no sample_noise"):
+        fedlc.FedLcConfig(sample_noise=1.0)
     spec = fl.ModelSpec((fl.Part("w", (3, 4), "float32", "parameter", "shared", 0),), outputs=3)
     with pytest.raises(fl.UserError, match="this model has none"):
         fedlc.bias_of(spec)
@@ -258,8 +317,8 @@ def test_what_stays_personal_is_never_sent() -> None:
         ("apfl", {"alpha"}),
         ("fedlc", set()),
         ("flame", set()),
-        ("fedbuff", set()),
-        ("ca2fl", set()),
+        ("fedbuff", {"buffer"}),
+        ("ca2fl", {"buffer"}),
     ],
 )
 def test_a_comparison_shares_all_but_what_it_lists(name: str, beyond: set[str]) -> None:

@@ -11,10 +11,12 @@ import pytest
 from command import QUICK, Command
 from rich.console import Console
 
+import coterie
 from coterie.cli.comparing import tables
 from coterie.cli.options import tried_values
 from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
+from coterie.runs.audited import kept, merged
 
 
 def test_a_comparison(cli: Command) -> None:
@@ -77,6 +79,25 @@ def test_a_comparison_that_is_attacked_says_what_the_servers_learned(cli: Comman
     assert page.count("What the attacks found") == 1 + 3  # of all methods, and of every run
     assert "What the servers learned on their own" in page
     assert "One budget, that of fedavg" in page
+
+
+def test_an_audit_afterwards_tells_the_comparison(cli: Command) -> None:
+    """Table, verdict and figure have one source: the audits over both seeds, as the pooled table beneath them."""
+    words = ["compare", "fedavg", *QUICK, "--no-fine-tune", "--record", "--seeds", "2", "--out", "c"]
+    assert cli(*words).code == 0
+    assert json.loads(Path("c/compare.json").read_text())["rows"][0].get("learned") is None
+    assert cli("audit", "c").code == 0
+    rows = {row["method"]: row for row in json.loads(Path("c/compare.json").read_text())["rows"]}
+    assert rows["local"]["learned"] == {}
+    pooled = merged([kept(f"c/fedavg-{seed}")["attacks"] for seed in (0, 1)])  # type: ignore[index]
+    for topic, found in rows["fedavg"]["learned"].items():
+        verdicts = {row["verdict"] for row in pooled if row["topic"] == topic}
+        assert (found is not None and found["mean"] > 0) == bool(verdicts - {"nothing found", "cannot tell"})
+        assert found is not None or "cannot tell" in verdicts
+    page = Path("c/report.html").read_text()
+    assert "What the servers learned on their own" in page
+    assert "not attacked" not in page
+    assert coterie.load("c").figure("leaks").axes
 
 
 @pytest.mark.long

@@ -197,7 +197,7 @@ def test_no_secret_is_printed(cli: Command) -> None:
         ("init other --config run.toml --members members.toml --server nats://h --days nan", "--days must be"),
         ("invite study hospital-c", "did you mean"),
         ("invite . hospital-a", "holds no deployment"),
-        ("join own.npz --home H", "no invitation, request or certificate"),
+        ("join own.npz --home H", "is not an invitation, request or certificate"),
         ("join run.toml --home H", "this is no invitation"),
         ("join none --home H", "cannot read none"),
         ("join a.token --home H", "name them with --data"),

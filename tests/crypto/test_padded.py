@@ -108,9 +108,18 @@ def test_hostile_bytes(key):
     for bad in (data[:HEADER], data[:-1], data + b"\0", data[:-SEALED], data[: -SEALED - 4], many):
         with pytest.raises(DecodeError):
             key.public.from_bytes(bad, 20, terms=1, blinded=0)
-    assert key.public.from_bytes(data + data[-SEALED:], 20, terms=1, blinded=0).terms == 1
     with pytest.raises(CiphertextError, match="no sum of 1"):  # what a pad too much makes of it
-        key.decrypt(key.public.from_bytes(data + data[-SEALED:], 20, terms=1, blinded=0))
+        key.decrypt(key.public.from_bytes(data + data[-SEALED:], 20))
+
+
+@pytest.mark.parametrize("keys", [0, 2, 20, 512])
+def test_a_fresh_upload_has_one_key(key, keys):
+    """Else one sender's keys would take all the room that a sum has for those of others."""
+    for one in (key, plain.keygen()):
+        data = one.public.encrypt(VALUES).to_bytes()
+        with pytest.raises(DecodeError, match="bytes"):
+            one.public.from_bytes(data[:-SEALED] + keys * data[-SEALED:], 20, terms=1, blinded=0)
+        assert one.public.from_bytes(data, 20, terms=1, blinded=0).to_bytes() == data
 
 
 def test_one_key_exchange_a_vector_and_one_for_each_in_a_sum(key, monkeypatch):

@@ -277,7 +277,7 @@ def rewritten(change: Callable[[str], str]) -> Callable[[Path], None]:
         (rewritten(lambda t: t + "1,2,3,\n"), "column 'label', line 52: there is no label"),
         (rewritten(lambda t: "age,bmi,sugar,label\n"), "has no samples"),
         (rewritten(lambda t: ""), "different column names; its first line is empty"),
-        (rewritten(lambda t: t.replace(",", ";")), "its columns are separated by ';': save it with commas"),
+        (rewritten(lambda t: t.replace(",", "|")), "its columns are separated by '|': save it with commas"),
         (rewritten(lambda t: "age,bmi,sugar,label\n1,2,3,sick\n"), "has no training sample"),
         (rewritten(lambda t: t.replace("label", "dx", 1)), "has no column label, y, target, class"),
         (rewritten(lambda t: t.replace("label", "split", 1).replace("bmi", "label", 1)), "neither train nor test"),

@@ -11,6 +11,7 @@ import coterie.data
 from coterie.data.columns import Column, Schema, inputs_of
 from coterie.data.form import SampleForm, read_data
 from coterie.data.preparing import checked, new_samples, prepared, propose, read_schema, to_toml
+from coterie.data.samples import read
 from coterie.data.sources import load
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, resolve
@@ -139,11 +140,43 @@ def test_decimal_commas_are_named(tmp_path: Path) -> None:
     assert "column 'age', lines 2, 3: '1,5' has a decimal comma: write decimal points" in str(fault)
     for values in (range(12), [1, 2] * 6):
         rows = "".join(f'"{value},5",7,{i % 2}\n' for i, value in enumerate(values))
-        made, (note,) = propose([table(tmp_path, f"dose,age,label\n{rows}")], None)
-        assert made.columns[0].kind == "id"
-        assert "column 'dose': its numbers have decimal commas, such as " in str(note)
-    with pytest.raises(UserError, match=r"column 'dose', line 2: '1,5' is no number; write decimal points"):
+        path = table(tmp_path, f"dose,age,label\n{rows}")
+        made, _ = propose([path], None)
+        assert made.columns[0].kind == "number"
+        assert made.columns[0].mean == pytest.approx(np.mean(values) + 0.5)
+        assert "column 'dose', lines 2, 3, 4" in "".join(str(one) for one in checked(path, made)[1] if one.fault)
+    with pytest.raises(UserError, match=r"column 'dose', line 2: '1,5' is not a number; write decimal points"):
         load(str(tmp_path / "own.csv"))
+
+
+def test_an_id_of_repeated_numbers_is_a_note(tmp_path: Path) -> None:
+    """By the same schema other files would train without an input."""
+    repeated, words, once = (
+        f"{HEAD}{a},1,f,2022-01-08,,ill\n{b},2,m,2022-01-08,,well\n" for a, b in (("7", "7"), ("a", "a"), ("7", "8"))
+    )
+    samples, (note,) = checked(table(tmp_path, repeated), SCHEMA)
+    assert samples is not None
+    assert not note.fault
+    assert "column 'patient': it is an id, so no input, but holds numbers, some of them twice" in str(note)
+    assert not checked(table(tmp_path, words), SCHEMA)[1]
+    assert not checked(table(tmp_path, once), SCHEMA)[1]
+
+
+def test_semicolons_and_decimal_commas_are_read_alike(tmp_path: Path) -> None:
+    """With a schema, without one, and for predictions; a column that may have separated thousands is refused."""
+    points, commas = "dose,age,label\n1.5,60,0\n2.5,70,1\n", "dose;age;label\n1,5;60;0\n2,5;70;1\n"
+    ours, theirs = (table(tmp_path, text, name) for text, name in ((points, "own.csv"), (commas, "other.csv")))
+    schema, notes = propose([theirs], None)
+    assert schema == propose([ours], None)[0]
+    assert not notes
+    for read_file in (
+        lambda path: prepared(path, schema).x,
+        lambda path: new_samples(path, schema.columns)[0],
+        lambda path: read(path, None, None).x,
+    ):
+        assert read_file(ours).tolist() == read_file(theirs).tolist()
+    mixed = table(tmp_path, commas.replace("2,5", "1.000"))
+    assert "column 'dose', line 2: '1,5' has a decimal comma" in str(checked(mixed, schema)[1][0])
 
 
 def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -96,16 +96,21 @@ def test_a_comparison_has_the_options_of_its_command(command: str, name: str) ->
     _, _, *words = shlex.split(command)
     named = words[: next(i for i, word in enumerate(words) if word.startswith("--"))]
     assert [*named, *(["local"] if "local" not in named else [])] == [row["method"] for row in record["rows"]]
-    for option, value in zip(words[len(named) :: 2], words[len(named) + 1 :: 2], strict=True):
+    given = list(zip(words[len(named) :: 2], words[len(named) + 1 :: 2], strict=True))
+    first = int(dict(given).get("--seed", 0))
+    for option, value in given:
         if option == "--set":
             key, _, setting = value.partition("=")
-            if key in record["budget"]:
+            if "." in key:
+                own = {f"{one['method']}.{one['setting']}": one["value"] for one in record["differences"]}
+                assert key not in own or str(own[key]) == setting
+            elif key in record["budget"]:
                 assert float(setting) == record["budget"][key]
         elif option == "--seeds":
-            assert record["seeds"] == list(range(int(value)))
+            assert record["seeds"] == list(range(first, first + int(value)))
         elif option == "--crypto":
             assert {row["crypto"] for row in record["rows"]} <= {value, "none"}
-        elif option != "--eval-every":
+        elif option not in ("--eval-every", "--seed"):
             key = option.removeprefix("--")
             assert str(record[key] if key in record else record["budget"][key]) == value
     assert record["fine_tune"] == "held_out"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, log
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import coterie
 from coterie.privacy.attacks.membership import beyond_references
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.over_rounds import ATTACKS, NONE_SENT, SentModel, lines, sums_findings
@@ -18,9 +21,10 @@ from coterie.privacy.plain import plain_findings
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.runs import RunConfig
-from coterie.runs.recorded import record
+from coterie.runs.audited import merged
+from coterie.runs.recorded import read_recorded, record
 
-BY_NAMES, DIFFERENCES, _ = ATTACKS
+BY_NAMES, DIFFERENCES, MEMBERS = ATTACKS
 SPEC = ModelSpec((Part("bias", (4,), "float32", "parameter", "shared", 0),))
 
 
@@ -121,11 +125,57 @@ def test_extreme_losses_stay_finite_and_no_reference_is_refused() -> None:
 def test_models_that_learnt_their_samples_by_heart_are_found_out_and_others_are_not() -> None:
     """The control: one local training of 60 epochs on a few samples, against one without any effect."""
     name = "server: samples that were trained on, by likelihood ratio"
-    leaks = []
+    leaks, options = [], {"model": "mlp_small", "samples": 240, "partition": "iid", "fine_tune": "held_out"}
     for lr in (0.3, 1e-9):
         settings = {"lr": lr, "max_epochs": 60, "slowest": 1.0, "batch_size": 10}
-        run = recorded(rounds=1, model="mlp_small", samples=240, partition="iid", settings=settings)
+        run = recorded(rounds=1, settings=settings, **options)
         leaks.append(found(plain_findings(run)[0])[name])
     assert leaks[0].leak > 0.15
     assert leaks[0].verdict in ("a little", "much")
     assert leaks[1].verdict == "nothing found"
+
+
+def heard_once(out: Path, **options: Any) -> tuple[Recorded, SentModel]:
+    """The model that half of the clients have trained in round 1 on random labels, as it is sent in round 2."""
+    draw = np.random.default_rng(0)
+    data = draw.normal(size=(800, 60)), draw.integers(0, 2, 800), draw.normal(size=(400, 60)), draw.integers(0, 2, 400)
+    settings = {"lr": 0.1, "max_epochs": 40, "slowest": 1.0, "batch_size": 10, "participation": 0.5}
+    usual = {
+        "clients": 8,
+        "rounds": 2,
+        "model": "mlp",
+        "partition": "iid",
+        "record": True,
+        "seed": 3,
+        "progress": False,
+    }
+    result = coterie.run("fedavg", data=data, out=out / "run", **{**usual, **settings, **options})
+    run = read_recorded(result.folder)
+    (line,) = lines(run)
+    return run, line
+
+
+def test_a_mean_tells_the_samples_of_who_trained_and_not_of_who_only_holds_it(tmp_path: Path) -> None:
+    """The control: the same model, on clients that have trained it and on those that were only sent it after."""
+    run, line = heard_once(tmp_path, fine_tune="held_out")
+    trained = line.answered[1]
+    (known,) = MEMBERS(run, replace(line, holders=trained))
+    (never,) = MEMBERS(run, replace(line, holders=line.holders - trained))
+    assert len(line.holders - trained) > 1
+    assert known.leak > 0.1
+    assert known.verdict in ("a little", "much")
+    assert never.verdict == "nothing found"
+    assert abs(never.leak) < 2 * never.error
+
+
+def test_beside_test_samples_nothing_found_is_cannot_tell(tmp_path: Path) -> None:
+    """They are of another pool, and may be harder or easier: chance is not known."""
+    run, line = heard_once(tmp_path)
+    (never,) = MEMBERS(run, replace(line, holders=line.holders - line.answered[1]))
+    assert never.verdict == "cannot tell"
+    row = never.row()
+    assert row["metric"] == "AUC for samples that were trained on, beside test samples"
+    assert not row["chance_known"]
+    (known,) = MEMBERS(run, replace(line, holders=line.answered[1]))
+    assert known.verdict in ("a little", "much")
+    assert [one["verdict"] for one in merged([[row], [row]])] == ["cannot tell"]

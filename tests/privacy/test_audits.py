@@ -152,7 +152,7 @@ def test_what_is_known_by_heart_leaks_and_what_is_not_learned_does_not(here: Pat
     learned, nothing = (by_heart(here, lr)[name] for lr in (0.1, 1e-7))
     assert learned["value"] > 0.99
     assert learned["verdict"] in ("much", "everything")
-    assert nothing["verdict"] == "nothing found"
+    assert nothing["verdict"] == "cannot tell"  # for the audit, test samples may be harder or easier
     assert abs(nothing["leak"]) < 2 * nothing["error"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def test_a_run_has_version_seeds_and_the_digest_of_its_config(tmp_path: Path) ->
     assert "seeds 0, 1" in text
     assert "version = {0.1.0}" in text
     assert text.startswith(
-        "% We ran FedAvg with no cipher, FedCAPrivacy with emulated ciphers, IFCA with no cipher on digits"
+        "% We ran FedAvg (mode paper) with no cipher, FedCAPrivacy (mode paper) with emulated ciphers, "
+        "IFCA (mode paper) with no cipher on digits"
     )
     assert text.count("@misc{") == 4
     assert text.count("{") == text.count("}")
@@ -101,6 +103,21 @@ def test_the_settings_of_one_run_are_told_and_hostile_words_end_nothing(tmp_path
     ]
     assert "@" not in text.partition("\n")[0]
     assert "\\input{" not in text.partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    "word", ["}", "{", "{}", "\\}", "\\{", "x} }, evil={y\n@misc{z,title={", "a\r\n\u2028@string{b}"]
+)
+@pytest.mark.parametrize("name", ["title", "note", "author"])
+def test_the_words_of_a_field_leave_every_brace_in_balance(word: str, name: str) -> None:
+    """BibTeX counts all braces, those behind a backslash included."""
+    text = citing.entry("key", {name: f"x{word}", "year": "2020"})
+    assert text.count("@") == 1
+    first, field, year, end, empty = text.split("\n")
+    assert (first, year, end, empty) == ("@misc{key,", "  year = {2020},", "}", "")
+    depths = list(itertools.accumulate((c == "{") - (c == "}") for c in field))
+    assert depths[-1] == 0
+    assert min(depths[depths.index(1) : -2]) == 1
 
 
 def test_the_software_is_cited_as_its_file_says() -> None:

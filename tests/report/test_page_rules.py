@@ -107,6 +107,19 @@ def test_csv_has_measured_values_and_runs_nothing() -> None:
     assert 'download="&#34;x.csv"' in tabled(rows, '"x')
 
 
+@pytest.mark.parametrize("before", ["", "x;", "x; ", "x;;", "-3;", "\t", "\ufeff", "\u200b \u2060", "x;\u200b"])
+@pytest.mark.parametrize("formula", ["=1+1", "@SUM(1)", "+cmd|x", "-[1]a", "\uff1d1", "\uff201", "\uff0b1", "\uff0d1"])
+def test_no_part_of_a_csv_is_a_formula_wherever_a_spreadsheet_splits(before: str, formula: str) -> None:
+    text = table_csv(f"<tr><td><i>{before}</i>{formula}</td><td>{formula}</td></tr>")
+    parts = [part.strip(" \n\ufeff\u200b\u2060") for part in re.split("[;,\t]", text)]
+    assert sum(part.startswith("'") and part.endswith(formula) for part in parts) == 2
+    assert not any(part.startswith(tuple("=@\uff1d\uff20\uff0b\uff0d")) for part in parts)
+
+
+def test_numbers_between_semicolons_stay_numbers() -> None:
+    assert table_csv("<tr><td>a; -3;+4.5 %</td></tr>") == "a; -3;+4.5 %\n"
+
+
 def test_names_in_backticks_are_code_and_stay_words() -> None:
     assert coded("`a<b>` is & better") == "<code>a&lt;b&gt;</code> is &amp; better"
 

@@ -11,7 +11,7 @@ from report_folders import write_comparison
 from coterie.protocol.errors import UserError
 from coterie.record.load import find, load
 from coterie.report.comparison import RunGroup, group
-from coterie.report.notebook import curves, leaks, shown_comparison
+from coterie.report.notebook import AGAINST, curves, leaks, shown_comparison
 from coterie.runs.intervals import spread
 
 
@@ -34,6 +34,8 @@ def test_curves_are_means_in_a_band_over_rounds_bytes_and_time(groups: list[RunG
             assert path.vertices[:, 1].max() == pytest.approx((mean + std).max())
         if against == "rounds":
             assert all(tick == int(tick) for tick in panel.get_xticks())
+    with pytest.raises(UserError, match="over 'energy': take one of rounds, bytes, time, leaks"):
+        curves(groups, "energy", (*AGAINST, "leaks"))
     with pytest.raises(UserError, match="no curves over 'energy'"):
         curves(groups, "energy")
 
@@ -58,6 +60,25 @@ def test_leaks_need_an_audit() -> None:
     assert [tuple(line.get_xydata()[0]) for line in axis.get_lines()] == [pytest.approx((60, 0.85))]
     with pytest.raises(UserError, match="--audit"):
         leaks(content(None))
+
+
+def test_what_attacks_could_not_tell_and_what_there_was_not_to_attack_are_marked() -> None:
+    """A 0 of the one topic that could tell is not that of a method which sends nothing. Intervals are drawn whole."""
+    unsure = content({"samples": spread([0.0, 0.0]), "labels": None, "other": None})
+    rows = [*unsure["rows"], *content({})["rows"], *content({"models": spread([0.0, 0.0])})["rows"]]  # type: ignore[misc]
+    for place, name in enumerate(("unsure", "local", "known")):
+        rows[place] = {**rows[place], "method": name}
+    told = {**unsure, "rows": rows}
+    (axis,) = leaks(told).axes
+    words = [text.get_text() for text in axis.texts]
+    assert words == ["unsure ?, 1.00 MB", "local, nothing to attack, 1.00 MB", "known, 1.00 MB"]
+    assert axis.get_xlabel().endswith("\n? unsure, could not tell: labels, other")
+    assert spread([0.9, 0.8])["interval"] > 0.15  # type: ignore[index]
+    assert axis.get_ylim()[1] > 0.85 + spread([0.9, 0.8])["interval"]  # type: ignore[index]
+    html = shown_comparison(told, "c")
+    assert "unsure ?, 1.00 MB" in html
+    assert "? unsure, could not tell: labels, other" in html
+    assert "local, nothing to attack" in html
 
 
 def test_a_notebook_shows_verdict_chart_and_table() -> None:

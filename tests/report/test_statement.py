@@ -35,6 +35,24 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "## Does it help? AUROC on each client's own test samples, together against alone" in page
     assert sum(line.startswith("| cleveland | ") for line in page.splitlines()) == 2
     assert len(page.split()) < 800
+    head = page.partition("## What left")[0]
+    assert "In this simulation all files were on one computer" in head
+    assert "Samples stayed" not in page
+    assert "- cleveland: training together is " in head
+    assert sum(line.startswith("- ") for line in head.splitlines()) == 4
+
+
+def test_what_would_have_been_possible_stands_after_what_was(compared: Path, tmp_path: Path) -> None:
+    for name in ("result.json", "metrics.jsonl", "config.toml"):
+        (tmp_path / name).write_text((compared / "fedavg-0" / name).read_text())
+    result = json.loads((tmp_path / "result.json").read_text())
+    first = result["audit"]["attacks"][0]
+    again = {**first, "name": "helper, if groups were made twice: who is alike"}
+    result["audit"]["attacks"] = [again, first]
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    page = statement(tmp_path)
+    real, possible = page.index(f"| {first['name']} |"), page.index("| helper, if groups")
+    assert real < page.index("What would have been possible:") < possible
 
 
 def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, tmp_path: Path) -> None:
@@ -54,9 +72,11 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     assert ", the mean over the clients. Whether" in page
     (tmp_path / "views.bin").touch()
     deployment = {"reporting": [0, 1]}
+    assert "Samples stayed" not in page
     (tmp_path / "result.json").write_text(json.dumps({**result, "audit": None, "deployment": deployment}))
     page = statement(tmp_path)
     assert "This run was not attacked: use `coterie audit`." in page
+    assert "Samples stayed where they were" in page
     assert ", the mean over the 1 of 4 clients that report it. Whether" in page
     with pytest.raises(UserError, match="missing"):
         statement(tmp_path / "nothing")

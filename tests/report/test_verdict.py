@@ -13,6 +13,7 @@ from report_folders import edit, write_run
 from coterie.record.comparison import ACCURACY
 from coterie.record.load import load
 from coterie.report import compared_plots, verdict
+from coterie.report.comparison import help_sentences
 from coterie.report.figure import Labelled, Line
 from coterie.runs.intervals import spread
 
@@ -64,6 +65,20 @@ def test_one_seed_shows_nothing() -> None:
     assert "2 seeds show nothing" in said(row("ours", 0.9, 0.8), row("local", 0.8, 0.8))
 
 
+def test_clients_are_counted_once_and_undecided_is_explained() -> None:
+    benefit = gains("undecided", "undecided", "better")
+    for one, half in zip(benefit["clients"], (0.04, 0.08, 0.02), strict=True):
+        one |= {"low": one["gain"] - half, "high": one["gain"] + half}
+    benefit["clients"].append({**benefit["clients"][0], "gain": None, "low": None, "high": None, "verdict": None})
+    told = content(row("ours", 0.9), row("local", 0.8), benefits=[benefit])
+    words = " ".join(verdict.verdict(told))
+    assert "better for 1, worse for 0 and undecided for 2 of 4 clients, no interval for 1." in words
+    (said,) = help_sentences(told)
+    assert "of 4 clients: better for 1, worse for none, undecided for 2, no interval for 1." in said
+    assert said.endswith("Undecided: with these test samples gains below about 4.0 points cannot be seen.")
+    assert "Undecided:" not in next(iter(help_sentences(content(row("ours", 0.9), benefits=[gains("better")]))))
+
+
 def test_both_are_taken_fine_tuned_or_neither() -> None:
     tuned = {"fine_tuned_local_accuracy": spread([0.95])}
     assert "+5.0 points of accuracy on average, both fine-tuned by the clients" in said(
@@ -96,6 +111,8 @@ def test_what_no_attack_applies_to_is_no_success() -> None:
     assert "found next to nothing, at most 3.0 %, of label shares; they cannot tell for who is alike; none " in words
     assert "none applies to models." in words
     assert "learns" not in words
+    (cell,) = (line[3] for line in verdict.table(content(row("ours", 0.9, learned=learned)))[1:])
+    assert cell == "3 (label shares); ? groups"
     half = said(row("ours", 0.9, learned={"labels": spread([0.5]), "groups": spread([0.0])}))
     assert "`ours`'s servers know part of the label shares (50 %)." in half
     assert "cannot tell what `ours`'s servers learn" in said(row("ours", 0.9, learned={"groups": None}))
@@ -130,6 +147,7 @@ def test_a_run_alone_claims_nothing_of_others(tmp_path: Path) -> None:
     for found, last in (
         ("much", "The attack that learned most, hub: label shares, found much: leak 0.80 of 1."),
         ("nothing found", "None of our 1 attack on the parties' views found anything."),
+        ("cannot tell", "None of our 1 attack on the parties' views found anything, but not all of them can tell."),
     ):
         edit(folder / "result.json", audit={"attacks": [{**attack, "verdict": found, "clients": 4}]})
         assert verdict.of_run(load(folder))[-1] == last

@@ -17,6 +17,7 @@ import coterie
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.report.comparison import help_rows, help_sentences
+from coterie.report.statement import statement
 from coterie.runs import benefit
 from coterie.runs.benefit import Predicted, benefits, drawn_differences, gain
 from coterie.runs.metrics import METRICS
@@ -110,9 +111,45 @@ def test_the_same_model_gains_nothing_and_a_better_one_something() -> None:
 
 
 def test_a_metric_that_is_not_defined_is_not_judged() -> None:
-    one = predicted(np.arange(4), np.ones(4, np.int64), np.linspace(0, 1, 4))
-    found = gain(CLASSES["auroc"], [(one, one)], "", 100, "client/0")
-    assert (found.alone, found.gain, found.verdict, found.samples) == (None, None, None, 4)
+    one = Predicted(np.arange(1), np.ones((1, 1)), {"": np.zeros((1, 1))})
+    found = gain(METRICS["regression"]["r2"], [(one, one)], "", 100, "client/0")
+    assert (found.alone, found.gain, found.verdict, found.samples, found.instead) == (None, None, None, 1, None)
+
+
+def test_one_label_is_judged_by_accuracy() -> None:
+    """A site of healthy people whom the common model calls ill is harmed, though it has no AUROC."""
+    rows, labels = np.arange(20), np.zeros(20, np.int64)
+    pair = predicted(rows, labels, np.full(20, 0.1)), predicted(rows, labels, np.full(20, 0.9) - (rows < 4))
+    found = gain(CLASSES["auroc"], [pair], "", 200, "client/0")
+    assert (found.instead, found.alone, found.together, found.verdict) == ("accuracy", 1, 0.2, "worse")
+    by_accuracy = gain(CLASSES["accuracy"], [pair], "", 200, "client/0")
+    assert by_accuracy.instead is None
+    assert (by_accuracy.low, by_accuracy.high) == (found.low, found.high)
+
+
+def test_a_comparison_says_how_a_client_of_one_label_is_judged_and_warns_once(cli: Command) -> None:
+    """In the terminal, the report and the statement."""
+    Path("own").mkdir()
+    for name in ("north", "south", "west"):
+        rows = "".join(f"{i},{0 if name == 'west' else i % 2}\n" for i in range(20))
+        Path(f"own/{name}.csv").write_text(f"dose,label\n{rows}")
+    words = ["compare", "fedavg", "--data", "own", "--model", "linear", "--rounds", "1", "--seeds", "2"]
+    ended = cli(*words, "--metrics", "auroc", "--out", "c")
+    assert ended.err.count("all labels of its training samples are '0'") == 1
+    assert "(one label: accuracy instead)" in ended.out
+    assert "accuracy judges it" in ended.out
+    page = Path("c/report.html").read_text()
+    assert "(one label: accuracy instead)" in page
+    assert "accuracy judges it" in page
+    west = json.loads(Path("c/compare.json").read_text())["benefits"][0]["clients"][2]
+    assert (west["name"], west["instead"], west["verdict"] in ("better", "worse", "undecided")) == (
+        "west",
+        "accuracy",
+        True,
+    )
+    said = statement(Path("c/fedavg-0"))
+    assert "(one label: accuracy instead)" in said
+    assert "accuracy judges it" in said
 
 
 @pytest.mark.parametrize("rarer", [4, 8])

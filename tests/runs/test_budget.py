@@ -137,7 +137,7 @@ def test_modes_are_methods() -> None:
     assert [values["lr"] for values in found.values()] == [0.3, 0.1]
     by_option = plan(["fedcaprivacy", "fedavg"], {**DIGITS, "mode": "hardened"}, {})
     assert list(by_option.methods) == ["fedcaprivacy@hardened", "fedavg"]
-    with pytest.raises(UserError, match="each once"):
+    with pytest.raises(UserError, match="takes each method once"):
         plan(["fedcaprivacy@hardened", "fedcaprivacy"], {**DIGITS, "mode": "hardened"}, {})
 
 

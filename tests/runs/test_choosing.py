@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import coterie
 from coterie.data.sources import load as load_data
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.record.folder import jsonable
 from coterie.report.comparison import budget, chosen, not_shared
 from coterie.runs import RunConfig, build
@@ -34,6 +35,27 @@ def test_the_choice_cannot_see_test_labels(tmp_path: Path) -> None:
     assert min(scores[0]) > max(scores[1]) + 0.2
 
 
+def test_a_value_at_the_edge_is_told_and_words_have_no_edge() -> None:
+    def told(value: str, *tried: str) -> str:
+        candidates = [{"settings": {"x": text}, "held_out_loss": 1.0} for text in tried]
+        one = {"method": "m", "candidates": candidates, "settings": {"x": value}, "lacks": {}}
+        return [*chosen({"chosen": {"methods": [one], "tune": {"x": tried}, "seed": 0}})][-1]
+
+    assert "Chosen for m: x=0.1, x at the edge of the values tried (" in told("0.1", "0.1", "1", "0.3")
+    assert "Chosen for m: x=1, x at the edge" in told("1", "0.1", "1", "0.3")
+    assert "edge" not in told("0.3", "0.1", "1", "0.3")
+    assert "edge" not in told("adam", "adam", "sgd")
+
+
+def test_warnings_of_candidates_are_not_of_the_method(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        race(tmp_path, tune={"lr": [1e-9, 0.1]}, local=False)
+    words = [str(one.message) for one in heard if issubclass(one.category, CoterieWarning)]
+    assert any(word.startswith("trying lr=1e-09: ") and "has learnt nothing" in word for word in words)
+    assert not any("has learnt nothing" in word for word in words if not word.startswith("trying "))
+
+
 def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tmp_path: Path) -> None:
     done = race(tmp_path, tune={"lr": [0.001, 0.1], "clusters": [2, 3]})
     content = done.content
@@ -48,6 +70,9 @@ def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tmp_path: Pa
     assert content["budget"]["lr"] == float(found["fedavg"]["settings"]["lr"])
     told = [budget(content), *chosen(content)]
     assert "8 runs beside the budget" in told[1]
+    cited = done.cite().partition("\n")[0]
+    assert all(line in cited for line in [*told, *not_shared(content)])
+    assert "FedAvg (mode paper)" in cited
     assert "not tuned: clusters, it has no such setting" in next(
         line for line in told if line.startswith("Chosen for fedavg")
     )
@@ -79,6 +104,17 @@ def test_a_diverged_candidate_is_not_taken(tmp_path: Path) -> None:
         losses = {of["settings"]["lr"]: of["held_out_loss"] for of in one["candidates"]}
         assert losses["1e+30"] is None
         assert one["settings"]["lr"] == "0.1"
+
+
+def test_a_choice_for_several_seeds_is_refused_with_folds(tmp_path: Path) -> None:
+    """Seed 1 tests samples that seed 0 has trained on, and heart has folds if nothing is said."""
+    tune = {"lr": [0.01, 0.1]}
+    with pytest.raises(UserError, match="in folds \\(5\\) the next ones test what it has trained on"):
+        coterie.compare(["fedavg"], "heart", seeds=2, tune=tune, out=tmp_path / "c", rounds=1, progress=False)
+    assert not (tmp_path / "c").exists()
+    for k, how in enumerate(({"seeds": 1, "seed": 1}, {"seeds": 2, "test_share": 0.2})):
+        done = coterie.compare(["fedavg"], "heart", tune=tune, out=tmp_path / str(k), rounds=1, progress=False, **how)  # type: ignore[arg-type]
+        assert done.content["chosen"]["seed"] == (1, 0)[k]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_row_has_the_means_of_a_type(tmp_path: Path) -> None:
 def test_the_report_shows_types_and_says_that_all_is_nominal(tmp_path: Path) -> None:
     page = render([folder(tmp_path, {"A<b>": USED})]).read_text()
     assert "What it cost the devices" in page
-    assert "Nothing here was measured on a device." in page
+    assert "nothing was measured on a device." in page
     for shown in ("A&lt;b&gt;", ">20.0 J<", ">3.00 MB (it has 1.07 MB)<"):
         assert shown in page.replace("\u202f", " ")
     assert "What it cost the devices" not in render([folder(tmp_path / "old", None)]).read_text()

@@ -1,9 +1,10 @@
-"""What clients can do alone: forms of their models, on their own and on other test labels."""
+"""What clients can make of their models: forms of them, on their own and on other test labels."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,26 @@ def test_a_comparison_has_the_worst_decile_and_the_interval_over_clients_of_ever
     assert FORMS_TITLE in done.report().read_text()
 
 
+def test_where_less_is_better_leads_turn_and_the_worst_are_above_in_every_form(tmp_path: Path) -> None:
+    """Accuracy keeps its own direction."""
+    options: dict[str, Any] = {"clients": 6, "rounds": 2, "model": "linear", "metrics": "log_loss", "progress": False}
+    done = coterie.compare(["fedavg"], "digits", seeds=1, out=tmp_path / "c", **options)
+    (fedavg, local), (lead,) = done.content["rows"], done.content["leads"]
+    scores = json.loads((done.folder / fedavg["runs"][0] / "clients.json").read_text())
+    for name, decile, sign in (("log_loss", 0.9, -1), ("accuracy", 0.1, 1)):
+        for form in FORMS:
+            score = f"{form}local_{name}"
+            (worst,) = fedavg["clients"][score]["worst_decile"]["values"]
+            assert worst == pytest.approx(np.quantile(scores[score], decile))
+            ours, theirs, found = ((of["metrics"].get(score) or of[score])["mean"] for of in (fedavg, local, lead))
+            assert found == pytest.approx(sign * (ours - theirs))
+            assert ours != theirs
+    assert lead["metrics"]["prior_own_classes_accuracy"]["mean"] == pytest.approx(
+        fedavg["metrics"]["prior_own_classes_accuracy"]["mean"] - local["metrics"]["prior_own_classes_accuracy"]["mean"]
+    )
+    assert "Worst decile: a tenth of the clients are above." in form_note(done.content)
+
+
 def test_numbers_have_no_prior_and_no_other_label_mix(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     data = {name: (draw.normal(size=(40, 3)), draw.normal(size=40)) for name in ("a", "b", "c")}
@@ -106,4 +127,5 @@ def test_numbers_have_no_prior_and_no_other_label_mix(tmp_path: Path) -> None:
     assert not [name for name in first["metrics"] if "classes" in name or name.startswith(("prior", "mixed"))]
     assert first["clients"]["local_r2"]["worst_decile"]["mean"] <= first["metrics"]["local_r2"]["mean"]
     assert "not offered beyond classes" in form_note(done.content)
+    assert "a tenth of the clients are below" in form_note(done.content)
     assert [row[1] for row in form_table(done.content)[1] if row[0] == "fedavg"] == ["as it is", "tuned"]

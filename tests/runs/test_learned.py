@@ -2,70 +2,73 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.audits import Finding, Topic
-from coterie.report.comparison import sentences
-from coterie.runs.audited import best_by_topic
-
-SERVERS = {"csp", "business_server", "server", "helper"}
+from coterie.privacy.audits import Finding
+from coterie.report.comparison import leak_cell, sentences
+from coterie.runs.audited import by_topic, learned, merged
 
 
-def finding(who: str, topic: Topic, *values: float, chance: float = 0.0, knowing: str = "") -> Finding:
+def row(topic: str | None, *values: float, chance: float = 0.0, **more: Any) -> dict[str, Any]:
+    """Of an audit. topic: None for an attack that takes more than one server, or for a client's."""
     results = tuple(AttackResult("share", value, chance, 1.0, 10) for value in values)
-    return Finding(who, "what", topic, results, knowing=knowing)
+    return {**Finding("csp", f"{topic} {values}", "labels", results).row(), "topic": topic, **more}
+
+
+def found(*rows: dict[str, Any]) -> dict[str, float | None]:
+    return {topic: of and of["mean"] for topic, of in by_topic([rows]).items()}
 
 
 def test_the_best_attack_of_a_topic_counts() -> None:
-    found = best_by_topic(
-        [finding("csp", "labels", 0.2, 0.4), finding("csp", "labels", 0.55, 0.55, chance=0.1)], SERVERS
-    )
-    assert found == {"labels": pytest.approx(0.5)}
+    assert found(row("labels", 0.2, 0.4), row("labels", 0.55, 0.55, chance=0.1)) == {"labels": pytest.approx(0.5)}
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        "csp with a participant",
-        "server with any client's key",
-        "server knowing the sizes",
-        "server, knowing the sizes",
-        "client",
-        "participant",
-    ],
-)
-def test_others_help_and_curious_clients_do_not_count(who: str) -> None:
-    assert best_by_topic([finding(who, "groups", 1.0)], SERVERS) == {}
-
-
-def test_the_start_is_public() -> None:
-    assert best_by_topic([finding("csp", "models", 0.5, knowing="the start")], SERVERS) == {"models": 0.5}
+def test_others_help_and_curious_clients_do_not_count() -> None:
+    assert found(row(None, 1.0)) == {}
 
 
 def test_what_is_found_in_one_round_of_ten_is_a_tenth() -> None:
-    every = finding("business server", "groups", *[0.3] * 10)
-    once = finding("csp", "models", 1.0, knowing="the start")
-    linked = finding("csp", "identity", *[1.0] * 9)
-    found = best_by_topic([every, once, linked], SERVERS)
-    assert found == {"groups": pytest.approx(0.3), "models": pytest.approx(0.1), "identity": 1.0}
-
-
-def test_a_finding_of_no_topic_is_not_nothing() -> None:
-    assert best_by_topic([finding("helper", "other", 0.9)], SERVERS) == {"other": 0.9}
+    told = found(row("groups", *[0.3] * 10), row("models", 1.0), row("identity", *[1.0] * 9))
+    assert told == {"groups": pytest.approx(0.3), "models": pytest.approx(0.1), "identity": 1.0}
 
 
 def test_the_slow_attacks_run_in_some_rounds_only() -> None:
-    every = finding("server", "labels", *[0.3] * 100)
-    some = finding("server", "samples", *[0.6] * 10)
-    assert best_by_topic([every, some], SERVERS) == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
+    told = found(row("labels", *[0.3] * 100), row("samples", *[0.6] * 10))
+    assert told == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
 
 
 def test_where_no_attack_could_tell_is_not_nothing() -> None:
-    unsure, sure, none = (finding("csp", "labels", *values) for values in ((0.0, 1.0), (0.5,), (0.0,)))
-    assert unsure.verdict == "cannot tell"
-    assert best_by_topic([none, unsure], SERVERS) == {"labels": None}
-    assert best_by_topic([unsure, sure], SERVERS)["labels"] == pytest.approx(0.5)
+    unsure, sure, none = (row("labels", *values) for values in ((0.0, 1.0), (0.5,), (0.0,)))
+    assert unsure["verdict"] == "cannot tell"
+    assert found(none, unsure) == {"labels": None}
+    assert found(unsure, sure)["labels"] == pytest.approx(0.5)
+
+
+def test_two_seeds_have_the_verdict_of_their_merged_audit() -> None:
+    """Each seed alone finds much; together the interval has 0 in it. And the reverse."""
+    name, sure = {"name": "a"}, {"name": "b"}
+    seeds = [[row("samples", value, **name), row("labels", 0.96, **sure)] for value in (0.1, 0.9)]
+    assert {one["name"]: one["verdict"] for one in merged(seeds)} == {"a": "cannot tell", "b": "much"}
+    told = by_topic(seeds)
+    assert told["samples"] is None
+    assert told["labels"] is not None
+    assert told["labels"]["mean"] == pytest.approx(0.96)
+    seeds = [[row("samples", value, **name)] for value in (0.32, 0.41)]
+    assert merged(seeds)[0]["verdict"] == "nothing found"
+    spread = by_topic(seeds)["samples"]
+    assert spread == {"mean": 0.0, "interval": pytest.approx(0.5718, abs=1e-3), "values": [0.32, 0.41]}
+    assert by_topic(seeds[:1])["samples"]["mean"] == 0.32  # type: ignore[index]
+
+
+def test_a_record_that_was_cut_short_is_not_told_as_learned() -> None:
+    audits = {Path("a"): {"stopped": None, "attacks": []}, Path("b"): {"stopped": 3, "attacks": []}}
+    assert learned({Path("a"): audits[Path("a")]}) == {"learned": {}, "not_attacked": None}
+    assert learned(audits)["learned"] is None
+    assert "b: recording stopped in round 3" in learned(audits)["not_attacked"]
 
 
 def told(**learned: float) -> str:
@@ -84,7 +87,11 @@ def test_a_sentence_says_where_the_attacks_cannot_tell() -> None:
     rows = [
         {"method": "m", "system": "m", "local_accuracy": {"mean": 0.5, "values": [0.5]}, "learned": {"labels": None}}
     ]
-    assert "the attacks cannot tell what its servers learned" in next(iter(sentences({"rows": rows})))
+    assert "; the attacks cannot tell of label shares." in next(iter(sentences({"rows": rows})))
+    assert "know part of the label shares (50 %); nothing found of samples." in told(labels=0.5, samples=0.0)
+    assert leak_cell(rows[0], "labels") == "?"
+    assert leak_cell(rows[0], "samples") == "–"
+    assert leak_cell({"learned": {"labels": {"mean": 0.0}}}, "labels") == "0"
 
 
 def test_a_sentence_says_all_only_of_all() -> None:

@@ -198,7 +198,8 @@ def test_what_nobody_says_is_up_to_the_system() -> None:
     late = {name for name, system in SYSTEMS.items() if resolve(RunConfig(name)).delta}
     assert {resolve(RunConfig(name)).delta for name in late} == {0.3}
     assert late == {
-        "pafed", "fedadmm", "fedasync", "fedavg_drop", "fedavg_late", "fedavg_stale", "fedprox_drop", "fedprox_stale",
+        "pafed", "ca2fl", "fedadmm", "fedasync", "fedbuff", "fedavg_drop", "fedavg_late", "fedavg_stale",
+        "fedprox_drop", "fedprox_stale",
         "time_weighted",
     }  # fmt: skip
     assert resolve(RunConfig("pafed")).delay == "uniform:1-5"

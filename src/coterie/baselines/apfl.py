@@ -6,7 +6,8 @@
 
 Each client predicts with a mixture, of weights, of a model of its own and its copy of the global one, and adapts their
 shares. Decided here: v_i is trained after w_i, which stays meanwhile, so that v~ itself descends, by eta alpha^2; alpha
-moves once a round, by the mean gradient on the way of v~, and stays within [0.01, 1], since with 0 v_i stays for ever.
+moves once a round, by the mean gradient on the way of v~, and stays within [0.01, 1], since with 0 v_i stays for ever;
+running statistics of v~ are v_i's own. With momentum that mean weighs a gradient by how far it has moved v~.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,11 @@ class ApflConfig(fl.Averaging):
 
     alpha: Annotated[float, fl.Meta(ge=LEAST, le=1)] = 0.5
     adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay:
+            raise fl.UserError("apfl has no weight_decay: it would act on alpha's gradient, too; leave it out")
 
     def beyond_budget(self) -> Mapping[str, str]:
         return {"alpha": "its clients train a second model in every round"}
@@ -49,24 +55,30 @@ class Client(fl.Client):
     def train(self, msg: fl.Train, src: str) -> fl.Work[fl.Update]:
         fitted: fl.Fitted = yield self.fit(self.model(msg), msg.round)
         w, v, alpha = fitted.weights, self.state.own, self.state.alpha
-        mixed = mix(alpha, v, w)
+        mixed = mix(self.spec, alpha, v, w)
         solver = replace(self.config.solver(), lr=self.config.lr * alpha**2)  # of v~, since v~ moves by alpha times v
         moved: fl.Fitted = yield fl.fit(self, mixed, msg.round, solver)
         step = moved.weights - mixed
         if self.config.adaptive:
-            gradient = fl.with_buffers(self.spec, step / -(solver.lr * moved.steps), np.zeros_like(step))
+            gradient = fl.with_buffers(self.spec, step / -(solver.lr * pushes(moved.steps, solver.momentum)), step * 0)
             turned = alpha - self.config.lr * float((v - w).astype(np.float64) @ gradient)
             self.state.alpha = min(max(turned, LEAST), 1.0)
         self.state.own = fl.with_buffers(self.spec, v + step / np.float32(alpha), moved.weights)
-        self.state.mixed = mix(self.state.alpha, self.state.own, w)
+        self.state.mixed = mix(self.spec, self.state.alpha, self.state.own, w)
         return fl.Update(msg.round, msg.spec, w, fitted.samples)
 
     def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.own[None])
 
 
-def mix(alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vector:
-    return (np.float32(alpha) * v + np.float32(1 - alpha) * w).astype(np.float32)
+def mix(spec: fl.ModelSpec, alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vector:
+    """(d,) v~, with the running statistics of v."""
+    return fl.with_buffers(spec, np.float32(alpha) * v + np.float32(1 - alpha) * w, v).astype(np.float32)
+
+
+def pushes(steps: int, momentum: float) -> float:
+    """How far a gradient of 1 in every step leads, over the learning rate: the sum of 1 + m + ... + m^(t-1) over t."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed, baseline=True)

@@ -7,11 +7,15 @@ calibration", ICLR 2024.
 FedBuff's buffer, of which the server corrects the choice: it keeps each client's last change h_i, 0 before the first,
 and takes that of a client that is not in the buffer for what it would send now.
 
-Decided here: of two changes of one client in a buffer both count against the h_i before it, and the younger one is
-kept; running statistics (buffers of the model) get the plain mean of the received ones. The clock is FedBuff's.
+Decided here: the paper keeps h_i for ever, so a malicious change, or that of a client that left, would count in every
+later step; here h_i is 0 again when its client has sent nothing in (max_staleness + 1) / participation rounds, in which
+it was asked max_staleness + 1 times on average. Of two changes of one client in a buffer both count against the h_i
+before it, and the younger one is kept; running statistics (buffers of the model) get the plain mean of the received
+ones. The clock is FedBuff's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +31,25 @@ class Ca2flConfig(late.BufferedTraining):
 
 class Server(late.BufferServer):
     class State(late.BufferServer.State):
-        """cached: h_i by client, (d,).  mean: h, (d,) float64."""
+        """cached: h_i by client, (d,).  heard: by client of ``cached``, the round of it.  mean: h, (d,) float64."""
 
         cached: dict[str, fl.Vector] = fl.field(default_factory=dict)
+        heard: dict[str, int] = fl.field(default_factory=dict)
         mean: fl.Array = fl.from_party(lambda server: np.zeros(server.spec.size))
 
     state: State
+
+    def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
+        config, state = self.config, self.state
+        oldest = r - (config.max_staleness + 1) / config.participation
+        if gone := [name for name, q in state.heard.items() if q < oldest]:
+            for name in gone:
+                del state.heard[name], state.cached[name]
+            total = fl.Sum(self.spec.size)  # anew: a huge change has rounded the others away
+            for values in state.cached.values():
+                total.take(values)
+            state.mean = total.value() / len(self.clients)
+        return (yield from super().round(r))
 
     def moved(self, w: fl.Array, changes: Sequence[late.Buffered], step: float) -> fl.Array:
         h, cached, zero = self.state.mean, self.state.cached, np.zeros(self.spec.size, np.float32)
@@ -45,7 +62,7 @@ class Server(late.BufferServer):
         for name, last in {change.name: change.values for change in changes}.items():
             new = fl.with_buffers(self.spec, last, zero)
             h = h + (new.astype(np.float64) - cached.get(name, zero)) / len(self.clients)
-            cached[name] = new
+            cached[name], self.state.heard[name] = new, max(self.state.begun)
         self.state.mean = h
         return fl.stepped(self.spec, w, v, received.mean(), step)
 

@@ -5,7 +5,7 @@
 The server makes a step as soon as its buffer holds K changes. tau counts its steps since the client was sent w.
 
 Decided here, on a clock of rounds: the clients of a round start from one model, and their changes and late ones fill
-the buffer by age, then by client; the rest waits for the next round. The protocol: ``protocols/late.py``.
+the buffer by age, then as drawn from the seed; the rest waits for the next round. The protocol: ``protocols/late.py``.
 """
 
 from collections.abc import Sequence

@@ -25,6 +25,8 @@ class FedLcConfig(fl.Averaging):
         super().__post_init__()
         if self.weight_decay:
             raise fl.UserError("fedlc has no weight_decay: it would act on the margins, too; leave it out")
+        if self.sample_noise is not None:
+            raise fl.UserError("fedlc has no sample_noise: its margins follow from all labels, and get no noise")
 
 
 def bias_of(spec: fl.ModelSpec) -> fl.Array:

@@ -7,9 +7,10 @@ The server combines the changes of a round's models by a robust rule instead of 
 the papers and formulas). ``docs/poisoning.md`` measures them under attack (``--attack``).
 
 Decided here: f is a share (``faulty``) of the updates that came, rounded down; FLTrust's server trains on public
-samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle;
-FLAME compares the angles of changes (algorithm 1, l. 6, names the models themselves, which a long common past makes
-alike), and admits all where HDBSCAN finds no majority.
+samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle,
+and the next model gets their coordinate-wise median over all updates, whatever the rule; FLAME compares the angles of
+changes (algorithm 1, l. 6, names the models themselves, which a long common past makes alike), and admits all where
+HDBSCAN finds no majority.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class FlameConfig(fl.Averaging):
 class Server(fl.Server):
     """Holds the global model. combine: combines the changes of a round.
 
-    by_coordinate: whether the rule chooses in each coordinate, and so serves for buffers, too.
+    by_coordinate: whether the rule chooses in each coordinate, and so may see the buffers, too.
     """
 
     combine: ClassVar[Any] = None
@@ -127,17 +128,13 @@ def combined(
 ) -> tuple[Robust, Doubles]:
     """A rule's result for the changes of models (n, d), and the next model, (d,) float64.
 
-    Buffers get a mean of the clients' (``aggregation/buffers.py``), by influence unless the rule is by coordinate.
+    Buffers get the coordinate-wise median of all models, and stay if no client has influence. The rule sees their
+    changes only if it is by coordinate.
     """
     changes = models.astype(np.float64) - old
-    if by_coordinate:
-        found = rule(changes)
-        mean = old + found.mean
-    else:
-        found = rule(fl.with_buffers(spec, changes, np.zeros_like(changes)))
-        total = float(found.influence.sum())
-        mean = found.influence @ models / total if total else old.astype(np.float64)
-    return found, fl.stepped(spec, old, found.mean, mean, step)
+    found = rule(changes if by_coordinate else fl.with_buffers(spec, changes, np.zeros_like(changes)))
+    median = np.median(models, axis=0) if found.influence.any() else old
+    return found, fl.stepped(spec, old, found.mean, median, step)
 
 
 def _check(config: Any, common: fl.Common) -> None:

@@ -18,7 +18,7 @@ from coterie.cli import options as opt
 from coterie.cli.guard import console, guarded, loading
 from coterie.cli.running import shared_options
 from coterie.protocol.errors import UserError
-from coterie.report.words import MISSING, duration, size
+from coterie.report.words import duration, size
 
 if TYPE_CHECKING:
     from coterie.api import Comparison
@@ -179,7 +179,7 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     topics, scored = comparison.topics_of(rows), score_columns(rows, measures)
     accuracies: dict[str, Sequence[str]] = {_CIPHER: [row["crypto"] for row in rows]}
     accuracies |= {one.wrapped: one.texts() for one in scored}
-    leaks = {f"{_HEADS.get(topic, topic)}\n%": [_leak(row, topic) for row in rows] for topic in topics}
+    leaks = {f"{_HEADS.get(topic, topic)}\n%": [comparison.leak_cell(row, topic) for row in rows] for topic in topics}
     costs = {
         "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
         "time": [duration(row["seconds"] and row["seconds"]["mean"]) for row in rows],
@@ -205,7 +205,7 @@ def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> s
             "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "
             "attacks (clients' models, which models of two rounds are of the same client, label shares, which clients "
             "have similar data, training samples, other secrets); 0 is chance or luck, 100 is everything; a "
-            "dash: no attack applies"
+            "dash: no attack applies; ?: the attacks cannot tell"
         )
     return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
 
@@ -233,7 +233,7 @@ def lead_table(content: Row) -> Table:
 
 
 def alone_table(content: Row) -> Table | None:
-    """What each client can do alone, and on other test labels. content: ``compare.json``."""
+    """What each client can make of its model, and on other test labels. content: ``compare.json``."""
     from coterie.report.score_table import FORMS_TITLE, form_note, form_table
 
     heads, rows = form_table(content)
@@ -262,8 +262,3 @@ def benefit_table(content: Row) -> Table:
         made.add_row(*(("", "") if client == last else (escape(client), tested)), *cells)
         last = client
     return made
-
-
-def _leak(row: Row, topic: str) -> str:
-    leak = (row.get("learned") or {}).get(topic)
-    return MISSING if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"

@@ -72,13 +72,16 @@ def loading() -> Iterator[None]:
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
     """Show our own warnings as messages, each text once."""
+    shown: set[str] = set()  # Python's own memory of them ends wherever code catches warnings
     with warnings.catch_warnings():
-        warnings.simplefilter("default", CoterieWarning)
+        warnings.simplefilter("always", CoterieWarning)
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, CoterieWarning):
-                complain(str(message), "Warning", "bold yellow")
+                if str(message) not in shown:
+                    complain(str(message), "Warning", "bold yellow")
+                shown.add(str(message))
             else:
                 usual(message, category, *where, **more)
 

@@ -65,7 +65,7 @@ def split_vector(
 ) -> tuple[Tally, memoryview]:
     """The checked header of a vector, and its body.
 
-    wanted: required length, terms, masks and form; None: all that fits.
+    wanted: required length, terms, masks and form; None: all that fits. One term without a mask has one pad.
     """
     held, found = _opened(data, scheme)
     if len(held) < _VECTOR.size:
@@ -90,7 +90,7 @@ def split_vector(
     if count == 0:
         raise DecodeError("a vector of no values")
     whole = vector_bytes(space, count, tally.form)
-    if isinstance(space, Words) and found > whole:
+    if isinstance(space, Words) and found > whole and tuple(wanted[1:]) != (1, 0):
         whole += (found - whole) // SEALED_BYTES * SEALED_BYTES
     if found != whole:
         raise DecodeError(f"{found} bytes for {count} values: {whole} were expected")

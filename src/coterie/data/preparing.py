@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -146,7 +146,7 @@ def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples 
         return None, [Remark("", str(error))]
     rows, found = cells_of(table, schema.columns, (schema.label, SPLIT, by), "the schema")
     y, of_labels = _labels(table, schema)
-    found += of_labels
+    found += [*of_labels, *_numbers_of_ids(table, schema)]
     owner = test = None
     try:
         test = test_rows(table)
@@ -282,6 +282,17 @@ def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remar
     return codes, found
 
 
+def _numbers_of_ids(table: Table, schema: Schema) -> Iterator[Remark]:
+    """A note on each id that looks like an input: it holds numbers alone, and some twice."""
+    for name in (column.name for column in schema.columns if column.kind == "id" and column.name in table.columns):
+        words = [word for cell in table.columns[name] if (word := str(cell).strip()).lower() not in MISSING]
+        if len({*words}) < len(words) and all(is_number(word) or has_decimal_comma(word) for word in words):
+            what = (
+                'it is an id, so no input, but holds numbers, some of them twice: if it is one, state kind = "number"'
+            )
+            yield Remark(f"{table.where}, column {name!r}", what, fault=False)
+
+
 def _refuse(found: Iterable[Remark], advice: str = "") -> None:
     """Raises UserError with all faults, if there is one."""
     if faults := [str(one) for one in found if one.fault]:
@@ -333,7 +344,8 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
     """What the cells of a column look like, without gaps, and what its reader should know of that, or nothing."""
     found, plain = [word_of(cell) for cell in cells], name.strip().lower()
     formats = [one for one in DATES if all(is_date(cell, one) for cell in cells)]
-    numbers = [float(word) for word in found if is_number(word) and np.isfinite(float(word))]
+    points = (word.replace(",", ".", 1) if has_decimal_comma(word) else word for word in found)  # a fault of the file
+    numbers = [float(word) for word in points if is_number(word) and np.isfinite(float(word))]
     many = 2 * len({*found}) > len(found) > 2 or len({*found}) > MOST_CATEGORIES
     if not found:
         return Column(name, "ignore"), "every cell is empty, so it is ignored"
@@ -341,9 +353,6 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
         return Column(name, "ignore"), ""
     if plain == "id" or plain.endswith(("_id", " id")):
         return Column(name, "id"), ""
-    commas = [word for word in found if has_decimal_comma(word)]
-    if commas and not category and len(commas) + sum(map(is_number, found)) == len(found):
-        return Column(name, "id"), f"its numbers have decimal commas, such as {commas[0]!r}: write decimal points"
     if formats and not category:
         numbers = [days(cell, formats[0]) for cell in cells]
     elif category or 2 * len(numbers) < len(found):

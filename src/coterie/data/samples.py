@@ -237,10 +237,16 @@ def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDA
 
 
 def _read_csv(path: Path) -> Table:
-    """The columns of a csv file with a header, as text. Raises UserError."""
+    """The columns of a csv file with a header, as text. Raises UserError.
+
+    If its header has semicolons and no comma, they separate its cells, and decimal commas become points.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
+            first = file.readline()
+            file.seek(0)
+            semicolons = ";" in first and "," not in first
+            reader = csv.reader(file, delimiter=";" if semicolons else ",", strict=True)
             header = [name.strip() for name in next(reader, [])]
             found = [(reader.line_num, row) for row in reader if row]
     except UnicodeDecodeError:
@@ -256,7 +262,7 @@ def _read_csv(path: Path) -> Table:
         raise UserError(
             f"{path} must begin with a header of different column names; {twice[:1]} is there twice or empty"
         )
-    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+    if len(header) == 1 and (other := next((mark for mark in "\t|" if mark in header[0]), None)):
         raise UserError(
             f"{path}: its columns are separated by {other!r}: save it with commas, and decimal points (1.5)"
         )
@@ -271,8 +277,16 @@ def _read_csv(path: Path) -> Table:
             )
     rows = [row for _, row in found]
     columns = zip(*rows, strict=True) if rows else ([] for _ in header)
-    arrays = {name: np.array(column, dtype=object) for name, column in zip(header, columns, strict=True)}
+    read = _with_points if semicolons else list
+    arrays = {name: np.array(read(column), dtype=object) for name, column in zip(header, columns, strict=True)}
     return Table(str(path), arrays, [line for line, _ in found])
+
+
+def _with_points(column: Sequence[str]) -> list[str]:
+    """Cells with decimal points for decimal commas, unless one has a point, which may separate thousands (1.000)."""
+    if any("." in cell for cell in column):
+        return list(column)
+    return [cell.replace(",", ".") if has_decimal_comma(cell) else cell for cell in column]
 
 
 def _read_parquet(path: Path) -> Table:

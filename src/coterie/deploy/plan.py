@@ -114,6 +114,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
 
     @property
+    def lacking(self) -> tuple[str, ...]:
+        """Members that have not joined while the hub cannot begin: without all servers and a quorum of the clients."""
+        client, roles = self.client_role, dict(self.members)
+        there = sum(one.role == client for one in self.roster.entries)
+        servers = tuple(name for name in self.missing if roles[name] != client)
+        return servers or (self.missing if there < self.settings.quorum else ())
+
+    @property
     def terms(self) -> tuple[object, ...]:
         """What no later version of the same run changes. A renewal makes it valid for longer."""
         settings = msgspec.structs.replace(self.settings, not_after_s=0.0)

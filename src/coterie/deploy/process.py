@@ -184,15 +184,27 @@ def as_hub(
     adopted: is called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does
     not mend itself, or if it runs already.
     """
-    with _running(read_home(folder / HUB), stderr=stderr) as stopped:
+    home = read_home(folder / HUB)
+    with _running(home, stderr=stderr) as stopped:
         while True:
             try:
                 _run_hub(folder, kill, serve, stopped, say)
                 return
             except NewPlanError as error:
                 say("A party has shown a newer plan than that of this hub, which takes it and begins anew.")
-                atomic_write(folder / PLAN, error.plan)
+                adopt(folder, home, error.plan)
                 adopted()
+
+
+def adopt(folder: Path, home: Home, data: bytes) -> None:
+    """Make this plan an operator's folder's, unless the operator has signed one meanwhile that is no older."""
+    with locked(folder, wait=True):
+        if _version(home, data) > _version(home, read_private(folder / PLAN)):
+            atomic_write(folder / PLAN, data)
+
+
+def _version(home: Home, data: bytes) -> int:
+    return plans.check(data, home.operator).version
 
 
 def _run_hub(folder: Path, kill: Kill | None, serve: Serve | None, stopped: threading.Event, say: Say) -> None:
@@ -390,12 +402,9 @@ def wait_for_begin(
 
 def check_enough(plan: Plan) -> None:
     """Raises UserError unless all servers and a quorum of the clients have joined."""
-    client, roles = plan.client_role, dict(plan.members)
-    there = sum(one.role == client for one in plan.roster.entries)
-    missing = [name for name in plan.missing if roles[name] != client]
-    if missing or there < plan.settings.quorum:
+    if plan.lacking:
         needed = f"the servers and {plural(plan.settings.quorum, 'client')} must have joined"
-        raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
+        raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(plan.lacking)}")
 
 
 def wait_for_parties(
@@ -434,7 +443,7 @@ class PlanFile:
     """The plan of a hub's run, in the file that the operator's commands replace."""
 
     def __init__(self, path: Path, hub: Home) -> None:
-        self._path, self._operator, self._run, self._known = path, hub.operator, plan_of(hub).run, b""
+        self._path, self._hub, self._run, self._known = path, hub, plan_of(hub).run, b""
         self.restored = path.parent / RESTORED
 
     def newest(self) -> bytes | None:
@@ -448,14 +457,13 @@ class PlanFile:
     def over(self) -> bool:
         """Whether the newest plan ends the run."""
         with contextlib.suppress(PeerError):  # the hub refuses it with the reason
-            plan = plans.check(read_private(self._path), self._operator)
+            plan = plans.check(read_private(self._path), self._hub.operator)
             return plan.run > self._run or plan.aborted
         return False
 
     def shown(self, data: bytes) -> None:
         """Raises NewPlanError for a newer plan than that of the file, and PeerError for one of somebody else."""
-        ours, theirs = (plans.check(one, self._operator) for one in (read_private(self._path), data))
-        if theirs.version > ours.version:
+        if _version(self._hub, data) > _version(self._hub, read_private(self._path)):
             raise NewPlanError(data)
 
     def unshown(self, plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:

@@ -21,7 +21,7 @@ from coterie.crypto import certificates
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.home import decode_json, read_private, write_private
+from coterie.deploy.home import PLAN, decode_json, read_private, write_private
 from coterie.deploy.names import check_name, common, safe
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
@@ -299,16 +299,24 @@ def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authorit
     with locked(path, wait=True):
         authority = authority_of(folder)
         if not settle(folder):
+            hub = f"Start the hub first: coterie deploy hub {path} asks all for it. If too few are there, remove"
             raise UserError(
-                f"{path} was restored from a backup, so its plan may be older than the parties'. Start the hub first: "
-                f"coterie deploy hub {path} asks them for the newest. If one is away for good, remove {folder.restored}"
+                f"{path} was restored from a backup, and a party may hold a newer plan. "
+                f"{'Too few have joined for the hub to ask them: remove' if current_plan(folder).lacking else hub} "
+                f"{folder.restored}, and then approve and revoke again whom you did since the backup"
             )
         yield folder, authority, current_plan(folder), time.time() if now_s is None else now_s
 
 
 def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
-    """The next version of the plan, signed and stored."""
-    new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
+    """The next version of the plan, signed and stored.
+
+    Its number is the time (Unix, in seconds) if no plan lies beside the operator's keys, as after a restore: versions
+    that nobody here knows may have been signed, and no number may be used twice.
+    """
+    known = (folder.authority / PLAN).exists()
+    version = plan.version + 1 if known else max(plan.version + 1, int(now_s))
+    new = msgspec.structs.replace(plan, version=version, signed_s=now_s, **changes)
     put_plan(folder, plans.sign(new, authority.signing))
     return new
 

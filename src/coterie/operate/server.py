@@ -52,7 +52,7 @@ def access_of(folder: Folder) -> Access:
     pins = {name: _pin(one.tls) for name, one in joined.items()}
     parties = {name: pin for name, pin in pins.items() if believed.get(name) == joined[name].entry}
     operator = _pin(certificates.certified(read_private(folder.tls / "operator.pem")))
-    refused = [pin for name, pin in pins.items() if name not in parties]
+    refused = [pin for name, pin in pins.items() if name in plan.revoked]  # a newer plan may have the others
     acting = plan.resolved.definition.acting
     leaders = frozenset(name for name, e in believed.items() if name == plan.roster.hub or len(acting(e.role)) > 1)
     return Access(parties, leaders, operator, [name for name, _ in plan.members], refused)

@@ -23,7 +23,7 @@ from coterie.privacy.attacks.labels import label_shares_from_bias, last_bias
 from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import by_estimate
-from coterie.privacy.plain import losses, sent_models
+from coterie.privacy.plain import losses, same_pool, sent_models
 
 Floats = NDArray[np.float64]
 
@@ -127,7 +127,8 @@ def _members(run: Recorded, line: SentModel) -> Iterator[Measured]:
         for side, start, end in zip(sides, *both, strict=True):
             side.append(end - start)
     role = run.federation.common.roster.client_role
-    yield Measured(role, "samples of others that were trained on, by the model that it is sent", membership_auc(*sides))
+    result = membership_auc(*sides, same_pool=same_pool(run, line.holders))
+    yield Measured(role, "samples of others that were trained on, by the model that it is sent", result)
 
 
 def _role(run: Recorded, party: str) -> str:

@@ -5,7 +5,7 @@ An update is plain if a client's message holds an array of as many floats as one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -233,13 +233,19 @@ def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, 
     return own, others
 
 
+def same_pool(run: Recorded, clients: Iterable[int]) -> bool:
+    """Whether the others' losses of all these clients are on samples drawn as their training samples are."""
+    return all(run.samples(run.clients[i]).same_pool for i in clients)
+
+
 @attack("membership", _BY, "samples", "tells from losses which samples were trained on")
 def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
     if not updates.slow:
         return
     pairs = (losses(run, weights, i) for i, weights in zip(updates.clients, updates.models, strict=True))
     own, others = zip(*pairs, strict=True)
-    yield Measured(updates.role, "samples that were trained on, by loss", membership_auc(own, others))
+    result = membership_auc(own, others, same_pool=same_pool(run, updates.clients))
+    yield Measured(updates.role, "samples that were trained on, by loss", result)
 
 
 @attack("membership-likelihood", _BY, "samples", "tells the same by the losses under models of other clients, too")
@@ -256,7 +262,8 @@ def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
         models = updates.models[[place, *others]]
         for side, found in zip(sides, losses_of_many(run, models, client), strict=True):
             side.append(beyond_references(found[0], found[1:]))
-    yield Measured(updates.role, "samples that were trained on, by likelihood ratio", membership_auc(*sides))
+    result = membership_auc(*sides, same_pool=same_pool(run, updates.clients))
+    yield Measured(updates.role, "samples that were trained on, by likelihood ratio", result)
 
 
 @attack("gradient-inversion", _BY, "samples", "recovers training samples from the step of a dense first layer")

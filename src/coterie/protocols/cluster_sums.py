@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.crypto import paillier
 from coterie.crypto.packing import Lanes
-from coterie.crypto.paillier import BlindedVector, CipherVector
+from coterie.crypto.paillier import BlindedVector, CipherVector, SecretKey
 from coterie.crypto.roster import check_signed, signed, signing_key, verify_key
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocols.anonymous import SERVICE, KeyedParty
@@ -128,11 +128,15 @@ WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
 """Settings that have no effect with cipher=pads."""
 
 
-def pairs(config: Cipher, clients: int, helper_role: str, client_role: str) -> tuple[Pair, Pair]:
-    """The grants: a key pair for the users, which all clients hold, and one for the helper."""
-    keygen = partial(paillier.keygen, config.key_bits, config.lanes(clients), config.randomness)
+def keygen(config: Cipher, clients: int) -> Callable[..., SecretKey]:
+    """How keys of these settings are made."""
     if config.cipher == "pads":
-        keygen = partial(paillier.pads_keygen, config.lanes(clients))
+        return partial(paillier.pads_keygen, config.lanes(clients))
+    return partial(paillier.keygen, config.key_bits, config.lanes(clients), config.randomness)
+
+
+def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) -> tuple[Pair, Pair]:
+    """The grants: a key pair for the users, which all clients hold, and one for the helper."""
     return Pair(USER, client_role, keygen), Pair(SERVICE, helper_role, keygen)
 
 

@@ -196,6 +196,9 @@ class BufferedTraining(LateTraining):
 
     buffer: Annotated[int | None, msgspec.Meta(ge=1)] = None
 
+    def beyond_budget(self) -> Mapping[str, str]:
+        return {"buffer": "its server makes as many steps a round as fill its buffer, each with the whole server_lr"}
+
 
 class Buffered(msgspec.Struct, frozen=True):
     """A client's change (d,). version: how many steps the server had made before the client began."""
@@ -207,7 +210,10 @@ class Buffered(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Filling:
-    """The changes of round r, which fill the server's buffer by age, then by client, whatever came first."""
+    """The changes of round r, which fill the server's buffer by age, then as drawn, whatever came first.
+
+    An order by number would make the clients with high numbers stale in every round.
+    """
 
     server: Any
     r: int
@@ -215,11 +221,14 @@ class Filling:
 
     def __post_init__(self) -> None:
         self._came: list[tuple[int, int, Buffered]] = []
+        clients = self.server.clients
+        places = fl.rng(self.server.randomness.seed, "hub", "buffer", self.r).permutation(len(clients))
+        self._place = dict(zip(clients, places.tolist(), strict=True))
 
     def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
         asked = self.r - staleness
         change = Buffered(name, self.server.state.begun[asked], values)
-        self._came.append((asked, self.server.clients.index(name), change))
+        self._came.append((asked, self._place[name], change))
 
     def result(self) -> NDArray[np.float64]:
         state = self.server.state

@@ -128,6 +128,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     name: its own, if any.  seed: None for the mean over all seeds.  samples: that tested.  gain: above 0 is better.
     low, high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.
+    instead: what judges a client whose test samples have one label, where the leading metric is not defined.
     """
 
     client: str
@@ -140,6 +141,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     verdict: Literal["better", "worse", "undecided"] | None = None
+    instead: Literal["accuracy"] | None = None
 
 
 class Benefit(msgspec.Struct, frozen=True):

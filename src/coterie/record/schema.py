@@ -42,8 +42,10 @@ class AttackRecord(msgspec.Struct, frozen=True):
     first: float | None = None
     last: float | None = None
     closed_form: float | None = None
+    chance_known: bool = True
     rounds: Count = 0
     round: Count | None = None
+    topic: str | None = None
 
 
 class Unread(msgspec.Struct, frozen=True):

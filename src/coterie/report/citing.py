@@ -84,11 +84,17 @@ def runs_entry(runs: Sequence[Run]) -> str:
 def entry(key: str, fields: Mapping[str, str]) -> str:
     """A ``@misc``. Braces of an author that is no person stay; everything else is escaped."""
     lines = [
-        f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(escaped(value), name)}}},"
+        f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(_inert(value), name)}}},"
         for name, value in fields.items()
     ]
     name = re.sub(r"[^\w.@-]+", "_", key)
     return "\n".join([f"@misc{{{name},", *lines, "}", ""])
+
+
+def _inert(words: str) -> str:
+    """As LaTeX sets them; BibTeX counts escaped braces, too, and takes any @ for an entry after a mistake."""
+    plain = " ".join(words.replace("@", " ").split())
+    return escaped(plain).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 
 
 def _kept(value: str, name: str) -> str:
@@ -97,18 +103,18 @@ def _kept(value: str, name: str) -> str:
 
 
 def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
-    """What was run, in a sentence or two. told: of ``compare.json``."""
+    """What was run, how its settings were chosen, and what is beyond the budget. told: of ``compare.json``."""
     first = runs[0].result
     ciphers = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no cipher"}
     methods = dict.fromkeys(
-        f"{run.result.name}{f' ({run.result.mode})' if run.result.mode not in (None, 'paper') else ''}"
+        f"{run.result.name}{f' (mode {run.result.mode})' if run.result.mode is not None else ''}"
         f" with {ciphers[run.result.crypto]}"
         for run in runs
     )
     work = f"{plural(first.clients, 'client')}, {plural(first.rounds, 'round')}, partition {first.partition}"
     said = f"We ran {', '.join(methods)} on {first.data} ({work}) with {_seeds(runs)} in Coterie {first.version}."
     if told is not None:
-        return f"{said} {comparison.budget(told)}"
+        return " ".join([said, comparison.budget(told), *comparison.chosen(told), *comparison.not_shared(told)])
     settings = ", ".join(f"{key} {value}" for key, value in runs[0].config.get("settings", {}).items())
     return f"{said} Settings: {settings}." if len(runs) == 1 and settings else said
 

@@ -39,7 +39,10 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
     for (number, one), x, radius in largest_first:
         hollow += _method(panel, one, number, x, radius)
     panel.marks += hollow
-    names = [one.name + (f", {size(one.sent)}" if leaks and one.sent and width > NARROW else "") for _, one in shown]
+    names = [
+        (one.marked if leaks else one.name) + (f", {size(one.sent)}" if leaks and one.sent and width > NARROW else "")
+        for _, one in shown
+    ]
     heights = [one.own["mean"] for _, one in shown if one.own]
     right = panel.limits()[0][1]
     panel.marks.append(fig.Labelled(at, heights, names, radii, right))
@@ -47,9 +50,12 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
     if any(one.tuned for _, one in shown):
         sample = fig.Line([], [], fig.MUTED, every=slice(None), filled=False, joined=False)
         keys.append(fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample))
+    if leaks:
+        keys += [fig.Key(fig.label(one.note, round(width / 8)), fig.method_colour(k)) for k, one in shown if one.note]
     words = "; ".join(
-        f"{one.name}: {measure.label} {metric(one.own['mean'], measure.share)}"
-        + (f", worst leak {percent(one.worst[1])}" if one.worst else "")
+        f"{one.marked if leaks else one.name}: {measure.label} {metric(one.own['mean'], measure.share)}"
+        + (f", worst leak {percent(one.worst[1])}" if one.worst and one.worst[0] else "")
+        + (f" ({one.note})" if leaks and one.note else "")
         + (f", {size(one.sent)} sent" if one.sent else "")
         for _, one in shown
         if one.own
@@ -94,9 +100,10 @@ _VERDICTS = {"better": (fig.PALETTE[0], 0), "worse": (fig.PALETTE[1], 4), "undec
 
 
 def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The clients whose gain is known."""
+    """The clients whose gain in the leading metric is known."""
     keys = ("alone", "together", "gain")
-    return [one for one in benefit["clients"] if None not in [one.get(key) for key in keys]]
+    known = [one for one in benefit["clients"] if None not in [one.get(key) for key in keys]]
+    return [one for one in known if not one.get("instead")]
 
 
 @fig.drawn

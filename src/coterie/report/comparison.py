@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.record.comparison import ACCURACY, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
-from coterie.report.words import MISSING, metric, percent, plural
+from coterie.report.words import CANNOT_TELL, MISSING, metric, percent, plural
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
@@ -29,6 +29,15 @@ TOPICS = {
     "other": "the system's other secrets",
 }
 """What servers may learn, by topic."""
+SHORT = {
+    "models": "models",
+    "identity": "whose model is whose",
+    "labels": "label shares",
+    "groups": "who is alike",
+    "samples": "samples",
+    "other": "other secrets",
+}
+"""The same in a word or two."""
 _ACCURACY = msgspec.structs.asdict(ACCURACY)
 Content = Mapping[str, Any]
 """``compare.json``."""
@@ -210,6 +219,20 @@ def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
 
 
+def unsure_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The topics of which attacks cannot tell what a method's servers learn."""
+    learned = row.get("learned") or {}
+    return tuple(topic for topic in TOPICS if topic in learned and learned[topic] is None)
+
+
+def leak_cell(row: Mapping[str, Any], topic: str) -> str:
+    """What a method's servers learn of a topic, in percent, for a table."""
+    leak = (row.get("learned") or {}).get(topic)
+    if leak is None:
+        return CANNOT_TELL if topic in unsure_of(row) else MISSING
+    return f"{100 * max(leak['mean'], 0.0):.0f}"
+
+
 def budget(content: Content) -> str:
     work = f"{content['rounds']} rounds, {content['clients']} clients on {content['devices']} devices"
     if content.get("availability"):
@@ -272,8 +295,21 @@ def chosen(content: Content) -> Iterator[str]:
     for one in found["methods"]:
         tried = (f"{_settings(of['settings'])}: {_loss(of['held_out_loss'])}" for of in one["candidates"])
         lacks = "".join(f"; not tuned: {key}, {why}" for key, why in one["lacks"].items())
-        told = f"Chosen for {one['method']}: {_settings(one['settings'])} ({', '.join(tried)})"
+        told = f"Chosen for {one['method']}: {_settings(one['settings'])}{_edge(one)} ({', '.join(tried)})"
         yield f"{told if one['settings'] else one['method']}{lacks}."
+
+
+def _edge(one: Mapping[str, Any]) -> str:
+    """Whether a better value may lie beyond those that were tried."""
+    found = []
+    for field, text in one["settings"].items():
+        try:
+            tried = {float(of["settings"][field]) for of in one["candidates"]}
+            at_edge = len(tried) > 1 and float(text) in (min(tried), max(tried))
+        except (KeyError, ValueError):  # words have no order
+            continue
+        found += [field] * at_edge
+    return f", {' and '.join(found)} at the edge of the values tried" if found else ""
 
 
 def _settings(own: Mapping[str, str]) -> str:
@@ -439,11 +475,14 @@ def _told(row: Mapping[str, Any]) -> str:
         return f"; it was not attacked: {why}" if why else ""
     if not learned:
         return "; its server learns nothing of models or data"
-    parts = []
-    for topic in _LEARNED:
-        if (leak := learned.get(topic)) is not None:
-            parts.append(graded(topic, leak["mean"]))
-    return f"; its servers {', '.join(parts)}" if parts else "; the attacks cannot tell what its servers learned"
+    known = {topic: leak["mean"] for topic in _LEARNED if (leak := learned.get(topic)) is not None}
+    told = "".join(f", {graded(topic, leak)}" for topic, leak in known.items() if leak > 0)
+    none = ", ".join(SHORT[topic] for topic, leak in known.items() if not leak > 0)
+    unsure = ", ".join(SHORT[topic] for topic in unsure_of(row))
+    parts = [f"its servers {told.removeprefix(', ')}"] if told else []
+    parts += [f"nothing found of {none}"] if none else []
+    parts += [f"the attacks cannot tell of {unsure}"] if unsure else []
+    return "".join(f"; {part}" for part in parts)
 
 
 # -- whether training together helps each client ----------------------------------------------------------------------
@@ -476,7 +515,34 @@ def help_sentences(content: Content) -> Iterator[str]:
             parts.append(f"no interval for {missing}")
         seeds = len({one["seed"] for one in clients})
         every = f" with each of {seeds} seeds" if seeds > 1 else ""
-        yield f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+        said = f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
+        unsure = undecided(benefit, measures(content)[0])
+        yield f"{said} {unsure}" if unsure else said
+
+
+def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
+    """For each client of a method, whether training together is better for it, and by how much."""
+    unit = f"points of {measure['label']}" if measure["share"] else f"in {measure['label']}"
+    for one in benefit["clients"]:
+        what = f"{helped(one)}: training together"
+        if one["gain"] is None:
+            yield f"{what} could not be compared with training alone."
+        elif one["verdict"] in ("better", "worse"):
+            yield f"{what} is {one['verdict']} than training alone: {_gain(one, measure)} {unit}."
+        elif one["verdict"]:
+            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, measure)} {unit}."
+        else:
+            yield f"{what} against training alone: {_gain(one, measure)} {unit}, without an interval."
+
+
+def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+    """What the word means for a method's clients: the gains that their test samples cannot show."""
+    known = [one for one in benefit["clients"] if None not in (one["low"], one["high"])]
+    if not any(one["verdict"] == "undecided" for one in known):
+        return ""
+    half = float(np.median([(one["high"] - one["low"]) / 2 for one in known]))
+    size = f"about {100 * half:.1f} points" if measure["share"] else f"about {half:.3g}"
+    return f"Undecided: with these test samples gains below {size} cannot be seen."
 
 
 def help_note(content: Content) -> str:
@@ -484,10 +550,12 @@ def help_note(content: Content) -> str:
     first = measures(content)[0]
     unit = "in points" if first["share"] else "in the metric's own unit"
     lower = "" if first["higher"] else ", above 0 where the metric is lower"
+    every = [one for benefit in content["benefits"] for one in benefit["clients"]]
+    instead = f" One label: {first['label']} is not defined on the client's test samples, so accuracy judges it."
     return (
         f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over the seeds "
         "if all test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
-    )
+    ) + (instead if any(one.get("instead") for one in every) else "")
 
 
 def help_rows(content: Content) -> list[tuple[str, ...]]:
@@ -500,9 +568,12 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
         for benefit in benefits:
             if place < len(benefit["clients"]):
                 one = benefit["clients"][place]
-                values = (metric(one.get(key), first["share"]) for key in ("alone", "together"))
-                verdict = one["verdict"] or ""
-                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, first), verdict))
+                instead = one.get("instead")
+                share = first["share"] or instead is not None
+                values = (metric(one.get(key), share) for key in ("alone", "together"))
+                why = f"one label: {instead} instead" if instead else ""
+                verdict = f"{one['verdict']} ({why})" if one["verdict"] and why else one["verdict"] or why
+                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, share), verdict))
     return found
 
 
@@ -515,10 +586,10 @@ def helped(one: Mapping[str, Any]) -> str:
     return str(name) if one["seed"] is None else f"{name}, seed {one['seed']}"
 
 
-def _gain(one: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+def _gain(one: Mapping[str, Any], share: bool) -> str:
     if one["gain"] is None:
         return MISSING
-    scale, form = (100, "+z.1f") if measure["share"] else (1, "+.4g")
+    scale, form = (100, "+z.1f") if share else (1, "+.4g")
     interval = (
         "" if None in (one["low"], one["high"]) else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
     )

@@ -111,7 +111,7 @@ class Axis:
             low, high = low * (low / high) ** 0.05 * (1 - 1e-9), high * (high / low) ** 0.05 * (1 + 1e-9)
         else:
             room = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
-            low, high = max(low - room, self.bounds[0]), min(high + room, self.bounds[1])
+            low, high = min(low, max(low - room, self.bounds[0])), max(high, min(high + room, self.bounds[1]))
         return low if self.low is None else self.low, high if self.high is None else self.high
 
     def marked(self, low: float, high: float) -> list[tuple[float, str]]:

@@ -120,7 +120,7 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
         "forms_note": score_table.form_note(told),
         "topics": [comparison.TOPICS[topic] for topic in topics],
         "learned": [
-            {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}
+            {"method": row["method"], "cells": [comparison.leak_cell(row, topic) for topic in topics]}
             for row in told["rows"]
             if row["learned"] is not None
         ],

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-_FORMULA = re.compile(r"[=@\t\r]|[-+](?![\d.,%\[\] +-]*\Z)")
-"""How a cell begins that a spreadsheet would run; names and words are other people's."""
+_UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*"
+_FORMULA = re.compile(_UNSEEN + r"(?:[=@\uff1d\uff20\uff0b\uff0d]|[-+](?![\d.,%\[\] +-]*\Z))")
+"""How a cell begins that a spreadsheet would run, full width included; names and words are other people's."""
 
 
 class _Cells(HTMLParser):
@@ -43,13 +44,18 @@ class _Cells(HTMLParser):
 
 
 def table_csv(table: str) -> str:
-    """The cells of an HTML table, row by row. A cell that a spreadsheet would run as a formula begins with a quote."""
+    """The cells of an HTML table, row by row. What a spreadsheet would run as a formula begins with a quote."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for row in _Cells(table).rows:
         cells = (" ".join(cell.replace("\u202f", " ").split()) for cell in row)
-        writer.writerow(f"'{cell}" if _FORMULA.match(cell) else cell for cell in cells)
+        writer.writerow(map(_inert, cells))
     return written.getvalue()
+
+
+def _inert(cell: str) -> str:
+    """Also for a spreadsheet that splits lines at semicolons."""
+    return ";".join(f"'{part}" if _FORMULA.match(part) else part for part in cell.split(";"))
 
 
 def tabled(rows: str, name: str, kind: str = "") -> Markup:

@@ -35,16 +35,16 @@ AGAINST = ("rounds", "bytes", "time")
 """What curves are drawn over: rounds, megabytes that a client has sent, simulated seconds."""
 
 
-def curves(groups: Sequence[RunGroup], against: str = "rounds") -> Figure:
+def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
     """Both sides of every metric, one row of panels a metric, the mean over each method's seeds.
 
-    The band is one standard deviation over the seeds. Raises UserError for an unknown word, and where a run has not
-    counted what it asks for.
+    The band is one standard deviation over the seeds. known: words that an error names. Raises UserError for an
+    unknown word, and where a run has not counted what it asks for.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 
     if against not in AGAINST:
-        raise UserError(f"there are no curves over {against!r}: take one of {', '.join(AGAINST)}")
+        raise UserError(f"there are no curves over {against!r}: take one of {', '.join(known)}")
     first = groups[0].runs[0]
     every, cost = [first.leading, *first.others], COSTS.get(against)
     if cost is not None and any(cost.until(run) is None for found in groups for run in found.runs):
@@ -116,7 +116,7 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
         for (one, own, x), radius in sorted(beside, key=lambda each: -float(each[0][1]["mean"])):
             lowest = min(own["mean"], lowest - 0.06 * (high - low))  # names below each other
             axis.annotate(
-                one.name + (f", {size(one.sent)}" if one.sent else ""),
+                one.marked + (f", {size(one.sent)}" if one.sent else ""),
                 (x, lowest),
                 xytext=(-radius - 4 if right else radius + 4, 0),
                 textcoords="offset points",
@@ -126,11 +126,13 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
     if any(one.tuned for one, *_ in shown):
         axis.plot([], [], "o", color="#59616c", markerfacecolor="white", label="after each client's own fine-tuning")
         axis.legend(frameon=False, loc="lower center")
-    axis.set(xlabel="what servers learn, worst: 0 is chance, 100 is everything", xlim=(-4, 104))
+    notes = "".join(f"\n{one.note}" for one, *_ in shown if one.note)
+    axis.set(xlabel=f"what servers learn, worst: 0 is chance, 100 is everything{notes}", xlim=(-4, 104))
     tidy(axis)
     name = f"{measure.label} on own kind of data"
     if measure.share:
         percent_axis(axis, name)
+        axis.set_ylim(low, high)  # an interval may end beyond 100 %
     else:
         axis.set_ylabel(name)
 

@@ -16,7 +16,8 @@ from coterie.runs.metrics import score
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 _TUNED = "tuned: after each client's own fine-tuning"
-_PRIOR = "prior: with each client's own label shares, unless the batch looks like other labels"
+_OWN_SHARES = "prior: with each client's own label shares and the mixture's label counts, which the simulation supplies"
+_PRIOR = f"{_OWN_SHARES}, unless the batch looks like other labels"
 _MIXED = "mixed: the model with the prior and the tuned one, by the likelihood of held-out samples"
 _FLAGGED = "flagged, false alarms: poisoned and other contributions that the method takes for poisoned"
 _GROUPS = "groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance"
@@ -137,10 +138,10 @@ def _head(measure: Row) -> str:
     return f"{measure['label']} %" if measure["share"] else str(measure["label"])
 
 
-# -- what clients can do alone -----------------------------------------------------------------------------------------
+# -- what clients can make of their models -----------------------------------------------------------------------------
 
 
-FORMS_TITLE = "What each client can do alone, and on other test labels"
+FORMS_TITLE = "What each client can make of its model, and on other test labels"
 
 
 def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
@@ -188,11 +189,11 @@ def form_note(content: Row) -> str:
     several = any(len(row["runs"]) > 1 for row in content["rows"])
     notes = [
         "tuned: where held-out loss and accuracy gain by a standard error",
-        "prior: with each client's own label shares; left out for a batch of 30 or more samples whose labels seem to "
-        "have other shares (prior left out is –: no batch is that large, so none was checked)",
+        f"{_OWN_SHARES}; left out for a batch of 30 or more samples whose labels seem to have other shares (prior "
+        "left out is –: no batch is that large, so none was checked)",
         "mixed: both, by the likelihood of held-out samples",
         "± clients: half of the 95 % interval of the mean over the clients of one seed",
-        "worst decile: a tenth of the clients are below",
+        f"worst decile: a tenth of the clients are {'below' if measures(content)[0]['higher'] else 'above'}",
         "own classes, all classes: accuracy on test labels that are uniform over these",
     ]
     if several:

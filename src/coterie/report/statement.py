@@ -37,7 +37,7 @@ def statement(folder: Path) -> str:
         left=run.total("bytes_up").get(role, 0) / result.clients,
         sent=[(to, message, n / result.clients) for (_, _, to, message), n in sent],
         sees=sees,
-        audit=audit_table([result.audit]),
+        **_attacks(run),
         recorded=(folder / VIEWS).exists(),
         reporting=result.clients if d is None else d.reporting[1],
         leading=run.leading,
@@ -45,6 +45,14 @@ def statement(folder: Path) -> str:
         help=_help(folder.resolve()),
         **_ledger(run),
     )
+
+
+def _attacks(run: Run) -> dict[str, Any]:
+    """The table of attacks, and apart from it those on what did not happen ("helper, if groups were made twice")."""
+    audit = audit_table([run.result.audit])
+    rows = audit["rows"] if audit else []
+    controls = [row for row in rows if ", if " in row["name"].partition(":")[0]]
+    return {"audit": audit, "attacks": [row for row in rows if row not in controls], "controls": controls}
 
 
 def _ledger(run: Run) -> dict[str, Any]:
@@ -72,13 +80,14 @@ def _help(folder: Path) -> dict[str, Any] | None:
     own = [one for one in told["benefits"] if one["method"] in methods] if told else []
     if told is None or not own:
         return None
-    told = {**told, "benefits": own}
+    told, measure = {**told, "benefits": own}, comparison.measures(told)[0]
     return {
         "title": comparison.help_title(told),
         "note": comparison.help_note(told),
         "heads": comparison.HELP_HEADS,
         "rows": comparison.help_rows(told),
         "sentences": list(comparison.help_sentences(told)),
+        "clients": list(comparison.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
     }
 
 

@@ -11,26 +11,18 @@ from coterie.report.comparison import (
     FEWEST_SEEDS,
     LITTLE,
     LOCAL,
+    SHORT,
     TOPICS,
     Content,
     graded,
     measures,
     over_alone,
     topics_of,
+    unsure_of,
     with_interval,
 )
-from coterie.report.words import MISSING, metric, plural, scored, size
+from coterie.report.words import CANNOT_TELL, MISSING, metric, plural, scored, size
 from coterie.runs.metrics import score
-
-SHORT = {
-    "models": "models",
-    "identity": "whose model is whose",
-    "labels": "label shares",
-    "groups": "who is alike",
-    "samples": "samples",
-    "other": "other secrets",
-}
-"""What servers may learn, in a word or two."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class MethodStanding:
     """A method in five numbers. own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
 
     worst: what its servers learn most of, by topic, and how much, from 0 for chance to 1; None if nothing is known.
-    sent: bytes by all parties together, mean over the seeds.
+    sent: bytes by all parties together, mean over the seeds.  unsure: topics of which attacks cannot tell.
     """
 
     method: str
@@ -47,10 +39,26 @@ class MethodStanding:
     tuned: Mapping[str, Any] | None
     worst: tuple[str, float] | None
     sent: float | None
+    unsure: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.method} (emulated cipher)" if self.emulated else self.method
+
+    @property
+    def marked(self) -> str:
+        """Its name in a chart, where a 0 may be measured, may leave topics out, or may be that of nothing to attack."""
+        nothing = ", nothing to attack" if self.worst == _NOTHING else ""
+        return f"{self.name}{' ' + CANNOT_TELL if self.unsure else ''}{nothing}"
+
+    @property
+    def note(self) -> str:
+        """Below a chart that marks it; else empty."""
+        return f"{CANNOT_TELL} {self.method}, could not tell: {', '.join(self.unsure)}" if self.unsure else ""
+
+
+_NOTHING = "", 0.0
+"""The worst leak where nothing reaches a server that an attack could read."""
 
 
 def standings(content: Content) -> list[MethodStanding]:
@@ -64,6 +72,7 @@ def standings(content: Content) -> list[MethodStanding]:
             score(row, f"fine_tuned_{field}"),
             worst(row),
             (row.get("bytes_up") or {}).get("mean"),
+            unsure_of(row),
         )
         for row in content["rows"]
     ]
@@ -76,7 +85,7 @@ def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
         return None
     known = {topic: max(leak["mean"], 0.0) for topic in TOPICS if (leak := learned.get(topic)) is not None}
     if not learned:
-        return "", 0.0  # nothing reaches a server that an attack could read
+        return _NOTHING
     return max(known.items(), key=lambda found: found[1]) if known else None
 
 
@@ -124,12 +133,13 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
 def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
     """For how many clients it is better or worse; nothing where no client was judged."""
     of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
-    judged = [one["verdict"] for one in of[0]["clients"] if one["verdict"]] if of else []
-    if judged:
+    every = [one["verdict"] for one in of[0]["clients"]] if of else []
+    if any(every):
         seeds = len({one["seed"] for one in of[0]["clients"]})
-        many = f"{len(judged)} clients" + (f", {len(judged) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
-        better, less, unsure = (judged.count(word) for word in ("better", "worse", "undecided"))
-        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}."
+        many = f"{len(every)} clients" + (f", {len(every) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
+        better, less, unsure, missing = (every.count(word) for word in ("better", "worse", "undecided", None))
+        rest = f", no interval for {missing}" if missing else ""
+        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}{rest}."
 
 
 def _ahead(content: Content) -> Iterator[str]:
@@ -168,10 +178,7 @@ def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
     if most[1] >= LITTLE:
         told = [topic for topic in TOPICS if found.get(topic, 0) >= LITTLE] if whole else [most[0]]
         return f"{servers} {_listed([graded(topic, found[topic]).removesuffix(' (100 %)') for topic in told])}"
-    tried, unsure = (
-        [SHORT[topic] for topic in found],
-        [SHORT[topic] for topic in SHORT if topic in learned and topic not in found],
-    )
+    tried, unsure = [SHORT[topic] for topic in found], [SHORT[topic] for topic in unsure_of(row)]
     what = "nothing beyond chance" if most[1] == 0 else f"next to nothing, at most {metric(most[1], True)},"
     said = f"In what {servers} receive our attacks found {what} of {_listed(tried)}"
     none = [SHORT[topic] for topic in topics if topic not in learned] if whole else []
@@ -198,9 +205,9 @@ def of_run(run: Run) -> list[str]:
     else:
         row = result.audit.attacks[0]  # the worst first
         if row.verdict in ("nothing found", "cannot tell"):
-            said.append(
-                f"None of our {plural(len(result.audit.attacks), 'attack')} on the parties' views found anything."
-            )
+            unsure = ", but not all of them can tell" if row.verdict == "cannot tell" else ""
+            tried = plural(len(result.audit.attacks), "attack")
+            said.append(f"None of our {tried} on the parties' views found anything{unsure}.")
         else:
             said.append(f"The attack that learned most, {row.name}, found {row.verdict}: leak {row.leak:.2f} of 1.")
     return said
@@ -227,4 +234,5 @@ def _learned(one: MethodStanding, attacked: bool) -> str:
     topic, share = one.worst
     if not topic:
         return "nothing to attack"
-    return f"{100 * share:.0f} ({SHORT[topic]})" if share > 0 else "0"
+    told = f"{100 * share:.0f} ({SHORT[topic]})" if share > 0 else "0"
+    return f"{told}; {CANNOT_TELL} {', '.join(one.unsure)}" if one.unsure else told

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from coterie.record.comparison import Measure
 
 MISSING = "–"
+CANNOT_TELL = "?"
+"""In place of a leak that the attacks could not tell from luck; where none applies there is a dash."""
 
 
 def percent(share: float | None, std: float | None = None) -> str:

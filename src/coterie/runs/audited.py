@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -20,8 +21,8 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.protocols import openings
 from coterie.record.files import locked, opened, reading
-from coterie.record.folder import CONFIG, OPENINGS, jsonable
-from coterie.record.load import read_summary
+from coterie.record.folder import COMPARE, CONFIG, OPENINGS, jsonable, write_json
+from coterie.record.load import compared, read_summary
 from coterie.record.summary import write_result
 from coterie.runs.config import SIDES, read_toml
 from coterie.runs.intervals import mean_and_interval
@@ -69,11 +70,14 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
 def audit_content(run: Recorded, attacks: Attacked) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
-    attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why not.
+    attacks: rows of findings, the worst first; topic: what one server alone learns by it, None for coalitions and
+    clients.  not_applicable: by attack on plain updates, why not.
     not_judged: role, message, field and content of what clients sent that no attack has read.
     """
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)
+    role_of = {name: one.role for name, one in run.federation.common.roster.by_name.items()}
+    servers = {*role_of.values()} - {role_of[name] for name in run.clients}
     learns, heard = system.views(run.mode, run.settings), [row.role for row in rows]
     roles = [
         {
@@ -94,7 +98,10 @@ def audit_content(run: Recorded, attacks: Attacked) -> Content:
         "stopped": run.stopped,
         "drifted": run.drifted,
         "roles": roles,
-        "attacks": worst_first(finding.row() for finding in attacks.found),
+        "attacks": worst_first(
+            {**finding.row(), "topic": finding.topic if finding.who.replace(" ", "_") in servers else None}
+            for finding in attacks.found
+        ),
         "not_applicable": attacks.not_applicable,
         "not_judged": [one._asdict() for one in attacks.not_judged],
     }
@@ -234,7 +241,8 @@ def _mean(rows: Sequence[Row]) -> Row:
     leak, interval = mean_and_interval(leaks)
     error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
     keys = ("value", "first", "last", "chance", "closed_form")
-    said = verdict(leak, noise({"interval": interval, "error": error}))
+    known = all(row.get("chance_known", True) for row in rows)
+    said = verdict(leak, noise({"interval": interval, "error": error}), chance_known=known)
     same, exact = rows[0]["verdict"], all(row["closed_form"] is not None for row in rows)  # theory has no noise
     if exact and same != CANNOT_TELL and all(row["verdict"] == same for row in rows):
         said = max(said, same, key=VERDICTS.index)
@@ -246,6 +254,7 @@ def _mean(rows: Sequence[Row]) -> Row:
         "error": error,
         "interval": interval,
         "leaks": leaks,
+        "chance_known": known,
     }
 
 
@@ -258,43 +267,72 @@ def kept(folder: str | Path) -> Content | None:
 # -- a few numbers for what servers learned on their own, with which methods are compared ------------------------------
 
 
-def learned(folder: Path, data_dir: str | None = None) -> dict[str, float | None]:
-    """How much a server alone learned, by topic: 0 for chance or for what luck explains, 1 for everything.
-
-    The best attack of each topic counts, by its mean over the rounds; a round without a result counts 0. Curious
-    clients are left out. None where no attack could tell. Empty if no server receives anything to attack.
-    Keeps the whole audit in ``result.json``. Raises UserError for a folder without views.
-    """
-    run = read_recorded(folder, data_dir)
+def attack(folder: Path) -> Content:
+    """The audit of a run folder, which its ``result.json`` keeps. Raises UserError, also where recording stopped."""
+    run = read_recorded(folder)
     if run.stopped is not None:
-        raise UserError(
-            f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
-            "attacked: give a larger --record-mib than the config has"
-        )
-    attacks = attacked(run)
-    keep(folder, audit_content(run, attacks))
-    role_of = {name: one.role for name, one in run.federation.common.roster.by_name.items()}
-    clients = {role_of[name] for name in run.clients}
-    return best_by_topic(attacks.found, set(role_of.values()) - clients)
+        raise UserError(_cut_short(folder, run.stopped))
+    content = audit_content(run, attacked(run))
+    keep(folder, content)
+    return content
 
 
-def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float | None]:
-    """The largest mean leak of each topic among the findings of one server. servers: their roles.
+def learned(audits: Mapping[Path, Content]) -> Content:
+    """Of a method's row in ``compare.json``: ``learned`` (``by_topic``), or why it is None. audits: of its runs."""
+    for folder, content in audits.items():
+        if content["stopped"] is not None:
+            return {"learned": None, "not_attacked": _cut_short(folder, content["stopped"])}
+    return {"learned": by_topic([content["attacks"] for content in audits.values()]), "not_attacked": None}
 
-    A leak that luck explains (verdict "nothing found") counts 0. None: one attack cannot tell, and none found any.
+
+def keep_learned(folder: Path, audits: Mapping[str, Content]) -> None:
+    """Tell the ``compare.json`` of a folder, if it has one, what these audits found. audits: by run folder.
+
+    A method without an audit of every run keeps what it had. Raises UserError or RunError.
     """
-    found: dict[str, float] = {}
+    if compared(folder) is None:
+        return
+    with locked(folder):
+        told = json.loads((folder / COMPARE).read_bytes())
+        for row in told["rows"]:
+            own = {run: audits.get(str(run)) for run in (folder / name for name in row["runs"])}
+            known = {run: content for run, content in own.items() if content is not None}
+            if len(known) == len(own):
+                row |= learned(known)
+        write_json(folder / COMPARE, told)
+
+
+def _cut_short(folder: Path, stopped: int) -> str:
+    return (
+        f"{folder}: recording stopped in round {stopped}, and fewer rounds than the other methods' would be "
+        "attacked: give a larger --record-mib than the config has"
+    )
+
+
+def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
+    """What one server alone learns of each topic, by the best attack on a method's runs, as their ``merged`` audit.
+
+    mean: 0 for the verdict "nothing found", 1 for everything; a round without a result counts 0.  interval: the
+    ``noise``.  values: of every run.  None: one attack cannot tell, and none found any. Empty if no server receives
+    anything to attack.
+    """
+    rows = merged(runs)
+    rounds = max((row["rounds"] for row in rows), default=0)
+    best: dict[str, Content] = {}
     unsure: set[str] = set()
-    findings = list(findings)
-    rounds = max((len(finding.results) for finding in findings), default=0)
-    for finding in findings:
-        if finding.who.replace(" ", "_") not in servers:
-            continue  # it takes more than one server
-        topic = finding.topic
-        partly = len(finding.results) < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
-        leak = sum(result.leak for result in finding.results) / (rounds if partly else len(finding.results))
-        if finding.verdict == CANNOT_TELL:
+    for row in rows:
+        topic = row["topic"]
+        if topic is None:
+            continue
+        if row["verdict"] == CANNOT_TELL:
             unsure.add(topic)
-        leak = 0.0 if finding.verdict in (VERDICTS[0], CANNOT_TELL) else leak
-        found[topic] = max(leak, found.get(topic, leak))
-    return {topic: None if topic in unsure and not leak > 0 else leak for topic, leak in found.items()}
+        partly = row["rounds"] < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
+        part = row["rounds"] / rounds if partly else 1.0
+        found = {
+            "mean": 0.0 if row["verdict"] in (VERDICTS[0], CANNOT_TELL) else part * row["leak"],
+            "interval": part * noise(row),
+            "values": [part * leak for leak in row.get("leaks", [row["leak"]])],
+        }
+        if topic not in best or found["mean"] > best[topic]["mean"]:
+            best[topic] = found
+    return {topic: None if topic in unsure and not found["mean"] > 0 else found for topic, found in best.items()}

@@ -26,7 +26,7 @@ from coterie.protocol.system import ClientModel
 from coterie.record.comparison import Benefit, Gain
 from coterie.record.files import FILE_MODE, atomic_write
 from coterie.runs.experiment import Experiment
-from coterie.runs.metrics import Metric
+from coterie.runs.metrics import METRICS, Metric
 
 PREDICTIONS = "predictions.npz"
 FORMS = ("", "fine_tuned_")
@@ -34,6 +34,7 @@ FORMS = ("", "fine_tuned_")
 DRAWS = 1000
 SLOW_DRAWS, MOST_VALUES = 200, 100_000
 """Of a metric without a fast form: draws, and values in all. With fewer than half of the draws nothing is judged."""
+_ACCURACY = METRICS["classes"]["accuracy"]
 _BLOCK = 1 << 22  # counts that are in memory together
 
 
@@ -157,6 +158,8 @@ def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Map
 def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str) -> Gain:
     """A client's metric with its model alone and with another one, means over the runs where it is defined.
 
+    If it never is, for the test samples have one label, accuracy judges the client instead.
+
     pairs: of each run, both models on the same test samples.  draws: of the bootstrap, 0 for no interval.
     """
     sign = 1 if metric.higher else -1
@@ -165,6 +168,8 @@ def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str
     rows, first = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_index=True)
     samples, labels = len(rows), np.concatenate([one.labels for one, _ in pairs])[first]
     if not len(known):
+        if labels.ndim == 1 and len(np.unique(labels)) == 1 and metric is not _ACCURACY:
+            return replace(gain(_ACCURACY, pairs, form, draws, client), instead="accuracy")
         return Gain(client=client, samples=samples)
     alone, together = known.mean(axis=0).tolist()
     one = Gain(client=client, samples=samples, alone=alone, together=together, gain=sign * (together - alone))

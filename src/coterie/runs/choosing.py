@@ -2,12 +2,15 @@
 
 Every candidate is a run with the comparison's first seed, without fine-tuning. The candidate with the lowest loss on a
 fifth of each client's training samples is taken, the same fifth that chooses epochs of fine-tuning: the mean over the
-clients, after the last round (or the best one, with ``early_stop``).
+clients, after the last round (or the best one, with ``early_stop``). All seeds run with this choice. With folds other
+seeds test what the first one has trained on, so ``compare`` takes one seed then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isfinite
@@ -16,7 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import CoterieWarning, RunError, UserError
 from coterie.record.comparison import Candidate, Chosen, ChosenSettings
 from coterie.runs.comparison import ComparisonPlan, plan
 from coterie.runs.config import Resolved
@@ -77,7 +80,8 @@ class HeldOutChoice:
         if config.early_stop is None:  # holds samples out; with one evaluation nothing stops
             apart |= {"early_stop": config.rounds, "eval_every": config.rounds}
         try:
-            done = one(self._name(label, place), replace(config, **apart, seed=seed, out=str(out)))
+            with _trying(_words(self._own(label, place))):
+                done = one(self._name(label, place), replace(config, **apart, seed=seed, out=str(out)))
         except RunError as error:
             if not is_divergence(error):
                 raise
@@ -102,7 +106,7 @@ class HeldOutChoice:
         return found
 
     def _name(self, label: str, place: int) -> str:
-        return " ".join([label, *(f"{field}={text}" for field, text in self._own(label, place).items())])
+        return f"{label} {_words(self._own(label, place))}".rstrip()
 
     def _planned(self, taken: Mapping[str, Texts]) -> ComparisonPlan:
         """The values of the method whose budget all share go to all, and the others' to each alone."""
@@ -149,6 +153,26 @@ def choice(
             distinct.setdefault(repr(sorted(planned.methods[label].settings.items())), place)
         candidates[label] = [*distinct.values()]
     return HeldOutChoice(tune, plans, candidates, again)
+
+
+def _words(own: Texts) -> str:
+    return " ".join(f"{field}={text}" for field, text in own.items())
+
+
+@contextmanager
+def _trying(words: str) -> Iterator[None]:
+    """Warnings of a candidate's run say that they are of it, not of the method."""
+    heard: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", CoterieWarning)
+            yield
+    finally:
+        for one in heard:
+            own = issubclass(one.category, CoterieWarning)
+            warnings.warn(
+                f"trying {words}: {one.message}" if own and words else one.message, one.category, stacklevel=2
+            )
 
 
 def _field(key: str) -> str:

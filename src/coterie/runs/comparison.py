@@ -144,8 +144,8 @@ MEASURES = (
     "virtual_seconds",
 )
 OnRound = Callable[[str, int, Line], None]
-Learned = Callable[[Path], Mapping[str, float | None]]
-"""What attacks on the views of a run folder found out: by topic, from 0 for chance to 1 for everything."""
+Learned = Callable[[Sequence[Path]], Mapping[str, Any]]
+"""What attacks on the views of a method's run folders found out (``runs.audited.learned``)."""
 
 
 @dataclass(frozen=True)
@@ -279,18 +279,23 @@ def compare(
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
-    learned: attacks the recorded views of each run folder.  choose: chooses settings first. Everything is built once
+    learned: attacks the views of a method's run folders.  choose: chooses settings first. Everything is built once
     before the folder is created, so that mistakes show at once. The folders are locked while written. Raises the errors
     of ``run``.
     """
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
+    first = next(iter(planned.methods.values()))
+    if choose is not None and first.folds is not None and len({*seeds}) > 1:
+        raise UserError(
+            f"--tune chooses with the first seed, and in folds ({first.folds}) the next ones test what it has trained "
+            "on: compare one seed at a time (--seed 0 --seeds 1), or split the data once (--test-share 0.2)"
+        )
     for label, config in planned.methods.items():
         with _naming(label):
             built = build(replace(config, seed=seeds[0]))
             built.close()
-    first = next(iter(planned.methods.values()))
     names = dict(zip(built.names, built.split.names or (), strict=False))
     digests = dict.fromkeys(seeds, built.inputs_digest)
     if resume and first.folds is not None:  # each seed splits the data in its own way
@@ -407,21 +412,24 @@ def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) ->
     row["metrics"] = {name: spread([of["metrics"].get(name) for of in summaries]) for name in summaries[0]["metrics"]}
     if learned is not None:
         try:
-            found = [learned(result.folder) for result in results]
+            row |= learned([result.folder for result in results])
         except UserError as error:  # the runs are worth their table all the same
-            return {**row, "learned": None, "not_attacked": str(error)}
-        topics = dict.fromkeys(topic for one in found for topic in one)
-        row["learned"] = {topic: spread([one.get(topic) for one in found]) for topic in topics}
+            row |= {"learned": None, "not_attacked": str(error)}
     return row
+
+
+def _higher(measures: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """By score of these metrics, of every form of the models and mix of test labels: whether more is better."""
+    scores = [(form, side) for form in FORMS for side in ("global", *MIXES)]
+    return {f"{form}{side}_{one['name']}": one["higher"] for one in measures for form, side in scores}
 
 
 def _over_clients(results: Sequence[FinishedRun], leading: Mapping[str, Any]) -> dict[str, Any]:
     """``record.comparison.OverClients`` of every form of the models and mix of test labels."""
     each = [json.loads((result.folder / CLIENTS).read_bytes()) for result in results]
-    names = dict.fromkeys((leading["name"], "accuracy"))
-    fields = [f"{form}{side}_{name}" for form in FORMS for side in ("global", *MIXES) for name in names]
-    worst, found = 0.1 if leading["higher"] else 0.9, {}
-    for field in (field for field in fields if all(field in scores for scores in each)):
+    higher, found = _higher([{"name": "accuracy", "higher": True}, leading]), {}
+    for field in (field for field in higher if all(field in scores for scores in each)):
+        worst = 0.1 if higher[field] else 0.9
         values = [np.array(scores[field], np.float64) for scores in each]
         known = [of[~np.isnan(of)] for of in values]
         if all(map(len, known)):
@@ -440,17 +448,12 @@ def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _leads(rows: Sequence[Mapping[str, Any]], measures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     first, *others = rows
-    signs = {
-        f"{tuned}{side}_{one['name']}": 1 if one["higher"] else -1
-        for one in measures
-        for side in ("global", "local")
-        for tuned in ("", "fine_tuned_")
-    }
+    higher = _higher(measures)
 
     def lead(row: Mapping[str, Any], field: str) -> dict[str, Any] | None:
         ours, theirs = score(first, field), score(row, field)
         pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
-        return spread([signs.get(field, 1) * (a - b) for a, b in pairs])
+        return spread([a - b if higher.get(field, True) else b - a for a, b in pairs])
 
     return [
         {

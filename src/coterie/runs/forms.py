@@ -1,9 +1,9 @@
-"""What a client can do alone with the model that it is left with, and its worth on three mixes of test labels.
+"""What a client can make of the model that it is left with, and its worth on three mixes of test labels.
 
-Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels;
-``mixed_``, the last two mixed by the likelihood of the client's held-out samples. Mixes: ``local``, the client's own
-test samples; ``own_classes`` and ``all_classes``, as many test samples of its task, drawn with labels that are uniform
-over the client's classes, or over all.
+Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
+mixture's label counts, which the simulation supplies; ``mixed_``, the last two mixed by the likelihood of the client's
+held-out samples. Mixes: ``local``, the client's own test samples; ``own_classes`` and ``all_classes``, as many test
+samples of its task, drawn with labels that are uniform over the client's classes, or over all.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _samples(data: Mapping[str, ClientData], client: str) -> AuditSamples:
     some, rest = _thinned(len(own.y)), own.held_out
     if rest is None or not len(rest.y):
         there = torch.from_numpy(own.test)[_thinned(len(own.test))]
-        return AuditSamples(own.x[some], own.y[some], own.test_set.x[there], own.test_set.y[there])
+        return AuditSamples(own.x[some], own.y[some], own.test_set.x[there], own.test_set.y[there], same_pool=False)
     there = _thinned(len(rest.y))
     return AuditSamples(own.x[some], own.y[some], rest.x[there], rest.y[there])
 

@@ -11,6 +11,7 @@ from matrix import few
 from msgspec.structs import replace
 
 from coterie.clustering.isomorphic import Aidc, Groups
+from coterie.crypto.packing import SEALED_BYTES
 from coterie.crypto.roster import signed as sign
 from coterie.protocol import codec
 from coterie.protocol.steps import NoAnswerError
@@ -151,6 +152,19 @@ def test_paper_mode_shows_the_hub_all_of_it() -> None:
     assert len(list(run.view("server").messages(Described))) == 12
 
 
+@pytest.mark.parametrize("emulated", [True, False])
+def test_no_length_shows_how_many_models_a_sum_has(emulated: bool) -> None:
+    run = made(targets=planted([0] * 4 + [1] * 8, 24), emulated=emulated, participation=1.0, fill=1.0)
+    run.round(1)
+    sums = list(run.view(HELPER).messages(Convert))
+    assert sorted(one.count for _, one in sums) == [4, 8]
+    assert len({codec.weighs(one.cipher) for _, one in sums}) == 1
+    models = {
+        codec.weighs(model.cipher) for name in run.common.clients for _, model in run.view(name).messages(ClusterModel)
+    }
+    assert len(models) == 1
+
+
 # -- hostile parties ---------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +240,19 @@ def test_a_device_that_leaves_before_the_helper_has_clustered_its_new_data() -> 
     assert run.hub.state.unsent == {}
 
 
+def with_keys(change: Any) -> Any:
+    """An update whose model, under pads, ends in other sealed keys."""
+
+    def lie(party: Any, msg: Train, honest: Any) -> Any:
+        return signed(
+            party, replace(honest, cipher=honest.cipher[:-SEALED_BYTES] + change(honest.cipher[-SEALED_BYTES:]))
+        )
+
+    return lie
+
+
 UPDATES = {
+    "two keys": with_keys(lambda key: 2 * key),
     "a loss of -1": lambda party, msg, honest: signed(party, replace(honest, loss=-1.0)),
     "a negative norm": lambda party, msg, honest: signed(party, replace(honest, gradient_norm=-1.0)),
     "a huge norm": lambda party, msg, honest: signed(party, replace(honest, gradient_norm=1e30)),
@@ -238,12 +264,21 @@ UPDATES = {
 @pytest.mark.parametrize("lie", UPDATES.values(), ids=UPDATES.keys())
 def test_an_update_that_cannot_be_is_left_out_of_the_sum(lie: Any) -> None:
     everybody = {"participation": 1.0, "fill": 1.0}
-    run = with_liars(lie, Train, ("client/2",), **everybody)
+    run = with_liars(lie, Train, ("client/2",), emulated=False, **everybody)
     notes = run.round(1)
     assert run.refusals("server", "Sealed") == 1
     assert notes["participants"] == 11
     ((_, model),) = list(run.view("client/0").messages(ClusterModel))
     assert model.count == 5
+
+
+def test_a_damaged_key_of_a_pad_costs_its_cluster_the_sum_and_no_other() -> None:
+    lie = with_keys(lambda key: key[:-1] + bytes([key[-1] ^ 1]))
+    run = with_liars(lie, Train, ("client/2",), emulated=False, participation=1.0, fill=1.0)
+    notes = run.round(1)
+    assert list(notes["unreleased"]) == ["0"]
+    assert (run.models()[:6] == run.common.initial).all()
+    assert (run.models()[6:] != run.common.initial).any()
 
 
 @pytest.mark.parametrize(

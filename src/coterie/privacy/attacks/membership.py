@@ -17,12 +17,15 @@ import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult
 
 
-def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]]) -> AttackResult:
+def membership_auc(
+    trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any]], *, same_pool: bool = True
+) -> AttackResult:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
     variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); clients may share the other samples, so the part 1
-    / (12 n) is not divided by their number. Raises UserError if losses are empty or NaN.
+    / (12 n) is not divided by their number. same_pool: whether the other samples are drawn as the training samples are;
+    if not, they may be harder or easier, and chance is not known. Raises UserError if losses are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -43,7 +46,8 @@ def membership_auc(trained: Sequence[NDArray[Any]], others: Sequence[NDArray[Any
         shared.append(1 / (12 * n))
     clients = len(areas)
     sd = float(np.sqrt(np.mean(own) / clients + np.mean(shared)))
-    return AttackResult("AUC for samples that were trained on", float(np.mean(areas)), 0.5, 1.0, clients, sd)
+    metric = f"AUC for samples that were trained on{'' if same_pool else ', beside test samples'}"
+    return AttackResult(metric, float(np.mean(areas)), 0.5, 1.0, clients, sd, same_pool)
 
 
 def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
@@ -81,11 +85,11 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 """A client's samples' losses (m,) under the model that the leader sent, and under the one that its upload makes."""
 
 
-def upload_membership(trained: Sequence[Losses], others: Sequence[Losses]) -> AttackResult:
+def upload_membership(trained: Sequence[Losses], others: Sequence[Losses], *, same_pool: bool = True) -> AttackResult:
     """Membership from uploads: samples whose loss the upload has lowered the most are taken for training samples.
 
     The loss under that start is subtracted as the sample's difficulty (Watson et al., ICLR 2022). Scored as in
     ``membership_auc``. Chance: 0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
-    return membership_auc(*lowered)
+    return membership_auc(*lowered, same_pool=same_pool)

@@ -17,7 +17,8 @@ class AttackResult:
     """One measured attack. chance: of the metric, without the leak (each score defines it).  perfect: all leaks.
 
     n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,
-    0 where chance is no random guess.
+    0 where chance is no random guess.  chance_known: False where other things than the leak differ, too, so that chance
+    is off by an unknown amount.
     """
 
     metric: str
@@ -26,6 +27,7 @@ class AttackResult:
     perfect: float
     n: int
     chance_sd: float = 0.0
+    chance_known: bool = True
 
     @property
     def leak(self) -> float:
@@ -36,18 +38,21 @@ class AttackResult:
 
 CANNOT_TELL = "cannot tell"
 VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
-"""What an attack found, in words, from the least to the most. ``CANNOT_TELL``: luck could pass for everything."""
+"""What an attack found, in words, from the least to the most.
+
+``CANNOT_TELL``: luck could pass for everything, or nothing was found beside a chance that is not known.
+"""
 _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 
 
-def verdict(leak: float, noise: float = 0.0) -> str:
+def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
     ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 always counts as nothing. With a
     noise of 0.98 or more no leak could be told from chance.
     """
     if not leak > max(noise, _LEAST):
-        return CANNOT_TELL if noise >= 1 - _LEAST else VERDICTS[0]
+        return VERDICTS[0] if chance_known and noise < 1 - _LEAST else CANNOT_TELL
     return VERDICTS[2 + (leak >= _MUCH) + (leak >= _ALL)]
 
 

@@ -35,13 +35,15 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 class AuditSamples:
     """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.
+    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: whether these are training
+    samples that it held out; test samples may be harder or easier.
     """
 
     x: Tensor
     y: Tensor
     other_x: Tensor
     other_y: Tensor
+    same_pool: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +177,12 @@ class Finding:
     @property
     def verdict(self) -> str:
         """The leak in words; the closed form's, where it says more than the noisy measurement."""
-        return max(verdict(self.leak, 2 * self.error), verdict(self._expected_leak()), key=VERDICTS.index)
+        measured = verdict(self.leak, 2 * self.error, chance_known=self._chance_known)
+        return max(measured, verdict(self._expected_leak()), key=VERDICTS.index)
+
+    @property
+    def _chance_known(self) -> bool:
+        return all(result.chance_known for result in self.results)
 
     def row(self) -> dict[str, Any]:
         """Means over the rounds, as numbers; first, last: of these rounds. closed_form: None where there is none."""
@@ -190,6 +197,7 @@ class Finding:
             "last": self.results[-1].value,
             "chance": fmean(result.chance for result in self.results),
             "perfect": self.results[0].perfect,
+            "chance_known": self._chance_known,
             "closed_form": fmean(one.accuracy for one in self.expected) if self.expected else None,
             "clients": self.results[-1].n,
             "rounds": len(self.results),

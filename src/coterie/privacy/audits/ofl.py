@@ -32,7 +32,7 @@ from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated, wrap
 from coterie.privacy.audits import Audit, Delays, Finding, Measured, Recorded, View, attack, tried
 from coterie.privacy.measures import alike, check_classes, memberships, profiles
-from coterie.privacy.plain import losses, some_rounds
+from coterie.privacy.plain import losses, same_pool, some_rounds
 from coterie.privacy.views import check_real
 from coterie.protocols.reports import FIELDS, StatusReport
 from coterie.systems.ofl.messages import HUB, LEADER, MODEL, Lead, Led, Spread, Upload, named
@@ -172,7 +172,8 @@ def by_global_model(run: Recorded) -> Iterator[Measured]:
     for r in some_rounds(list(models)):
         own, others = zip(*(losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
         what = "samples that were trained on, by loss of the global model"
-        yield tried(HUB, what, partial(membership_auc, own, others))
+        known = same_pool(run, range(len(run.clients)))
+        yield tried(HUB, what, partial(membership_auc, own, others, same_pool=known))
 
 
 @attack("status-reports", HUB, "other", "reads sample counts, and compares summaries of uploads and clusters")
@@ -306,7 +307,7 @@ def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
             others.append((both[0][1], both[1][1]))
     if not trained:
         raise fl.UserError(UNKNOWN)
-    return upload_membership(trained, others)
+    return upload_membership(trained, others, same_pool=same_pool(run, [one.member for one in uploads]))
 
 
 # -- all leaders but one, with the server ------------------------------------------------------------------------------

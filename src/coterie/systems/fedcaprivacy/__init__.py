@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import coterie.method as fl
-from coterie.protocols.cluster_sums import pairs
+from coterie.protocols.cluster_sums import keygen, pairs
 from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.masked_sums import Term
 from coterie.protocols.signatures import Characterised
@@ -35,7 +35,7 @@ from coterie.systems.fedcaprivacy.participant import Participant
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedCAPrivacyConfig) -> KeyCentre:
-    grants = *pairs(config, len(common.clients), CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
+    grants = *pairs(keygen(config, len(common.clients)), CSP, PARTICIPANT), Seed(GROUP, PARTICIPANT)
     return KeyCentre(own, common, grants)
 
 

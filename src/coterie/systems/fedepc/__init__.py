@@ -35,7 +35,8 @@ from coterie.systems.fedepc.server import Server
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: FedEPCConfig) -> KeyCentre:
-    return KeyCentre(own, common, cluster_sums.pairs(config, len(common.clients), HELPER, DEVICE))
+    keygen = cluster_sums.keygen(config, len(common.clients))
+    return KeyCentre(own, common, cluster_sums.pairs(keygen, HELPER, DEVICE))
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:

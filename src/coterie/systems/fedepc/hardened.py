@@ -134,7 +134,7 @@ class HardenedServer(Server, role=HUB):
             for k in sorted(set(selected.values())):
                 names = [name for name in self.members()[k] if name in tickets]
                 if len(names) >= self.least:
-                    sums[k] = masked_sum(self, r, k, names, cipher, size)
+                    sums[k] = masked_sum(self, r, k, names, cipher, size, len(tickets))
                 else:
                     unreleased[str(k)] = f"only {len(names)} models"
             done, failed = yield from converted(self, r, HELPER, sums)
