@@ -77,9 +77,12 @@ def test_a_head_that_stays_away_for_a_round_is_still_its_clients() -> None:
         np.testing.assert_array_equal(new[: HEAD.start], made.hub.state.weights)
 
 
-@pytest.mark.parametrize(("name", "what"), [("fedrep", "the output layer"), ("fedbn", "batch normalisation")])
-def test_a_model_without_such_parts_is_refused(name: str, what: str) -> None:
-    with pytest.raises(fl.UserError, match=f"each client keeps {what} to itself, and this model has no"):
+@pytest.mark.parametrize(
+    ("name", "what", "fits"),
+    [("fedrep", "the output layer", "mlp_small"), ("fedbn", "batch normalisation", "cnn_bn")],
+)
+def test_a_model_without_such_parts_is_refused(name: str, what: str, fits: str) -> None:
+    with pytest.raises(fl.UserError, match=f"keeps {what} to itself, and this model has no.*such as {fits}"):
         build(RunConfig(name, clients=4, model="linear"))
 
 

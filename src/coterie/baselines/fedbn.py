@@ -9,7 +9,7 @@ import coterie.method as fl
 
 @fl.settings
 class FedBnConfig(fl.Averaging):
-    OWN, FITS = "batch normalisation", "cnn_bn"
+    OWN, FITS = "batch normalisation", "cnn_bn for images of 22 x 22 pixels or more"
 
     def own_parts(self, spec: fl.ModelSpec) -> tuple[str, ...]:
         return spec.normalisation

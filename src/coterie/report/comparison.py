@@ -554,8 +554,8 @@ def help_note(content: Content) -> str:
     every = [one for benefit in content["benefits"] for one in benefit["clients"]]
     instead = f" One label: {first['label']} is not defined on the client's test samples, so accuracy judges it."
     return (
-        f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over the seeds "
-        "if all test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
+        f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over seeds "
+        "that test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
     ) + (instead if any(one.get("instead") for one in every) else "")
 
 
