@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,3 +97,23 @@ def test_a_federation_whose_clients_come_and_go_can_make_groups_anew_for_years()
     assert isolates(names((299, 359)), held, 8)
     assert isolates(held[-1] - {300}, held, 8)
     assert not isolates(held[20], held, 8)  # the same list shows nothing more
+
+
+@pytest.mark.parametrize("count", [12, 36, 60])
+def test_sums_of_many_lists_with_large_factors_are_seen(count: int) -> None:
+    """A triangle of lists whose inverse has numbers of up to 10^12, which floating point takes for no combination: the
+    last list is one combination of it, and one client more."""
+    triangle = np.eye(count, dtype=object)
+    inverse = np.eye(count, dtype=object)
+    for k in range(1, count):
+        triangle[:k, k] = [int((x > 0) if k % 2 else (x < 0)) for x in inverse[0, :k]]
+        inverse[:k, k] = -(inverse[:k, :k] @ triangle[:k, k])
+
+    def of(row: Sequence[int]) -> frozenset[int]:
+        return frozenset(8 * j + k for j, there in enumerate(row) if there for k in range(8))
+
+    held = [of(row) for row in triangle]
+    last = of([int(x) for x in np.random.default_rng(count).integers(0, 2, count)])
+    assert isolates(last | {-1}, held, 8)
+    assert not isolates(last, held, 8)
+    assert not isolates(last | set(range(-8, 0)), held, 8)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, compress
+from itertools import compress
 from math import comb
 from types import MappingProxyType
 from typing import Any
@@ -32,21 +32,57 @@ from coterie.protocol.setup_info import Entry, Roster
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
 
-    sums: of each, its vectors.
+    sums: of each, its vectors. Exact, but for errors by True with 2^-500: a combination is of some vectors alone if
+    what is orthogonal to all sums is dependent at these vectors.
     """
-    of = [set(vectors) for vectors in sums]
-    together = Counter(tuple(vector in vectors for vectors in of) for vector in set().union(*of))
-    counts = np.array([*together.values()])  # of vectors that occur in the same sums: a column stands for all of them
-    rows = np.array([*together], np.float64).T
-    rare, projection = np.flatnonzero(counts < fewest), np.linalg.pinv(rows) @ rows
-    if comb(len(rare), fewest - 1) > _MOST:
+    of = list(dict.fromkeys(map(frozenset, sums)))
+    together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
+    counts = [*together.values()]  # of vectors that occur in the same sums: a column stands for all of them
+    rare = [at for at, count in enumerate(counts) if count < fewest]
+    if len(of) > _MOST_SUMS or comb(len(rare), fewest - 1) > _MOST:
         return True
-    for size in range(1, fewest):
-        some = np.array([each for each in combinations(rare, size) if counts[[*each]].sum() < fewest], int)
-        # a combination that is 0 everywhere else is kept whole by the projection's block of these
-        if len(some) and np.linalg.eigvalsh(projection[some[..., None], some[:, None]])[:, -1].max() > 1 - 1e-9:
-            return True
-    return False
+    orthogonal = _orthogonal([[int(there) for there in row] for row in zip(*together, strict=True)], fewest - 1)
+
+    def dependent(first: int, few: int, before: list[tuple[int, list[int]]]) -> bool:
+        """Whether those before, with some from ``first`` on that are fewer than ``few``, are. before: echelon form."""
+        for number in range(first, len(rare)):
+            if (count := counts[rare[number]]) >= few:
+                continue
+            rest = orthogonal[rare[number]]
+            for at, row in before:
+                rest = [(a - rest[at] * b) % _PRIME for a, b in zip(rest, row, strict=True)]
+            at = next((at for at, value in enumerate(rest) if value), -1)
+            if at < 0:
+                return True
+            inverse = pow(rest[at], -1, _PRIME)
+            row = [value * inverse % _PRIME for value in rest]
+            if dependent(number + 1, few - count, [*before, (at, row)]):
+                return True
+        return False
+
+    return dependent(0, fewest, [])
+
+
+def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
+    """By column, its values in so many random vectors that are orthogonal to these rows of 0 and 1, mod ``_PRIME``."""
+    pivots = dict[int, list[int]]()  # by column, a row that has 1 there, and 0 at the others' columns
+    for row in rows:
+        for at, other in pivots.items():
+            row = [(a - row[at] * b) % _PRIME for a, b in zip(row, other, strict=True)]
+        if (at := next((at for at, value in enumerate(row) if value), -1)) >= 0:
+            inverse = pow(row[at], -1, _PRIME)
+            row = [value * inverse % _PRIME for value in row]
+            for of, other in pivots.items():
+                pivots[of] = [(a - other[at] * b) % _PRIME for a, b in zip(other, row, strict=True)]
+            pivots[at] = row
+    rng, columns = np.random.default_rng(0), range(len(rows[0]) if rows else 0)
+    free = {at: [int.from_bytes(rng.bytes(65)) % _PRIME for _ in range(count)] for at in columns if at not in pivots}
+    return [
+        free[at]
+        if at in free
+        else [-sum(pivots[at][of] * v[k] for of, v in free.items()) % _PRIME for k in range(count)]
+        for at in columns
+    ]
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -172,6 +208,8 @@ def statements(party: Any) -> Iterator[Opening]:
 MOST_SHARE = 0.9
 """Of a sum's weights, what one sender may have: with more its vector is opened nearly alone."""
 _MOST = 1 << 16  # combinations of a round's vectors that are tried
+_PRIME = 2**521 - 1
+_MOST_SUMS = 180  # determinants of so many rows of 0 and 1 are below the prime (Hadamard), so ranks are exact
 
 
 class Statements(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ from coterie.protocols.sealed_groups import (
     SharedRow,
     Step,
     Stepped,
+    weight_pad,
 )
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
 from coterie.protocols.shared_groups import (
@@ -69,14 +70,17 @@ class Grouping(msgspec.Struct):
         return self.joined | self.places.keys()
 
 
+MOST_FALSE = 64
+"""Lists of a run that the helper may refuse for false marks. Then the hub offers no more of them."""
+
 Batch = tuple[str, ...]
-"""Clients whose rows are grouped together, by position."""
+"""Clients whose rows are grouped together."""
 
 
 class HubSecret(msgspec.Struct):
     """SECRET: of the hub. batches: for the next founding.  rows: of the clients in these, so far.  founders: of the
-    last one.  grouped: as at the helper, but of attempts that were not dropped.  refused: members whose rows are not
-    grouped beside these lists.
+    last one.  grouped: as at the helper.  refused: members whose rows are not grouped beside these lists.  false: the
+    epochs and lists whose marks the helper says do not add up, in any attempt.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -85,6 +89,7 @@ class HubSecret(msgspec.Struct):
     founders: frozenset[str] = frozenset()
     grouped: tuple[frozenset[str], ...] = ()
     refused: frozenset[str] = frozenset()
+    false: frozenset[tuple[int, frozenset[str]]] = frozenset()
 
 
 class HubGroups(ServerGroups):
@@ -96,6 +101,10 @@ class HubGroups(ServerGroups):
     Secret = HubSecret
     secret: HubSecret
     number = 0
+
+    def lasts(self, secret: HubSecret) -> None:
+        super().lasts(secret)
+        self.secret.grouped, self.secret.false = secret.grouped, secret.false
 
     def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
@@ -110,8 +119,8 @@ class HubGroups(ServerGroups):
         yield from self.place(0, helper, names, deadline_s)
         if not self.party.state.founded.joined:
             raise NoAnswerError(
-                "no client has a group: see the refusals. If there are none, a client has sent a false mark with its "
-                "row: leave out clients that you do not trust"
+                f"no client has a group: see the refusals. Of {len(self.secret.false)} lists the helper says that a "
+                "client has sent a false mark: leave out clients that you do not trust, or replace the helper"
             )
 
     def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
@@ -122,7 +131,7 @@ class HubGroups(ServerGroups):
             late = [name for name in names if name not in founded.has]
             has |= frozenset((yield from shown(replace(total, round=r), late, deadline_s)))
         hub.state.founded = replace(founded, has=has)
-        batches = self._batches(r, [name for name in names if name in has])
+        batches = self._batches([name for name in names if name in has])
         yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
 
     def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> Steps[bool]:
@@ -136,7 +145,7 @@ class HubGroups(ServerGroups):
             secret.batches, secret.rows = (), {}
             return False
         if members != frozenset().union(*secret.batches):  # rows say beside whose others they are
-            secret.batches, secret.rows = self._batches(r, members), {}
+            secret.batches, secret.rows = self._batches(members), {}
             if self._isolate(secret.batches):
                 secret.batches, secret.refused = (), members
                 return False
@@ -157,10 +166,11 @@ class HubGroups(ServerGroups):
             held.append(batch)
         return False
 
-    def _batches(self, r: int, names: Collection[str]) -> tuple[Batch, ...]:
-        """These clients in a fresh secret order."""
-        order = sorted(names, key=self.party.clients.index)
-        order = [order[at] for at in self.party.secrets("shuffle", r).permutation(len(order))]
+    def _batches(self, names: Collection[str]) -> tuple[Batch, ...]:
+        """These clients in a secret order that is the same in every round, so that few different lists are offered."""
+        clients = self.party.clients
+        order = [clients[at] for at in self.party.kept("shuffle", b"").permutation(len(clients))]
+        order = [name for name in order if name in set(names)]
         count = -(-len(order) // FOUNDERS)
         ends = [len(order) * at // max(count, 1) for at in range(count + 1)]
         return tuple(tuple(order[a:b]) for a, b in pairwise(ends))
@@ -193,19 +203,24 @@ class HubGroups(ServerGroups):
     ) -> Steps[None]:
         """Give places to these clients, as far as possible. rows: some of theirs.  anew: in groups that the first batch
         makes."""
-        hub, placed, left = self.party, list[str](), list(batches)
+        hub, placed = self.party, list[str]()
+        left = [(batch, True) for batch in batches]  # and whether to divide it
         while left:
-            some, halves = yield from self._join(r, helper, left.pop(0), rows, anew and not placed, deadline_s)
+            batch, divides = left.pop(0)
+            if not set(batch).isdisjoint(placed):
+                continue  # another part of the same list has been grouped
+            some, parts = yield from self._join(r, helper, batch, rows, anew and not placed, deadline_s)
             placed += some
-            left[:0] = halves
-            if not some and not halves:
-                break  # newcomers wait until there are more, or until groups are made anew
+            left += [(part, len(part) < len(batch) - 1) for part in parts if divides]
+            if anew and hub.state.founded.groups and not placed:
+                break  # groups that are made anew leave out nobody
         if not placed:
             return
         if anew:
             self.secret.founders = frozenset(placed)
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
-        groups, places = yield from ask(helper, Settle(r), Settled, partial(self._settled, r, placed))
+        pads = bytes(weight_pad(rows[name].seed) for name in placed) if anew else b""
+        groups, places = yield from ask(helper, Settle(r, pads), Settled, partial(self._settled, r, placed))
         if anew:
             hub.rows.found(groups, r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
@@ -221,33 +236,44 @@ class HubGroups(ServerGroups):
         anew: bool,
         deadline_s: float | None,
     ) -> Steps[tuple[Batch, tuple[Batch, ...]]]:
-        """Group those in this batch whose rows can be read. Returns them, or nobody without randomness or with few.
+        """Group those in this batch whose rows can be read. Returns them, by position, or nobody without randomness,
+        with few, or beside lists that would then show few.
 
         rows: some of theirs.  anew: they make the groups. If a mark is false, nobody can say whose: then it returns
-        both halves, to be tried by themselves, but for groups that are made anew, which leave out nobody.
+        parts of the list, to be tried by themselves, but for groups that are made anew, which leave out nobody.
         """
-        while len(batch) >= (1 if self.party.config.clusters == 1 else self.fewest()):
-            epoch = self.secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
+        secret, one = self.secret, self.party.config.clusters == 1
+        epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
+        while len(batch) >= (1 if one else self.fewest()):
+            names, parts = frozenset(batch), self._parts(batch) if epoch == secret.shared.epoch else ()
+            if (epoch, names) in secret.false:
+                return (), parts
+            if len(secret.false) >= MOST_FALSE or (not one and isolates(names, secret.grouped, self.fewest())):
+                break
             yield from self._described(r, [batch], rows, epoch, deadline_s)
             read, placing = tuple(name for name in batch if name in rows), None
             if read == batch:
+                ordered = sorted(batch, key=self.party.clients.index)
+                batch = tuple(ordered[at] for at in self.party.secrets("shuffle", r).permutation(len(batch)))
                 placing, read = yield from self._begun(r, helper, batch, rows, anew)
             if placing is not None and read == batch:
+                secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
                 yield from self._steps(r, helper, placing, [rows[name].seed for name in batch])
-                self.secret.grouped = (*self.secret.grouped, frozenset(batch))
                 return batch, ()
             for name in batch:  # they are asked again, for a list without the others
                 rows.pop(name, None)
-            if placing is not None and not read and epoch == self.secret.shared.epoch:
-                return (), self._halves(batch)
-            batch = read
+            if placing is not None and not read:
+                secret.false |= {(epoch, names)}
+                return (), parts
+            batch = tuple(name for name in batch if name in read)
         return (), ()
 
-    def _halves(self, batch: Batch) -> tuple[Batch, ...]:
-        """Those that have enough clients, if they are fewer than all."""
-        fewest = self.fewest()
-        at = max(len(batch) // 2, fewest)
-        return tuple(half for half in (batch[:at], batch[at:]) if fewest <= len(half) < len(batch))
+    def _parts(self, batch: Batch) -> tuple[Batch, ...]:
+        """Lists to try if one mark of this list is false: both halves, or all but each client where these are small."""
+        fewest, at = self.fewest(), len(batch) // 2
+        if at > fewest:
+            return batch[:at], batch[at:]
+        return tuple(batch[:k] + batch[k + 1 :] for k in range(len(batch))) if len(batch) > fewest else ()
 
     def _begun(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool

@@ -29,7 +29,7 @@ import numpy as np
 
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
-from coterie.crypto.signing import OpeningKey, SealingKey
+from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Words64
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message
@@ -51,8 +51,16 @@ from coterie.protocols.shared_groups import (
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
 _PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
-DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, the client's weight in 16ths, its mark
+DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, the weight under the hub's pad, the mark
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
+
+
+def weight_pad(seed: bytes) -> int:
+    """SECRET: of the hub, until the row is grouped: so a list that the helper refuses shows it no weights.
+
+    seed: of the hub's share of the row.
+    """
+    return int(digest("coterie/weight/1", seed)[0]) % PARTS
 
 
 @message(src=ANY, dst=ANY)
@@ -113,7 +121,12 @@ class Stepped(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Settle(OfRound, frozen=True):
-    """Seal the places of all that this round has grouped."""
+    """Seal the places of all that this round has grouped.
+
+    pads: if groups are made, of the weights, one byte each, in that order.
+    """
+
+    pads: bytes
 
 
 @message(src=ANY, dst=ANY)
@@ -155,8 +168,8 @@ class Queries(OfRound, frozen=True):
 class GroupsFound(msgspec.Struct):
     """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
 
-    held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and weights.
-    under_way: how they are grouped.  placed: key, weight and group of those that the round has grouped.
+    held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and padded weights.
+    under_way: how they are grouped.  placed: key, padded weight and group of those that the round has grouped.
     grouped: the lists of clients whose rows were grouped, in any attempt of a round.
     """
 
@@ -294,7 +307,10 @@ class HelperGroups(ServerGroups):
         if msg.round != secret.round or not secret.placed or secret.under_way is not None:
             raise PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
         if not rows.groups or rows.secret.founding != secret.shared.founding:
-            sums = np.bincount([k for *_, k in secret.placed], weights=[weight for _, weight, _ in secret.placed])
+            if len(msg.pads) != len(secret.placed):
+                raise PeerError(f"{len(msg.pads)} pads of {len(secret.placed)} weights")
+            added = [(padded - pad) % PARTS + 1 for (_, padded, _), pad in zip(secret.placed, msg.pads, strict=True)]
+            sums = np.bincount([k for *_, k in secret.placed], weights=added)
             secret.weights = tuple(int(weight) for weight in sums)
             rows.found(len(sums), msg.round, secret.shared.founding)
         rows.secret.members += len(secret.placed)
@@ -316,7 +332,9 @@ class HelperGroups(ServerGroups):
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper. key: for its answer.  weight: in 16ths.  row: the helper's share, words.
+    """A client, at the helper. key: for its answer.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
+
+    row: the helper's share, words.
 
     mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
@@ -336,7 +354,7 @@ def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: b
     if len(data) != DESCRIBED.size + 8 * length:
         raise PeerError(f"a description of {len(data)} bytes")
     answer, weight, mark = DESCRIBED.unpack_from(data)
-    return Description(answer, min(max(weight, 1), PARTS), mark, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
+    return Description(answer, weight % PARTS, mark, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
@@ -387,7 +405,8 @@ class ClientGroups(Component):
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
         mark = mark_of(party, msg.epoch, msg.names)
-        data = DESCRIBED.pack(key.public.to_bytes(), party.sums.secret.weight, mark) + words.tobytes()
+        padded = (party.sums.secret.weight - 1 + weight_pad(seed)) % PARTS
+        data = DESCRIBED.pack(key.public.to_bytes(), padded, mark) + words.tobytes()
         bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
         return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))
 

@@ -14,8 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocols import lists, sealed_founding, shared_groups
+from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.protocols import lists, sealed_founding, sealed_groups, setup_sums, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -23,11 +23,11 @@ from coterie.runs.experiment import Experiment, build
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1}
 
 
-def made(partition: str, wrong: Any = None, **settings: Any) -> Experiment:
+def made(partition: str, wrong: Any = None, clients: int = 24, **settings: Any) -> Experiment:
     """wrong: what the fourth client makes of its honest answer to ``AskForRow``."""
     base = {"crypto": "emulated", "model": "linear", "rounds": 3, "record": True, "seed": 11}
     chosen = {**SETTINGS, **settings}
-    experiment = build(RunConfig("coterie", clients=24, partition=partition, settings=chosen, **base))
+    experiment = build(RunConfig("coterie", clients=clients, partition=partition, settings=chosen, **base))
     if wrong is not None:
         misbehaving(experiment.federation.alter("client/3"), AskForRow, wrong)
     experiment.set_up()
@@ -119,27 +119,51 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
     experiment.close()
 
 
-def test_a_false_mark_costs_the_liar_its_place_and_few_others_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can say whose it is, so the hub tries halves of the list, in another order in every round."""
-    honest, lies = lists.mark, list[str]()
+@pytest.mark.parametrize("clients", [12, 24])
+def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub tries halves of the list, and of a small one all but one client. It offers no list twice."""
+    honest, asked = lists.mark, Counter[tuple[str, bytes]]()
 
-    def lying(key: Any, name: str, *given: Any) -> bytes:
-        lies.append(name)
-        return bytes(16) if name == "client/3" else honest(key, name, *given)
+    def lying(key: Any, name: str, others: Any, of: bytes) -> bytes:
+        asked[name, of] += 1
+        return bytes(16) if name == "client/3" else honest(key, name, others, of)
 
     monkeypatch.setattr(lists, "mark", lying)
-    experiment = made("permute:2+dirichlet:0.5")
-    helper = experiment.federation.alter("helper")
-    assert len(lies) > 24  # more than once
-    for r in range(1, 9):
+    experiment = made("permute:2+dirichlet:0.5", clients=clients)
+    helper, hub = experiment.federation.alter("helper"), experiment.federation.alter("hub")
+    assert set(asked.values()) == {1}
+    for r in range(1, 5):
         experiment.round(r)
     found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
-    assert found[3] == -1
-    assert found.count(-1) <= 8
+    assert [k for k, group in enumerate(found) if group < 0] == [3]
+    assert set(asked.values()) == {1}
+    assert 0 < len(hub.groups.secret.false) <= 14
     assert not any("client/3" in names for names in helper.groups.secret.grouped)
     both = [(t, k) for t, k in zip(truth, found, strict=True) if k >= 0]
     assert adjusted_rand_score(*zip(*both, strict=True)) > 0.9
     experiment.close()
+
+
+def test_a_helper_that_calls_all_marks_false_reads_no_weight_and_gets_few_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it opens of two clients' rows for a list is no weight: the hub keeps the pads of lists that are refused."""
+    seen: list[int] = []
+    opened = sealed_groups.opened_description
+
+    def reading(*given: Any) -> Any:
+        row = opened(*given)
+        seen.append(row.weight)
+        return row
+
+    monkeypatch.setattr(sealed_groups, "opened_description", reading)
+    monkeypatch.setattr(setup_sums, "weight_of", lambda *_: 16)
+    monkeypatch.setattr(sealed_groups, "add_up", lambda marks: not list(marks))
+    monkeypatch.setattr(sealed_founding, "MOST_FALSE", 5)
+    with pytest.raises(RunError, match="Of 5 lists the helper says"):
+        made("permute:2")
+    assert len(seen) == 24 + 12 + 12 + 11 + 11
+    assert len(set(seen)) > 8, "as good as uniform"
 
 
 def test_the_steps_of_a_grouping_are_of_a_length_that_rows_do_not_change() -> None:

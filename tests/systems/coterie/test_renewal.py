@@ -4,6 +4,7 @@ a repeated attempt, a late upload and a second request for a row do."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ from coterie.protocols import sealed_founding, shared_groups
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_servers import HubRows
 from coterie.protocols.hidden_sums import ClientRow, FetchFirst, GroupRow
+from coterie.protocols.sealed_founding import HubSecret
 from coterie.protocols.sealed_groups import (
     ENTRY,
     AskForRow,
@@ -26,6 +28,7 @@ from coterie.protocols.sealed_groups import (
     OpenRows,
     SharedRow,
     opened_description,
+    weight_pad,
 )
 from coterie.protocols.shared_groups import described_length, key_of
 from coterie.runs import RunConfig
@@ -367,7 +370,9 @@ def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others()
     key = OpeningKey.load(helper.own.identity.opening)
     client, names = party(experiment, experiment.common.clients[0]), "client/0\nclient/1"
     row = described(experiment, client.name, AskForRow(2, 1, names))
-    assert opened_description(key, (entry, 1, names), row.sealed, length).weight == client.sums.secret.weight
+    assert opened_description(key, (entry, 1, names), row.sealed, length).weight == (
+        (client.sums.secret.weight - 1 + weight_pad(row.seed)) % 16
+    )
     for other in ((entry, 0, names), (entry, 2, names), (entry, 1, "client/0")):
         with pytest.raises((PeerError, CryptoError)):
             opened_description(key, other, row.sealed, length)
@@ -433,3 +438,23 @@ def test_parties_that_are_made_again_from_their_bytes_before_every_message_make_
         found.append([line["models_sha256"] for line in lines])
         experiment.close()
     assert found[0] == found[1]
+
+
+def test_the_hub_offers_no_list_beside_those_of_a_dropped_attempt_that_shows_few() -> None:
+    """A helper fails after it has seen the steps of all, and then says that it reads all rows but one."""
+    experiment = made()
+    hub, everybody = party(experiment, "hub"), tuple(experiment.common.clients)
+    hub.groups.lasts(HubSecret(grouped=(frozenset(everybody),), false=frozenset({(0, frozenset(everybody[:9]))})))
+    # private, since no round ends before a list is offered
+    join = partial(hub.groups._join, 1, "helper", rows={}, anew=False, deadline_s=None)
+    for batch in (everybody[1:], everybody[:-7]):
+        assert _returned(join(batch=batch)) == ((), ())
+    nine = _returned(join(batch=everybody[:9]))[1]  # once refused for its marks
+    assert [len(part) for part in nine] == [8] * 9
+    experiment.close()
+
+
+def _returned(steps: Any) -> Any:
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    return end.value.value

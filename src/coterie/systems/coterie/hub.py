@@ -111,6 +111,8 @@ class Hub(fl.Party, role=HUB):
             yield from self._give(r, tuple(requests))
         founded = self.state.founded
         found = {"groups": founded.groups, "without_group": len(self.clients) - len(joined)}
+        if false := self.secret.groups.false:
+            found["false_marks"] = len(false)  # lists of the run
         return {**gathering.notes(), "added": added, **found, **skipped}
 
     def _renew(self, r: int, gathering: Gathering) -> fl.Steps[bool]:
