@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import Command
+
+import coterie
+from coterie.training.models import build
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,8 +24,8 @@ def page(name: str) -> tuple[str, list[str]]:
     return text, re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def run(code: str, name: str = "example") -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": name}
+def run(code: str, name: str = "example", **given: Any) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": name, **given}
     exec(compile(code, name, "exec"), names)
     return names
 
@@ -77,3 +82,64 @@ def test_models(cli: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("client_3.safetensors").read_bytes() == Path("three.safetensors").read_bytes()
     assert Path("labels.csv").read_text() == ended[1].out
     assert [line.split(",")[0] for line in ended[1].out.splitlines()[1:]] == found.strip("[]").split()
+
+
+@pytest.fixture
+def one_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Runs of Python have one round, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(coterie, "run", partial(coterie.run, rounds=1, progress=False))
+
+
+def visits(count: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {"age": rng.normal(60, 9, count), "dose": rng.normal(3, 1, count), "label": rng.integers(0, 2, count)}
+
+
+def arrays(table: dict[str, Any]) -> tuple[Any, Any]:
+    return np.stack([table["age"], table["dose"]], axis=1), table["label"]
+
+
+def written(path: Path, *tables: dict[str, Any]) -> None:
+    rows = [row for table in tables for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join(",".join(map(str, row)) for row in [tuple(tables[0]), *rows]) + "\n")
+
+
+@pytest.mark.usefixtures("one_round")
+def test_data() -> None:
+    (x1, y1), (x2, y2) = arrays(visits(60, 0)), arrays(visits(50, 1))
+    both, (x, y) = visits(110, 2), arrays(visits(240, 3))
+    frame = {
+        "age": both["age"],
+        "dose": both["dose"],
+        "diagnosis": both["label"],
+        "site": ["north"] * 60 + ["east"] * 50,
+    }
+    (code,) = page("data")[1]
+    run(code, x1=x1, y1=y1, x2=x2, y2=y2, frame=frame, x=x, y=y)
+
+
+@pytest.mark.usefixtures("one_round")
+def test_tasks() -> None:
+    Path("hospitals").mkdir()
+    for seed, name in enumerate(("a", "b", "c")):
+        written(Path("hospitals", f"{name}.csv"), visits(60, seed))
+    costs = [{**visits(60, seed), "site": [seed] * 60} for seed in range(4)]
+    written(Path("visits.csv"), *({("cost" if of == "label" else of): one[of] for of in one} for one in costs))
+    (code,) = page("tasks")[1]
+    run(code, coterie=coterie)
+
+
+def test_features() -> None:
+    model = build("mlp_small", (1, 8, 8), 10)
+    x = np.random.default_rng(0).normal(size=(6, 1, 8, 8)).astype(np.float32)
+    (code,) = page("features")[1]
+    s = run(code, model=model, weights=model.initial(0), x=x)["s"]
+    assert (s.shape[0], s.min() >= 0, s.max() <= 1) == (6, True, True)
+
+
+def test_the_python_of_every_page_runs_in_a_test() -> None:
+    here = set(re.findall(r'page\("(\w+)"\)\[1\]|\) = page\("(\w+)"\)', Path(__file__).read_text()))
+    elsewhere = {"extending", "from_others", "own_system"}  # test_extending.py, rigs/own_system.py
+    found = {path.stem for path in DOCS.rglob("*.md") if "```python\n" in path.read_text()}
+    assert found == {name for pair in here for name in pair if name} | elsewhere
