@@ -291,7 +291,7 @@ def test_seeds_are_one_row_with_mean_and_interval(race: Path) -> None:
         assert row["leaks"] == [one["leak"] for one in each]
         found = row["leak"] > max(noise(row), 0.02)
         assert found != (row["verdict"] in ("nothing found", "cannot tell"))
-        assert found or (row["verdict"] == "cannot tell") == (noise(row) >= 0.98)
+        assert found or (row["verdict"] == "cannot tell") == (noise(row) >= 0.98 or not row["chance_known"])
     assert coterie.audit(race / "fedavg-0", race / "fedavg-1")["methods"][0]["seeds"] == [0, 1]
     code, out, err = call(str(race))
     assert (code, err) == (0, "")
