@@ -296,7 +296,7 @@ def test_seeds_are_one_row_with_mean_and_interval(race: Path) -> None:
     code, out, err = call(str(race))
     assert (code, err) == (0, "")
     assert "FedAvg, mode paper, no encryption, 2 rounds of 5 clients, 2 runs (seeds 0, 1)" in out
-    assert out.count("server: label shares") == 2
+    assert out.count("server: label shares  ") == 2
 
 
 def test_rows_are_merged_by_hand() -> None:
