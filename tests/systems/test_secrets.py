@@ -91,7 +91,8 @@ def test_no_secret_key_crosses_the_wire_in_the_open_and_no_server_sees_a_number_
             for model in run.models():
                 numbers |= windows(model)
     numbers -= windows(run.common.starts.reshape(-1)) | start
-    assert len(numbers) > 50
+    kept = case[:2] == ("mingledpie", "literal")  # as printed all join all clusters, so no model changes
+    assert (len(numbers) == 0) if kept else (len(numbers) > 50)
     hub, clients = run.federation.hub, frozenset(run.common.clients)
     secrets: set[bytes] = set()
     for name, own in run.owns.items():

@@ -384,5 +384,5 @@ def test_the_command_writes_such_a_file(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "mingledpie.json"
     main(["mingledpie", str(out), "--seeds", "1", "--clients", "20", "--rounds", "2"])
     new, old = json.loads(out.read_text()), json.loads(DOCS.read_text())
-    assert new.keys() == old.keys()
+    assert new.keys() == old.keys() | {"version", "commit", "machine"}  # the record is older than these
     assert new["closed_forms"]["off"] == []
