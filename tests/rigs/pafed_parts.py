@@ -19,7 +19,8 @@ from corrected import corrected_step
 from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
-from coterie.aggregation.correction import Rates, class_weights
+from benchmarks.security.late_classes import class_weights
+from coterie.aggregation.correction import Rates
 from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key

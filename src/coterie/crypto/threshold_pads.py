@@ -6,7 +6,7 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
 
 **To compute on it**, every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
-(``contribution``, ``joint``).
+(``contribution``, ``Joining``).
 
 **For a weighted sum alone** of an n-of-n key, each sender answers once
 
@@ -215,21 +215,6 @@ class Joining:
         return ckks.CipherVector(key, tally, padded.words)
 
 
-def joint(
-    group: threshold.Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]
-) -> ckks.CipherVector:
-    """The ciphertext under the joint key. Raises CryptoError if contributions are missing, DecodeError naming a
-    holder.
-    """
-    joining = Joining(group, padded)
-    for name, data in contributions.items():
-        try:
-            joining.take(name, data)
-        except DecodeError as error:
-            raise DecodeError(f"{name}: {error}") from None
-    return joining.cipher(key)
-
-
 def pad_partial(
     group: threshold.Group,
     share: threshold.Share,
@@ -304,7 +289,7 @@ def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
 def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
     """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
-        raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joint() ciphertexts")
+        raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joined ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
         raise CryptoError("a sum of padded vectors takes two senders at least, and a weight of each")
     lengths = {pad.length for pad in pads.values()}
@@ -471,7 +456,7 @@ def sum_dec(
     *,
     random_bytes: RandomBytes = urandom,
 ) -> threshold_opening.Prepared:
-    """``ServerDec`` of a weighted sum of ciphertexts, ``joint`` or signed; without any, of an encryption of zero.
+    """``ServerDec`` of a weighted sum of ciphertexts, joined or signed; without any, of an encryption of zero.
 
     total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
         seed.
