@@ -135,11 +135,12 @@ class Padded:
         return cls(group, pad, array, words)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Padding:
-    """What a sender encrypts with: its share. key: of the group, for which values fit.
+    """What a sender encrypts one vector with, and no second: two would show their difference. share: its own.
 
-    context: bytes that name the purpose.  among: the holders whose shares make the pads; empty: all.
+    key: of the group, for which values fit.  context: bytes that name the purpose.  among: the holders whose shares
+    make the pads; empty: all.
     """
 
     group: threshold.Group
@@ -149,14 +150,18 @@ class Padding:
     context: bytes
     among: tuple[str, ...] = ()
     random_bytes: RandomBytes = urandom
+    used: bool = False
 
     @property
     def emulated(self) -> bool:
         return self.group.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
-        """``(d,)`` floats under a fresh pad. Raises as ``ckks.PublicKey.encrypt``."""
+        """``(d,)`` floats under a fresh pad. Raises as ``ckks.PublicKey.encrypt``; CryptoError for a second vector."""
+        if self.used:
+            raise CryptoError("a pad hides one vector: make another padding for the next")
         array, _ = self.key.prepared(values)
+        self.used = True
         group, among = self.group, self.group.answering(self.among or self.group.holders)
         pad = Pad(self.me, self.context, array.size, drawn(self.random_bytes, NONCE_BYTES), among)
         made = _minus(group, pad, self.share.additive(self.me, among))

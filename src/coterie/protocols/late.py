@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import Sum
-from coterie.protocol.steps import take
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Sends, Train, Update
 from coterie.protocols.local_training import SteppedTraining, asked_in, sample_size
@@ -135,7 +134,7 @@ class Gathering:
         if deadline_s is not None:
             for name in (name for name, why in answers.missing.items() if why != fl.LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)
-        yield from take(reply, fold) if requests else take(reply, fold, at_least=1, until_s=deadline_s)
+        yield from fl.take(reply, fold) if requests else fl.take(reply, fold, at_least=1, until_s=deadline_s)
         return answers
 
     def notes(self) -> dict[str, Any]:

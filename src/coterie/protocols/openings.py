@@ -20,13 +20,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.aggregation.detection import effective
 from coterie.crypto.roster import check_roster, signing_key
 from coterie.crypto.signing import Field, VerifyKey
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import bundle
-from coterie.protocol.party import Party
-from coterie.protocol.setup_info import Entry, Roster
 
 
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
@@ -141,13 +138,13 @@ class OpeningCount(msgspec.Struct, frozen=True):
         return f"{self.holder}, its number of statements"
 
 
-class Stated(msgspec.Struct, kw_only=True):
+class Stated(fl.SecretStruct, kw_only=True):
     """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
 
     openings: list[bytes] = msgspec.field(default_factory=list)
 
 
-def stating(kind: type[Party]) -> list[str]:
+def stating(kind: type[fl.Party]) -> list[str]:
     """The parts of such parties that keep statements."""
     return [name for name, component in kind.parts.items() if issubclass(component.Secret, Stated)]
 
@@ -179,7 +176,7 @@ def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[s
     """What a holder states of ciphertexts that it opens on the hub's word, those of one length together."""
     for length in sorted(set(lengths)):
         some = [data for of, data in zip(lengths, ciphers, strict=True) if of == length]
-        yield {"cipher": hashlib.sha256(bundle(some)).digest(), "length": length, "ciphers": len(some)}
+        yield {"cipher": hashlib.sha256(fl.bundle(some)).digest(), "length": length, "ciphers": len(some)}
 
 
 def stated(party: Any) -> int:
@@ -217,7 +214,7 @@ class Statements(msgspec.Struct, frozen=True):
     and has those alone who open and send.  totals: of each of these holders.
     """
 
-    roster: Roster
+    roster: fl.Roster
     openings: tuple[Opening, ...]
     totals: tuple[OpeningCount, ...] = ()
 
@@ -244,7 +241,7 @@ class Checked(msgspec.Struct, frozen=True):
     faults: list[str]
 
 
-def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
+def collected(roster: fl.Roster, parties: Iterable[Any]) -> Statements | None:
     """The statements of these parties; None without any."""
     holders = [party for party in parties if stated(party)]
     found = tuple(one for party in holders for one in statements(party))
@@ -252,8 +249,8 @@ def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
         return None
     if not roster.signature:
         names = sorted({name for one in found for name in (*one.among, *one.senders)})
-        entries = tuple(Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
-        roster = Roster(roster.session, entries, roster.operator)
+        entries = tuple(fl.Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
+        roster = fl.Roster(roster.session, entries, roster.operator)
     return Statements(roster, found, tuple(map(total, holders)))
 
 
@@ -262,11 +259,11 @@ def read(data: bytes, where: object) -> Statements:
     try:
         found = msgspec.json.decode(data, type=Statements)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{where} holds no statements of openings: {error}") from None
+        raise fl.UserError(f"{where} holds no statements of openings: {error}") from None
     names = [one.name for one in found.roster.entries] + [one.holder for one in found.totals]
     names += [name for one in found.openings for name in (one.holder, one.key, *one.among, *one.senders)]
     if strange := next((name for name in names if not name.isprintable()), None):
-        raise UserError(f"{where} holds no statements of openings: {strange!r:.80} is no name")
+        raise fl.UserError(f"{where} holds no statements of openings: {strange!r:.80} is no name")
     return found
 
 
@@ -276,7 +273,7 @@ def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHAR
     """
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
-        raise UserError("these statements are of different runs, or of different operators: audit each run alone")
+        raise fl.UserError("these statements are of different runs, or of different operators: audit each run alone")
     if not any(file.openings for file in files):
         faults.append("there are no statements")
     if len(files) > 1 and not all(file.roster.signature for file in files):
@@ -342,31 +339,31 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningC
     try:
         if roster.signature:
             check_roster(roster, roster.operator)
-    except PeerError as error:
+    except fl.PeerError as error:
         faults.append(f"the roster is forged: {error}")
         return
     claims: list[Opening | OpeningCount] = [*file.openings, *file.totals]
     for one in claims:
         try:
             if one.holder not in roster.by_name:
-                raise PeerError("its holder is not on the roster")
+                raise fl.PeerError("its holder is not on the roster")
             VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
             if isinstance(one, Opening):
                 _check_opening(one, roster)
-        except PeerError as error:
+        except fl.PeerError as error:
             faults.append(f"{one.where}: {error}")
         else:
             yield one
 
 
-def _check_opening(one: Opening, roster: Roster) -> None:
+def _check_opening(one: Opening, roster: fl.Roster) -> None:
     """Raises PeerError for a signed statement that says what cannot be."""
     if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
-        raise PeerError("its senders are not on the roster, each once")
+        raise fl.PeerError("its senders are not on the roster, each once")
     if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
-        raise PeerError("a number below 1")
+        raise fl.PeerError("a number below 1")
     if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
-        raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
+        raise fl.PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:

@@ -12,7 +12,6 @@ from math import isfinite
 from typing import Any
 
 import coterie.protocol.core as fl
-from coterie.protocol.steps import PATIENCE_S
 from coterie.protocols.averaging import Averaging, ModelClient, OfModel
 from coterie.protocols.local_training import ask_each, joined, sample_size
 
@@ -109,8 +108,8 @@ def own_work(client: fl.Party) -> tuple[float, int]:
 
 def checked_seconds(name: str, seconds: float) -> float:
     """Seconds of a round that a client claims. Raises PeerError unless they are finite, from 0 to a week."""
-    if not 0 <= seconds <= PATIENCE_S:
-        raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {PATIENCE_S:.0f} are taken")
+    if not 0 <= seconds <= fl.PATIENCE_S:
+        raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {fl.PATIENCE_S:.0f} are taken")
     return float(seconds)
 
 

@@ -19,14 +19,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.clustering import correlation
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Component
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.signatures import labels
@@ -99,7 +98,7 @@ def _first(config: Any, clients: int, placing: int) -> int:
     return correlation.most_comparisons(founders, most) + placing * founders * most
 
 
-class Shared(msgspec.Struct):
+class Shared(fl.SecretStruct):
     """SECRET: one server's share. rows: (groups, length), sums over each group's members.  members: of each group.
 
     epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
@@ -111,9 +110,6 @@ class Shared(msgspec.Struct):
     epoch: int = 0
     founding: int = 0
     begun: frozenset[bytes] = frozenset()
-
-    def __repr__(self) -> str:
-        return f"<Shared rows of {len(self.members)} groups>"
 
 
 class UnderWay(msgspec.Struct):
@@ -203,7 +199,7 @@ def _tossed(nonce: bytes) -> Exchange[int]:
     commitment = yield digest("coterie/toss/1", nonce)
     other = yield nonce
     if len(other) != SEED_BYTES or digest("coterie/toss/1", other) != commitment or other == nonce:
-        raise PeerError("a nonce that was not committed to")
+        raise fl.PeerError("a nonce that was not committed to")
     return int.from_bytes(nonce, "big") ^ int.from_bytes(other, "big")
 
 
@@ -214,7 +210,7 @@ def _bonus(pairs: int) -> np.uint64:
 # --------------------------------------------------------------------------------------------------- at both servers
 
 
-class ServerGroups(Component):
+class ServerGroups(fl.Component):
     """What both servers do. number: 0 at the hub, 1 at the helper. Their parties have ``keys``."""
 
     number: int
@@ -248,7 +244,7 @@ class ServerGroups(Component):
     def begin(self, placing: int) -> None:
         """Use the randomness for a placing or a founding, once. Raises PeerError otherwise."""
         if not 0 <= self.founding_of(placing) < self.party.config.foundings:
-            raise PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
+            raise fl.PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
         shared, name, sizes, key = (
             self.secret.shared,
             _name_of(placing),
@@ -257,11 +253,11 @@ class ServerGroups(Component):
         )
         used = _used(key, name)
         if used in shared.begun:
-            raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
+            raise fl.PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
         if name not in sizes.shuffles():
-            raise PeerError(f"nothing is dealt for {name}")
+            raise fl.PeerError(f"nothing is dealt for {name}")
         if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
-            raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
+            raise fl.PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
         shared.begun |= {used}
 
     def unused(self) -> list[int]:
@@ -307,7 +303,7 @@ class Running:
     def step(self, data: bytes) -> None:
         """Take the other side's part of this step. Raises PeerError for an impossible one, or after the last."""
         if self.placed is not None:
-            raise PeerError(f"a step after the last of {self.number}")
+            raise fl.PeerError(f"a step after the last of {self.number}")
         try:
             self.data = self.program.send(data)
         except StopIteration as end:

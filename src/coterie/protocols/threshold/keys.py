@@ -211,7 +211,7 @@ class Terms(msgspec.Struct, frozen=True):
     label: bytes = b""
 
 
-class Held(msgspec.Struct):
+class Held(fl.SecretStruct):
     """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
 
     round, sums: those announced, (senders, length) by number.  tries: answers given for each sum.
@@ -227,9 +227,6 @@ class Held(msgspec.Struct):
     sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     tries: dict[int, int] = msgspec.field(default_factory=dict)
     nonces: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Held {self.number} of {len(self.holders)} holders>"
 
 
 class Helped(msgspec.Struct):
@@ -277,9 +274,6 @@ class JointSecrets(Stated):
         key = key_digest(self.terms[name].public)
         others = [(other, kept) for other, kept in self.accounts.items() if other != key]
         self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
-
-    def __repr__(self) -> str:
-        return f"<JointSecrets of {', '.join(sorted(self.terms)) or 'no key'}>"
 
 
 def key_digest(public: bytes) -> bytes:
