@@ -271,7 +271,6 @@ def padded_sum(
 
 
 def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
-    """The stated bound on the error of ``padded_sum``."""
     deviation, terms = _sum_deviation(group, weights), sum(weights.values())
     floods = math.sqrt(len(weights)) * group.flood(deviation, scalar=False)
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)

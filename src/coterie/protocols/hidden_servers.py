@@ -66,7 +66,6 @@ class Adding(msgspec.Struct):
     founding: int = 0
 
     def name(self) -> bytes:
-        """32 bytes that name them."""
         added = (part for one in sorted(self.of.items()) for part in one)
         return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
 
@@ -84,10 +83,9 @@ class SealedRows(msgspec.Struct, frozen=True):
 class Rows(fl.SecretStruct):
     """SECRET: one server's share of all rows.
 
-    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: the rows of the last round.  since: the round in
-    which groups were made, by which founding.  first: the first rows of groups that were made anew.  members: clients
-    that were given a place.  queries: by client.  added: by round, the name of what was added when its rows were
-    sealed.
+    masks: 16 bytes for each group.  totals: (G, d) its share.  since: the round in which groups were made, by which
+    founding.  first: the first rows of groups that were made anew.  members: clients that were given a place.  added:
+    by round, the name of what was added when its rows were sealed.
     """
 
     masks: tuple[bytes, ...] = ()
@@ -159,7 +157,6 @@ class ServerRows(fl.Component):
         return of == r or not self.whole or (secret.first is not None and of > secret.first.round)
 
     def fresh_masks(self, groups: int, since: int) -> tuple[bytes, ...]:
-        """SECRET: a key for each row."""
         source = self.party.secrets("masks of rows", since)
         return tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
 
@@ -238,8 +235,8 @@ class HubRows(ServerRows):
     ) -> fl.Steps[int]:
         """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
 
-        on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``.  tossing: their
-        proofs, if lengths are checked. Raises NoAnswerError if the helper does not answer, or refuses.
+        on_time: of them that round r has asked for.  tossing: their proofs, if lengths are checked. Raises
+        NoAnswerError if the helper does not answer, or refuses.
         """
         fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
@@ -364,7 +361,6 @@ class HelperRows(ServerRows):
 
     @fl.on(Enlist, answers=Enlisted)
     def enlist(self, msg: Enlist, src: str) -> Enlisted:
-        """Keep the queries of clients that have joined."""
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
@@ -431,7 +427,6 @@ class HelperRows(ServerRows):
         return _Good(name, upload, named, seeds, word)
 
     def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
-        """Those whose proof of length holds."""
         norms = self.party.norms
         coin, told = norms.coin(msg.round, msg.coin), fl.unbundle(msg.proofs, len(msg.names.split("\n")))
         uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload, one.named)) for one in good.values()]
@@ -441,7 +436,6 @@ class HelperRows(ServerRows):
 
     @fl.on(SealRows, answers=RowsSealed)
     def seal(self, msg: SealRows, src: str) -> RowsSealed:
-        """Mask its rows, once a round."""
         fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round or secret.fresh is None or len(msg.nonce) != shared_rows.NONCE_BYTES:

@@ -98,12 +98,10 @@ class HiddenSums(LateTraining):
         return shows_few(clients, added, groups, self.min_cluster, self.fewest)
 
     def expected(self, clients: int) -> int:
-        """How many clients a round asks."""
         return sample_size(clients, self.participation)
 
 
 def renews(config: HiddenSums, mode: str) -> bool:
-    """Whether groups may be made anew."""
     return config.foundings > 1
 
 

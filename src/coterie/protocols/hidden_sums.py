@@ -55,7 +55,7 @@ class Enlisted(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Shares(fl.OfRound, frozen=True):
-    """Uploads that came in this round. names: one a line.  rounds: (n,) those that asked for them.
+    """Uploads that came in this round.  rounds: (n,) those that asked for them.
 
     on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``;
     with one group the names of words alone (``one_hot.word_name``).

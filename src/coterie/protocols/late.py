@@ -54,8 +54,8 @@ class Aggregate(Protocol):
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    weight(staleness, samples): > 0, of one update.  over: the mean's divisor, if it is not the sum of the weights.
-    Buffers (running statistics) get a mean of their own (``aggregation/buffers.py``).
+    over: the mean's divisor, if it is not the sum of the weights. Buffers (running statistics) get a mean of their own
+    (``aggregation/buffers.py``).
     """
 
     spec: fl.ModelSpec
@@ -209,10 +209,7 @@ class Buffered(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Filling:
-    """The changes of round r, which fill the server's buffer by age, then as drawn, whatever came first.
-
-    An order by number would make the clients with high numbers stale in every round.
-    """
+    """The changes of round r, which fill the server's buffer by age, then as drawn, whatever came first."""
 
     server: Any
     r: int
@@ -257,7 +254,6 @@ class BufferServer(LateServer, role="server"):
 
     @property
     def size(self) -> int:
-        """K."""
         asked = sample_size(len(self.clients), self.config.participation)
         return self.config.buffer or max(1, min(10, asked // 2))
 

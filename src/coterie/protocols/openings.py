@@ -1,10 +1,10 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
 A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
-hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. An
-opening takes t holders. So the statements show it if one of the t is honest and hands its own over. ``check`` puts
-those of several holders together, and finds what no holder sees alone: sums that different holders have opened, and
-those of different attempts, which together show few vectors.
+hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. So the
+statements show it if one of the t is honest and hands its own over. ``check`` puts those of several holders together,
+and finds what no holder sees alone: sums that different holders have opened, and those of different attempts, which
+together show few vectors.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from coterie.crypto.signing import Field, VerifyKey
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
 
-    sums: of each, its vectors. Exact, but for errors by True with 2^-500: a combination is of some vectors alone if
-    what is orthogonal to all sums is dependent at these vectors.
+    Exact, but for errors by True with 2^-500: a combination is of some vectors alone if what is orthogonal to all sums
+    is dependent at these vectors.
     """
     of = list(dict.fromkeys(map(frozenset, sums)))
     together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
@@ -85,11 +85,10 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
 class Opening(msgspec.Struct, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
-    count: its statements so far, with this one.  making: of the key.  cipher: 32 bytes that name what was opened.
-    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
-    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.  part: which of the senders' vectors of the
-    round.  among: the holders that open.  fewest: the fewest senders of a sum that it helps with.
-    signature: the holder's, over all of this and the session.
+    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.  senders, weights: whose
+    vectors the holder has added up itself; no weights: 1 each. Without senders these are ``ciphers`` ciphertexts on the
+    hub's word, of ``length`` values each.  part: which of the senders' vectors of the round.  fewest: the fewest
+    senders of a sum that it helps with.  signature: the holder's, over all of this and the session.
     """
 
     holder: str
@@ -115,7 +114,6 @@ class Opening(msgspec.Struct, frozen=True):
 
     @property
     def by_sender(self) -> dict[str, int]:
-        """Weights."""
         return dict(zip(self.senders, self.weights or [1] * len(self.senders), strict=True))
 
     @property
@@ -145,7 +143,6 @@ class Stated(fl.SecretStruct, kw_only=True):
 
 
 def stating(kind: type[fl.Party]) -> list[str]:
-    """The parts of such parties that keep statements."""
     return [name for name, component in kind.parts.items() if issubclass(component.Secret, Stated)]
 
 
@@ -180,19 +177,16 @@ def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[s
 
 
 def stated(party: Any) -> int:
-    """How many statements a party has made."""
     return sum(len(getattr(party, name).secret.openings) for name in stating(type(party)))
 
 
 def total(party: Any) -> OpeningCount:
-    """How many statements a party has made, signed."""
     said = OpeningCount(party.name, stated(party))
     signature = signing_key(party.own).sign(*said.signed(party.common.roster.session))
     return msgspec.structs.replace(said, signature=signature)
 
 
 def statements(party: Any) -> Iterator[Opening]:
-    """A party's statements."""
     names = tuple(party.common.roster.by_name)
     for data in (data for name in stating(type(party)) for data in getattr(party, name).secret.openings):
         brief, *bits = msgspec.msgpack.decode(data, type=tuple[Opening, bytes, bytes])
@@ -222,11 +216,10 @@ class Statements(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
-    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  openings: by holder.
-    last: by holder, the round of its last statement: of later openings these files say nothing.
-    sums: different ones whose senders holders have verified.  senders: of the smallest.  effective: the least effective
-    number of senders by their weights.  vectors, scalars: those opened on the hub's word.
-    unstated: by a holder that others name, how many openings its own statements lack.
+    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
+    last statement: of later openings these files say nothing.  sums: different ones whose senders holders have
+    verified.  effective: the least effective number of senders by their weights.  vectors, scalars: those opened on the
+    hub's word.  unstated: by a holder that others name, how many openings its own statements lack.
     """
 
     operator: str

@@ -51,7 +51,7 @@ from coterie.protocols.shared_groups import (
 
 
 class Grouping(msgspec.Struct):
-    """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
+    """The hub's state.  sums: as sent to clients.  has: the clients that have all sums.
 
     joined: the clients with a place.  places: that are sealed for clients who have not taken them yet.
     """
@@ -75,9 +75,9 @@ Batch = tuple[str, ...]
 
 
 class HubSecret(msgspec.Struct):
-    """SECRET: of the hub. batches: for the next founding.  rows: of the clients in these, so far.  founders: of the
-    last one.  grouped: as at the helper.  refused: members whose rows are not grouped beside these lists.  false: the
-    epochs and lists whose marks the helper says do not add up, in any attempt.
+    """SECRET: of the hub.  batches: for the next founding.  grouped: as at the helper.  refused: members whose rows are
+    not grouped beside these lists.  false: the epochs and lists whose marks the helper says do not add up, in any
+    attempt.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -236,8 +236,8 @@ class HubGroups(ServerGroups):
         """Group those in this batch whose rows can be read. Returns them, by position, or nobody without randomness,
         with few, or beside lists that would then show few.
 
-        rows: some of theirs.  anew: they make the groups. If a mark is false, nobody can say whose: then it returns
-        parts of the list, to be tried by themselves, but for groups that are made anew, which leave out nobody.
+        rows: some of theirs. If a mark is false, nobody can say whose: then it returns parts of the list, to be tried
+        by themselves, but for groups that are made anew, which leave out nobody.
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
@@ -298,7 +298,6 @@ class HubGroups(ServerGroups):
                 yield from fl.ask(helper, step, Stepped, partial(_take, r, running))
 
     def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
-        """Offer these clients the places that they have not taken yet."""
         places = self.party.state.founded.places
         if some := {name: places[name] for name in names if name in places}:
             yield from self._seat(r, helper, some, deadline_s)

@@ -7,9 +7,9 @@
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
     hub     --Enlist / Enlisted-->       helper       (``hidden_sums``)
 
-Rows are those of ``clustering/evidence.py``. The helper learns which positions are in one group, and so the sizes. The
-hub learns which name is at which position, how many groups there are, and the steps of the grouping at places that it
-cannot relate to positions. A client learns its group and the group's weight.
+The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which position,
+how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A client learns
+its group and the group's weight.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 
@@ -167,11 +167,11 @@ class Queries(fl.OfRound, frozen=True):
 
 
 class GroupsFound(fl.SecretStruct):
-    """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
+    """SECRET: of the helper.  weights: of each group, in 16ths.
 
     held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and padded weights.
-    under_way: how they are grouped.  placed: key, padded weight and group of those that the round has grouped.
-    grouped: the lists of clients whose rows were grouped, in any attempt of a round.
+    placed: key, padded weight and group of those that the round has grouped.  grouped: the lists of clients whose rows
+    were grouped, in any attempt of a round.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -258,7 +258,6 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
-        """The next step of the grouping."""
         fl.from_hub(self.party, msg, src)
         running, now = self._running(), self.secret.under_way
         assert now is not None
@@ -292,7 +291,6 @@ class HelperGroups(ServerGroups):
         return running
 
     def _place(self, labels: Sequence[int]) -> None:
-        """Remember the groups of the rows that were opened."""
         secret = self.secret
         placed = [(key, weight, k) for (key, weight), k in zip(secret.opened, labels, strict=True)]
         secret.placed, secret.opened = (*secret.placed, *placed), ()
@@ -330,9 +328,7 @@ class HelperGroups(ServerGroups):
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper. key: for its answer.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
-
-    row: the helper's share, words.
+    """A client, at the helper.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
 
     mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
@@ -346,7 +342,7 @@ class Description:
 def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:
     """What a client has sealed to the helper. key: the helper's.  bound: the grant ``ENTRY``, the epoch, and the list.
 
-    length: of a row. Raises PeerError for other bytes, and for a row that is for other groups or another list.
+    Raises PeerError for other bytes, and for a row that is for other groups or another list.
     """
     data = key.open(sealed, *_BETWEEN[::-1], *bound)
     if len(data) != DESCRIBED.size + 8 * length:

@@ -1,7 +1,6 @@
 """Shared by systems whose server selects or groups clients by speed (HACCS, Oort, RFL-HA).
 
-A client reports the loss of its samples with its trained model. The server measures answer times on its own clock;
-before a client's first answer it uses the time that the device claims.
+A client reports the loss of its samples with its trained model.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def meet(
 ) -> fl.Steps[list[str]]:
     """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered.
 
-    request, reply: messages that ask for more.  learn: takes an answer, and may refuse it with a PeerError.
+    learn: takes an answer, and may refuse it with a PeerError.
     """
     seconds: dict[str, float] = server.state.seconds
     met: list[str] = []

@@ -6,10 +6,7 @@
 
 A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
 clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
-the m. Clients take that off. Each sum is formed once, so nobody gets two that differ by a client.
-
-The sums are those that ``clustering/signature.py`` and ``clustering/evidence.py`` need, and how many clients have how
-many samples.
+the m. Each sum is formed once, so nobody gets two that differ by a client.
 """
 
 from __future__ import annotations
@@ -94,7 +91,6 @@ class SumOpened(fl.OfRound, frozen=True):
 
 
 def sums_of(config: Any) -> tuple[int, ...]:
-    """The numbers of the set-up sums."""
     return (HELD,) if config.clusters == 1 else (HELD, STATISTICS, SPREAD)
 
 

@@ -6,7 +6,7 @@ in the shuffle; the helper knows places, but no names. What both learn is the ou
 correlation.py``): which places are in one group. The order in which clients join is tossed by both once the rows are
 fixed.
 
-``Correlations`` is dealt by the key centre, once for every founding that there may be. Every part of it is used once.
+``Correlations`` is dealt by the key centre, once for every founding that there may be.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ Placed = tuple[list[int], NDArray[np.int64]]
 class Correlations(Grant):
     """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's.
 
-    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.  foundings: for so
-    many.
+    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.
     """
 
     hub: str
@@ -93,13 +92,12 @@ def most_groups(config: Any, clients: int) -> int:
 
 
 def _first(config: Any, clients: int, placing: int) -> int:
-    """The number of the first comparison of a placing."""
     founders, most = min(clients, FOUNDERS), most_groups(config, clients)
     return correlation.most_comparisons(founders, most) + placing * founders * most
 
 
 class Shared(fl.SecretStruct):
-    """SECRET: one server's share. rows: (groups, length), sums over each group's members.  members: of each group.
+    """SECRET: one server's share.  rows: (groups, length), sums over each group's members.
 
     epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
     begun with the dealt randomness, bound to it.
@@ -115,8 +113,8 @@ class Shared(fl.SecretStruct):
 class UnderWay(msgspec.Struct):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt.
 
-    nonce: for the toss.  rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party
-    that is restarted makes its own side again.
+    rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party that is restarted makes
+    its own side again.
     """
 
     round: int
@@ -261,7 +259,6 @@ class ServerGroups(fl.Component):
         shared.begun |= {used}
 
     def unused(self) -> list[int]:
-        """The placings that this server has not begun."""
         if self.party.config.clusters == 1:
             return [-1]
         key, begun = self.key(self.secret.shared.founding), self.secret.shared.begun
@@ -317,5 +314,4 @@ def described_length(party: Any) -> int:
 
 
 def row_share(seed: bytes, length: int) -> Words64:
-    """The hub's share of a row."""
     return np.frombuffer(keystream(seed, 8 * length), "<u8")

@@ -5,8 +5,6 @@
     class Client(SumClient):     sums = MEAN      cipher = yield from MEAN.seal(self, weights, r)
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
-``SumKeys`` sets who can open. docs/own_system.md has a system that uses it.
-
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
 on the grid of ``dp/distributed.py``. Without a mean that is the initial model. Buffers stay with their client. A sum
 lacks the shares of at most ``missing`` of the clients that are asked in a round, and of as many that collude as are not
@@ -183,7 +181,6 @@ class SumNoise(fl.Component):
         return self.secret.weights
 
     def releases(self) -> Sequence[Release]:
-        """What has left this client, and who sees it how."""
         config, sealed = self.party.config, self.secret.sealed
         if not config.noisy:
             return [Release(VECTOR, round=one.round) for one in sealed]
@@ -229,7 +226,7 @@ class SumKeys(NoiseSettings, LocalTraining):
 class Sums:
     """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.
 
-    least: the fewest vectors in a sum. The sum of one is a model.
+    least: the fewest vectors in a sum.
     """
 
     def __init__(self, name: str, *, least: int = 3) -> None:

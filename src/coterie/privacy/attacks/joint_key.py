@@ -127,7 +127,6 @@ def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
 
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
-    """(N,) the truth, of whoever has all parties."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
     held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
     group = next(iter(holding.values())).joint.group(name)

@@ -279,7 +279,6 @@ def signatures(run: Recorded) -> Iterator[Measured]:
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run."""
     protection, hub = run.settings.protection(run.mode), run.views[HUB]
     if protection == "signature":
         later = sorted({seen.round for seen, _ in hub.messages(Received) if seen.round})

@@ -138,17 +138,14 @@ FromUploads = Callable[[Sequence[Heard], fl.ModelSpec], Doubles]
 
 
 def by_steps(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from the values."""
     return labels.label_shares(np.stack([one.step() for one in uploads]), spec)
 
 
 def sent(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from what was selected."""
     return labels.selected_by_class(_masks([one.places for one in uploads], spec), spec)
 
 
 def asked(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from the wishes."""
     return labels.selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
 
 

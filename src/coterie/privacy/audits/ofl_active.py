@@ -48,7 +48,6 @@ def active(run: Recorded) -> list[Finding]:
 
 
 def terms(run: Recorded) -> Counter[str]:
-    """In how many rounds each client led."""
     return Counter(name for line in run.lines for name in line["notes"]["leaders"].values())
 
 

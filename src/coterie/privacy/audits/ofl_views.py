@@ -42,7 +42,6 @@ class Heard(NamedTuple):
 
 
 def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
-    """The views of clients as leaders, with their clients' numbers."""
     for view in run.views.values():
         if view.role == LEADER:
             yield run.clients.index(view.party.partition(" as ")[0]), view
@@ -105,7 +104,6 @@ def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
 
 
 def global_models(run: Recorded) -> dict[int, fl.Vector]:
-    """By round, the global model that the server made."""
     return {spread.round: spread.weights for _, view in leaders_views(run) for _, spread in view.messages(Spread)}
 
 
@@ -126,5 +124,4 @@ def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> ND
 
 
 def reported_samples(of_round: Mapping[str, StatusReport]) -> NDArray[np.float64]:
-    """(n,) the numbers of samples that clients report."""
     return np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])

@@ -3,9 +3,9 @@
     sender --its system's own message (``vouched``)--> hub    a ciphertext, and the sender's signature over its c_1
     hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
 
-``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. ``open_sums``
-opens it. Each holder adds up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the
-round and nothing else. Unlike joint pads this does not keep a sender from choosing its own c_1.
+``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. Each holder adds
+up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. Unlike
+joint pads this does not keep a sender from choosing its own c_1.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ def vouched(party: Any, name: str, cipher: CipherVector, r: int, *, part: int = 
 
 
 def signed(party: Any, name: str, half: Half, r: int) -> Half:
-    """This party's own half, for a sum of round r."""
     return replace(half, signature=signing_key(party.own).sign(*_signed(party, name, half, r)))
 
 

@@ -146,7 +146,6 @@ def endorsement(common: fl.Common, key: str, terms: Terms) -> tuple[Field, ...]:
 
 
 def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
-    """The seed that two holders share, from a half of each."""
     (first, x), (second, y) = sorted(((a, of_a), (b, of_b)))
     return digest("common seed", first, second, x, y)
 
@@ -157,9 +156,8 @@ def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
 class Making(fl.SecretStruct, kw_only=True, tag=True):
     """SECRET: a key that a party is about to hold, and other holders' pieces, which may come early.
 
-    sources: whose pieces make up the share; none if it is the holder's own contribution.  summands: of the key.
-    own, seeds: halves of common seeds, by the other holder's name.  pieces: of the share, by their source.
-    opened: in a hand-over, how many ciphertexts were opened before.
+    sources: whose pieces make up the share; none if it is the holder's own contribution.  own, seeds: halves of common
+    seeds, by the other holder's name.  opened: in a hand-over, how many ciphertexts were opened before.
     """
 
     number: int

@@ -133,7 +133,7 @@ class JointPads(AboutJoint):
 
 
 def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> threshold_pads.Padding:
-    """What a sender gives to ``Encrypt`` in place of the public key. An upload is half as long as a ciphertext.
+    """What a sender gives to ``Encrypt`` in place of the public key.
 
     among: the holders who will contribute, of a t-of-n key. Raises PeerError for a party without a share.
     """

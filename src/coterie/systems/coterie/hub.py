@@ -49,7 +49,6 @@ class Hub(fl.Party, role=HUB):
     config: CoterieConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Keys, and the groups of the clients that are there."""
         yield from super().setup()
         yield from self.groups.found(HELPER, fl.joined(self.clients, self.config, 1), self.config.deadline_s)
 
