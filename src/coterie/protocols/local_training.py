@@ -301,7 +301,6 @@ def is_generator(local: Any) -> bool:
 
 
 def batch_seed(party: fl.Party, r: int) -> int:
-    """The seed of a client's batch order in round r."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
@@ -318,7 +317,7 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
     """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
 
-    samples: of the client, a public number.  epochs: of its trainings. With DP-SGD all that follows from the training
+    With DP-SGD all that follows from the training
         is one release, of a Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:
