@@ -200,7 +200,7 @@ def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: st
     ]  # PAFed ends empty rounds at once
     assert after[0].round in known
     assert [one.round for one in after] == list(range(after[0].round, ROUNDS + 1))
-    assert not any(one.gone for one in after)
+    assert not any(one.gone for one in after if one.round >= doom.round)  # ahead in the round before, some sat it out
     for of, those in eras.items():
         if of != apart.hub:
             assert those == sorted(set(those)), "no attempt twice, and none that is over"
