@@ -20,6 +20,9 @@ from coterie.training.solvers import MOST_WEIGHT
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
+MOST_SAMPLES = 1 << 24
+"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
+
 
 def at_least(config: Any, **least: int) -> None:
     """Raises UserError for the first setting below its least value."""
@@ -386,4 +389,4 @@ def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
 
 def counts_labels(config: Any, mode: str) -> bool:
     """Whether clients learn the label counts of their model."""
-    return bool(config.label_counts)
+    return bool(getattr(config, "label_counts", False))
