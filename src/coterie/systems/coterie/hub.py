@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import replace
 
 import coterie.method as fl
-from coterie.protocol.spool import Spool
 from coterie.protocols.hidden_counts import HubCounts
 from coterie.protocols.hidden_servers import HubRows, Taken
 from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
@@ -51,7 +50,7 @@ class Hub(fl.Party, role=HUB):
     config: CoterieConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Keys, and the groups of the clients that are there."""
+        """Keys, the groups of the clients that are there, and with ``label_counts`` what labels these hold."""
         yield from super().setup()
         names, deadline_s = fl.joined(self.clients, self.config, 1), self.config.deadline_s
         yield from self.groups.found(HELPER, names, deadline_s)
@@ -77,7 +76,7 @@ class Hub(fl.Party, role=HUB):
         if behind := [name for name in gathering.asked if name in self.state.behind]:
             yield from self._give(r, behind)
         skipped: dict[str, Any] = {"renewed": True} if renewed else {}
-        with closing(Spool()) as spool:
+        with closing(fl.Spool()) as spool:
             tickets: list[tuple[str, HiddenUpdate, int]] = []
             names: dict[tuple[str, int], bytes] = {}
 
