@@ -130,7 +130,7 @@ __all__ = [
     "whole_models",
     "with_buffers",
 ]
-__all__ += core.__all__
+__all__ += [name for name in dir(core) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
