@@ -513,6 +513,7 @@ TABLES: dict[str, Table] = {
     "hospitals": hospitals.table,
     "leaks": races.leaks,
     "race": races.table,
+    "which": lambda record, *of: grid(*which.level(record, *of)),
     "forms": lambda record: grid(*which.forms(record)),
     "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),

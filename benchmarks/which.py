@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from coterie.runs.intervals import mean_and_interval
+
 Record = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]
+LEVEL = 0.5
+"""Points: so far below the best a method is level with it."""
 CALLED = {"hardened": "fedcaprivacy@hardened"}
 """Methods that the command line has by another name."""
 DATA = "digits"
 """What costs and leaks were measured on."""
+
+
+def level(record: Record, form: str) -> Grid:
+    """By partition, on each data set: the best method, those level with it, and its lead over the best of the others.
+
+    These numbers have chosen both sides of a lead. It is paired by seed.
+    """
+    kept = [row for row in record["rows"] if row["form"] == form and row.get("by seed")]
+    sets = list(dict.fromkeys(row["data"] for row in kept))
+    found = []
+    for partition in dict.fromkeys(row["partition"] for row in kept):
+        cells = [f"`{partition}`"]
+        for data in sets:
+            here = [row for row in kept if (row["partition"], row["data"]) == (partition, data)]
+            here.sort(key=lambda row: -fmean(row["by seed"]))
+            near = [row for row in here if fmean(row["by seed"]) >= fmean(here[0]["by seed"]) - LEVEL]
+            best = f"{_called(here[0])} {_spread(here[0]['by seed'])}"
+            cells.append(", ".join([best, *map(_called, near[1:])]))
+            if len(near) < len(here):
+                first, other = here[0], here[len(near)]
+                pairs = zip(first["by seed"], other["by seed"], strict=True)
+                cells.append(f"{_spread([a - b for a, b in pairs], '+')} ({_called(other)})")
+            else:
+                cells.append("–")
+        found.append(cells)
+    return ["partition", *(head for data in sets for head in (data, "lead of the best"))], found
 
 
 def forms(record: Record) -> Grid:
@@ -54,3 +84,8 @@ def _called(row: Record) -> str:
 
 def _mean(text: str) -> float:
     return float(text.partition(" ±")[0])
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    mean, half = mean_and_interval(values)
+    return f"{mean:{sign}.1f} ± {half or 0:.1f}".replace("-", "−")
