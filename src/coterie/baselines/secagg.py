@@ -180,7 +180,7 @@ def checked(
 
 
 class Client(fl.Client):
-    class Secret(fl.State):
+    class Secret(fl.SecretStruct):
         """SECRET, of one round. round: the last one that it enrolled for.  names: whom that asks, one a line.
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
@@ -197,9 +197,6 @@ class Client(fl.Client):
         held: dict[str, bytes] = fl.field(default_factory=dict)
         sum: str = ""
         told: bool = False
-
-        def __repr__(self) -> str:
-            return f"<Client.Secret of round {self.round}>"
 
     secret: Secret
     config: SecAggConfig
