@@ -110,8 +110,7 @@ WORDS = {
     "fine_tuned_local_accuracy": "local %, tuned",
     "ari": "groups found",
     "virtual_seconds": "virtual s",
-    "bytes_up": "MB up",
-    "bytes_down": "MB down",
+    "bytes_up": "MB sent",
     "detection_rate": "detected %",
     "false_alarms": "false alarms %",
 }
