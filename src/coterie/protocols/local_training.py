@@ -157,6 +157,8 @@ class SteppedTraining(LocalTraining):
     PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients.
     server_lr: the server's step in round 1, PAFed's alpha.  server_decay: k >= 0; the server's step in round r is
     server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
+    server_rounds: T > 0: the step falls linearly instead, server_lr (T - r + 1) / T in round r, and stays at the last
+    one, server_lr / T, from round T on. Give it the run's rounds, and server_decay 0. 0: it does not.
     """
 
     lr: float = 0.1
@@ -166,8 +168,20 @@ class SteppedTraining(LocalTraining):
     participation: float = 0.5
     server_lr: fl.Positive = 0.8
     server_decay: fl.NotNegative = 0.05
+    server_rounds: fl.Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.server_rounds and self.server_decay:
+            raise fl.UserError(
+                f"server_rounds={self.server_rounds} and server_decay={self.server_decay} are two schedules of the "
+                "server's step: set one of them to 0"
+            )
 
     def server_step(self, r: int) -> float:
+        """Of PAFed's eq. (17), alpha_0 in round r: constant as printed, hyperbolic or linear."""
+        if self.server_rounds:
+            return self.server_lr * max(1, self.server_rounds - r + 1) / self.server_rounds
         return self.server_lr / (1 + self.server_decay * (r - 1))
 
 
