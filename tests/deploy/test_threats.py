@@ -33,6 +33,7 @@ from coterie.deploy.packets import (
     unwrap,
     wrap,
 )
+from coterie.protocol.codec import frame_digest
 from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
 from coterie.protocols import averaging
@@ -303,7 +304,7 @@ def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> 
     frame = draw.choice([letter.frame, b"", draw.randbytes(50), letter.frame[:-1]])
     chosen = draw.sample(sorted(changes), draw.randrange(len(changes)))
     envelope = msgspec.structs.replace(letter.envelope, **{key: changes[key] for key in chosen})
-    digest = one.node.member.reader.sent(frame)
+    digest = frame_digest(frame)
     return Letter(msgspec.structs.replace(envelope, digest=digest), frame, era)
 
 

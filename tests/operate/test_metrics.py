@@ -32,7 +32,7 @@ from coterie.training.jobs import DivergedError
 def scraped(port: int) -> dict[str, float]:
     """By name and labels; {} before it is served."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
     except urllib.error.URLError:
         return {}

@@ -117,7 +117,7 @@ class BuiltParty:
             and any(name.startswith(PRIOR) for name in wanted)
         ):
             told, seed = {self.party.name: self.told}, self.config.seed
-            forms = scored_forms(self.observer, models, seed, told=told, mixes=("local",))
+            forms = scored_forms(self.observer, models, seed, told=told, briefly=True)
             found |= {f"{PRIOR}{name}": value for name, value in forms[PRIOR].means().items()} if PRIOR in forms else {}
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 

@@ -21,7 +21,7 @@ from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnsw
 from coterie.deploy.store import FileStore, Kept, begun_after, pack, unpack
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Envelope, Keyring, Opened, Sent, Waiting
-from coterie.transport.member import Member, Observer, Reader
+from coterie.transport.member import Member, Observer
 from coterie.transport.queues import Effects
 
 REPORT_S = 5.0
@@ -78,7 +78,7 @@ class StoredNode(Observer):
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         member.keyring, member.numbers = Carried(member.keyring), self.kept.numbers
-        member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
+        member.repeats = False  # packets are taken once
         member.observer = self
 
     @property
