@@ -23,9 +23,6 @@ MOST_MODULES = 12
 
 BUSY: frozenset[str] = frozenset(
     {
-        "privacy/audits/fedcaprivacy.py",
-        "privacy/audits/ofl.py",
-        "privacy/audits/pafed.py",
         "api.py",
         "cli/deploy_running.py",
         "cli/deploying.py",
@@ -37,7 +34,6 @@ BUSY: frozenset[str] = frozenset(
         "runs/experiment.py",
         "runs/inputs.py",
         "runs/runner.py",
-        "systems/ofl/client.py",
         "systems/pafed/aggregator.py",
     }
 )

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.deploy.account import Account, account_of
 from coterie.deploy.clock import Clock, device_of
 from coterie.deploy.home import Home, check_agreed, check_secret, keyring_of, plan_of, renewed
+from coterie.deploy.own_scores import may_score, observer_of, own_scores
 from coterie.deploy.own_work import OwnWork, own_work
 from coterie.deploy.plan import Plan, check_parties
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.runs.config import Resolved
 from coterie.runs.inputs import random_starts
-from coterie.runs.keyring import PartyKeys
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
 
@@ -50,10 +54,21 @@ class BuiltParty:
 
     def scores(self) -> dict[str, float]:
         """Its current model's scores on its own held-out samples that it may report."""
-        model = self.own_model() if self.work.scored else None
-        return {} if model is None else self.work.scores(model)
+        model = self.own_model() if may_score(self.work) else None
+        return {} if model is None else own_scores(self.work, self.observer, model, self.told)
 
-    def renew(self, data: bytes) -> tuple[PartyKeys, fl.Common]:
+    @cached_property
+    def observer(self) -> Any:
+        """The ``Evaluator`` of its own data; None without data."""
+        return observer_of(self.work)
+
+    @property
+    def told(self) -> NDArray[np.int64] | None:
+        """(classes,) the label counts of its model's training data, as messages have told it."""
+        counts = self.config.definition.counts
+        return None if counts is None or self.work.data is None else counts(self.party)
+
+    def renew(self, data: bytes) -> tuple[Any, fl.Common]:
         """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewPlanError."""
         plan = renewed(self.home, self.plan, data)
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)

@@ -1,9 +1,8 @@
-"""What a party computes on its own data: its effects, and the scores that it may report."""
+"""What a party computes on its own data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,9 +14,8 @@ from coterie.deploy.home import Home
 from coterie.deploy.plan import Plan
 from coterie.devices.profiles import Profile
 from coterie.runs.config import Resolved
-from coterie.runs.evaluation import Evaluator
 from coterie.runs.interpreter import LocalEffects
-from coterie.runs.metrics import class_weights, metrics_of, named
+from coterie.runs.metrics import class_weights
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.model import Model
 
@@ -34,25 +32,6 @@ class OwnWork:
     data: ClientData | None
     effects: LocalEffects
     allowed: tuple[str, ...]
-
-    @cached_property
-    def _observer(self) -> Evaluator | None:
-        if self.data is None or not len(self.data.test):
-            return None
-        config, device = self.config, self.effects.how["device"]
-        targets, metrics = Targets(config.task), metrics_of(named(config.metrics), config.task)
-        return Evaluator(self.model, {self.name: self.data}, device, targets=targets, metrics=metrics)
-
-    @property
-    def scored(self) -> tuple[str, ...]:
-        """The names of the scores of a model that it may report (``local_accuracy``)."""
-        return tuple(name for name in self.allowed if name.startswith("local_")) if self._observer is not None else ()
-
-    def scores(self, model: fl.ClientModel) -> dict[str, float]:
-        """The scores of a model on its own held-out samples that it may report."""
-        assert self._observer is not None
-        found = self._observer.scores({self.name: model}).means()
-        return {name: found[name] for name in self.scored if name in found and np.isfinite(found[name])}
 
 
 def own_work(home: Home, plan: Plan, config: Resolved, model: Model, device: Profile | None) -> OwnWork:

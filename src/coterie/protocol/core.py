@@ -59,6 +59,7 @@ from coterie.protocol.party import (
     Handler,
     Nothing,
     Party,
+    SecretStruct,
     To,
     When,
     Work,

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+import coterie.protocol.core as fl
 from coterie.crypto.shared_rows import Grid
 from coterie.dp.budget import Budget
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import AtLeastOne, Positive
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_size
+from coterie.protocols.noise import affords
 
 LITTLE_NOISE = 0.005
 RISK = 1e-6
 UPDATE = "update, in sums of a hidden group"
+COUNTS = "label counts, in a sum of a hidden group"
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class HiddenSums(LateTraining):
     private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
     """
 
-    clip: Positive = 2.0
+    clip: fl.Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
     foundings: Annotated[int, Meta(ge=1, le=64)] = 1
-    budget_s: Positive | None = None
+    budget_s: fl.Positive | None = None
     check: Literal["tag", "norm"] = "tag"
     noise: Annotated[float | None, Meta(ge=0)] = None
     epsilon: float | None = None
-    private_rounds: AtLeastOne = 10
+    private_rounds: fl.AtLeastOne = 10
     dp_delta: float = 1e-5
 
-    def grid(self, clients: int, spec: ModelSpec) -> Grid:
+    def grid(self, clients: int, spec: fl.ModelSpec) -> Grid:
         """Raises UserError for more clients, weights or noise than fit the words."""
         parts = 1 + bool(spec.buffers.any())
         return Grid.of(self.clip, clients, spec.size, parts, self._noise(1.1 * parts**0.5))
@@ -88,6 +89,23 @@ class HiddenSums(LateTraining):
             against=("hub", "helper", "other clients"),
         )
 
+    def affords(self, grid: Grid, uploads: int) -> bool:
+        """Whether the budget has room for an upload, or for label counts, after so many of them."""
+        return affords(self.budget(), self.release(grid), uploads)
+
+    def counts_noise(self, grid: Grid) -> float:
+        """The standard deviation of each server's noise on label counts, over the most that a client may count.
+
+        A client's counts add up to 1 at most, so its replacement moves them by at most sqrt(2): noise that has the same
+        proof as that on an upload.
+        """
+        return float(2**0.5 * self.noise_on(grid) / (2 * grid.longest))
+
+    def counts_release(self, grid: Grid) -> Release:
+        """A client's label counts, in the sum of its group."""
+        one = self.release(grid)
+        return replace(one, what=COUNTS, sensitivity_l2=None if one.sensitivity_l2 is None else 2**0.5)
+
     def may_leave_out(self, clients: int, groups: int) -> int:
         """How many absences leave no group with fewer than ``fewest``, whoever chooses them."""
         return max(0, (clients if groups <= 1 else min(self.min_cluster, clients)) - self.fewest)
@@ -99,12 +117,10 @@ class HiddenSums(LateTraining):
         return shows_few(clients, added, groups, self.min_cluster, self.fewest)
 
     def expected(self, clients: int) -> int:
-        """How many clients a round asks."""
         return sample_size(clients, self.participation)
 
 
 def renews(config: HiddenSums, mode: str) -> bool:
-    """Whether groups may be made anew."""
     return config.foundings > 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from math import inf
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,6 +20,10 @@ from coterie.training import solvers
 from coterie.training.solvers import MOST_WEIGHT
 
 Share = Annotated[float, Meta(ge=0, le=1)]
+_hints = cache(get_type_hints)
+
+MOST_SAMPLES = 1 << 24
+"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 
 def at_least(config: Any, **least: int) -> None:
@@ -44,7 +49,8 @@ def positive(config: Any, *names: str) -> None:
 
 def check_choices(config: Any) -> None:
     """Raises UserError for the first field with a word that its ``Literal`` does not have."""
-    for name, kind in get_type_hints(type(config)).items():
+    config_type: type = type(config)
+    for name, kind in _hints(config_type).items():
         value, is_literal = getattr(config, name), get_origin(kind) is Literal
         words = get_args(kind) if is_literal else [w for part in get_args(kind) for w in get_args(part)]
         if words and value not in words and (is_literal or isinstance(value, str)):
@@ -84,6 +90,8 @@ class LocalTraining:
     clipped.
     founders: how many clients take part from the start; 0 for all.  newcomers: how many of the others join each time,
     in the order of their numbers.  join_every: rounds between two such times.
+    label_counts: clients learn the label counts of the training data of the model that they hold, by a sum in which no
+    server sees one client's, for the prior at prediction; systems that have no such sum refuse it.
     """
 
     lr: float = 0.01
@@ -99,6 +107,7 @@ class LocalTraining:
     founders: Annotated[int, Meta(ge=0)] = 0
     newcomers: Annotated[int, Meta(ge=1)] = 10
     join_every: Annotated[int, Meta(ge=1)] = 10
+    label_counts: bool = False
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -301,7 +310,6 @@ def is_generator(local: Any) -> bool:
 
 
 def batch_seed(party: fl.Party, r: int) -> int:
-    """The seed of a client's batch order in round r."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
@@ -318,7 +326,7 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
     """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
 
-    samples: of the client, a public number.  epochs: of its trainings. With DP-SGD all that follows from the training
+    With DP-SGD all that follows from the training
         is one release, of a Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:
@@ -379,3 +387,8 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
 def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
     """(classes,) how many of the party's samples have each label."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
+
+
+def counts_labels(config: Any, mode: str) -> bool:
+    """Whether clients learn the label counts of their model."""
+    return bool(getattr(config, "label_counts", False))

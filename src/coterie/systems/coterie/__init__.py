@@ -36,12 +36,10 @@ def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCent
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client's group model, as it has opened it."""
     return {client.name: client.state.weights for client in federation.of_role(CLIENT)}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The groups, which only the observer knows by name."""
     groups = [client.row.secret.group for client in federation.of_role(CLIENT)]
     return {"membership": [[k] if k >= 0 else [] for k in groups]}
 
@@ -55,6 +53,18 @@ def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]
 
 def cold(config: CoterieConfig, mode: str) -> str:
     return "" if config.foundings > 1 else "no client ever sends a whole model with foundings=1: set foundings=2"
+
+
+MORE = {
+    HUB: "; with a member of a group, its label counts, too",
+    HELPER: "; with any client all groups' label counts, too",
+    CLIENT: "; once, the label counts of its group",
+}
+"""With ``label_counts``."""
+
+
+def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
+    return {role: words + (MORE.get(role, "") if config.label_counts else "") for role, words in LEARNS.items()}
 
 
 LEARNS = {
@@ -79,7 +89,8 @@ SYSTEM = fl.System(
     cold=cold,
     models=models,
     own_model=lambda client: client.state.weights,
-    learns=LEARNS,
+    counts=lambda client: client.counts.secret.total,
+    learns=learns,
     encrypted=True,
     observe=observe,
     ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},
