@@ -11,7 +11,8 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/pairwise.py``). t of the n
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
 would open u's vector: a client tells shares for one list only, after t others have signed the same list. As t > n/2, no
-two lists are signed by t clients each, as long as fewer than 2t - n of them sign two.
+two lists are signed by t clients each, as long as fewer than 2t - n of them sign two. Nor does a client tell shares of
+two lists in two attempts of a round, in which trained models are the same: the sums' difference would show some.
 
 A round with fewer than t clients in any step is skipped, and the model stays. Decided here: parties' keys for sealing
 and signing are those of the roster, so the paper's rounds 0 and 1 are one exchange. A signed hash of b_u lets the
@@ -185,7 +186,8 @@ class Client(fl.Client):
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
         once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
-        told: whether it has told shares.
+        told: whether it has told shares.  opened: the last round of which it has told shares, in any attempt, and the
+        list.
         """
 
         round: int = 0
@@ -197,9 +199,15 @@ class Client(fl.Client):
         held: dict[str, bytes] = fl.field(default_factory=dict)
         sum: str = ""
         told: bool = False
+        opened: tuple[int, str] = (0, "")
 
     secret: Secret
     config: SecAggConfig
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """Shares were told in any attempt of a round."""
+        super().lasts(state, secret)
+        self.secret.opened = secret.opened
 
     def enrol_cost(self, msg: Enrol) -> fl.Cost:
         return fl.Cost(crypto_s=SEAL_S * min(msg.names.count("\n"), len(self.clients)))
@@ -222,7 +230,7 @@ class Client(fl.Client):
             for name in names
             if name != self.name
         ]
-        self.secret = self.Secret(r, msg.names, key, seed, both[self.name])
+        self.secret = self.Secret(r, msg.names, key, seed, both[self.name], opened=self.secret.opened)
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
@@ -275,6 +283,8 @@ class Client(fl.Client):
             raise fl.PeerError(f"a sum of {len(names)} in round {msg.round}, which is not one of its members")
         if secret.sum not in ("", msg.names):
             raise fl.PeerError(f"a second sum in round {msg.round}")
+        if secret.opened[0] == msg.round and secret.opened[1] != msg.names:
+            raise fl.PeerError(f"another sum of round {msg.round} was opened: the difference would show some")
         if len(names) < self._needed():
             raise fl.PeerError(f"a sum of {len(names)}, where {self._needed()} are needed")
         secret.sum = msg.names
@@ -302,6 +312,7 @@ class Client(fl.Client):
             verify_key(self.common, name).verify(proof, *self._sum(name, secret.sum))
         given = [self._share(name, of_seed=name in inside) for name in secret.members]
         secret.told, secret.key, secret.seed, secret.own, secret.held = True, b"", b"", b"", {}
+        secret.opened = msg.round, secret.sum
         return Unmasked(msg.round, fl.bundle(given))
 
     def _share(self, name: str, *, of_seed: bool) -> bytes:
@@ -438,13 +449,16 @@ def _public(key: bytes) -> bytes:
 
 
 def check(config: SecAggConfig, common: fl.Common) -> None:
-    """Raises UserError for rounds with too few clients for a sum, or too many for its words."""
-    asked = sample_size(len(fl.joined(common.clients, config, 1)), config.participation)
-    if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
-        raise fl.UserError(
-            f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
-            f"{config.threshold:g}: change participation or the number of clients"
-        )
+    """Raises UserError for rounds, at first or when all have joined, with too few clients for a sum, or too many for
+    its words.
+    """
+    for clients in (fl.joined(common.clients, config, 1), common.clients):
+        asked = sample_size(len(clients), config.participation)
+        if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
+            raise fl.UserError(
+                f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
+                f"{config.threshold:g}: change participation or the number of clients"
+            )
 
 
 SYSTEM = fl.system(
