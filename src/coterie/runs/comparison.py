@@ -35,7 +35,7 @@ from coterie.runs.own_code import check_same_code, own_code
 from coterie.runs.runner import FinishedRun, Interrupted, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
-WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
+WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "server_rounds": 0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""
 
 BUDGET = (
@@ -52,6 +52,7 @@ BUDGET = (
     "weight_decay",
     "server_lr",
     "server_decay",
+    "server_rounds",
 )
 """The settings of a budget, in the order in which they are shared."""
 

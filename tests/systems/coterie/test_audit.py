@@ -147,6 +147,7 @@ def test_with_one_group_no_row_can_be_planted() -> None:
         AUDIT.active(run)
 
 
+@pytest.mark.long
 def test_the_study_has_controls_and_the_planted_row() -> None:
     """The documentation's numbers are made by ``benchmarks.security``."""
     rows = study.measured(6, 1, deviating=True, clients=14, partition="permute:2+dirichlet:0.5")["attacks"]
