@@ -1,14 +1,10 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
 ``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
-by the length of the input. Decoded arrays are read-only.
+by the input's length. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header and the content,
-in little-endian order:
-
-    magic C1 "hollow" 00, weight u64
-
-Only the emulated ciphers make them; no other key or ciphertext vector begins so. A message weighs as much as if each of
+An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
+"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. A message weighs as if each of
 its ``bytes`` fields were as long as its weight.
 """
 

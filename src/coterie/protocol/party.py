@@ -1,11 +1,10 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt
-before any message from their bytes and its set-up info.
+Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt from
+their bytes and its set-up info.
 
-A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays in
-it are shared, and so read-only. Tuples, frozen structs and dataclasses are shared, and so hold nothing that can change
-(``check_forks``).
+A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
+tuples, frozen structs and dataclasses in it are shared, and so hold nothing that can change (``check_forks``).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The local transport: all parties in one process, on a virtual clock.
 
 Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
-another's objects. The hub relays sealed messages between two other parties.
-
-Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays by rounds is sent
-when that later round begins, and the hub's step does not wait.
-
-Answers are stored only while ``intercept`` is set: only an attacker can repeat a message here.
+another's objects. The hub relays sealed messages between two other parties. Arrivals follow from sizes, nominal costs
+and device profiles alone. An answer that ``links`` delays by rounds is sent when that later round begins, and the hub's
+step does not wait.
 """
 
 from __future__ import annotations

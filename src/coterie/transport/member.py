@@ -166,6 +166,9 @@ class Member:
         self.verify(envelope, frame)
         return self.read(envelope, frame, tuple(self.party.handlers), at_s)
 
+    def handles(self, envelope: Envelope) -> bool:
+        return any(kind.__name__ == envelope.kind for kind in self.party.handlers)
+
     def cost(self, opened: Opened) -> fl.Cost:
         """The nominal work of a message, by committed state; raises PeerError."""
         party = self._committed()
