@@ -27,8 +27,6 @@ BUSY: frozenset[str] = frozenset(
         "cli/deploy_running.py",
         "cli/deploying.py",
         "cli/listing.py",
-        "deploy/built_party.py",
-        "deploy/process.py",
         "operate/rehearsal.py",
         "runs/audited.py",
         "runs/comparison.py",

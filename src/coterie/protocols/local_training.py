@@ -26,20 +26,6 @@ MOST_SAMPLES = 1 << 24
 """The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 
-def at_least(config: Any, **least: int) -> None:
-    """Raises UserError for the first setting below its least value."""
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            raise fl.UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
-
-
-def within(config: Any, low: float, high: float, *names: str) -> None:
-    """Raises UserError for the first setting outside [low, high)."""
-    for name in names:
-        if not low <= getattr(config, name) < high:
-            raise fl.UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
-
-
 def positive(config: Any, *names: str) -> None:
     """Raises UserError for the first setting that is not positive and finite."""
     for name in names:
@@ -134,9 +120,6 @@ class LocalTraining:
             return solver
         plain = {one.name: getattr(self, one.name) for one in fields(solvers.Sgd)}
         return solvers.Objective(**plain, loss=local, settings=self)
-
-    def objective(self, loss: solvers.OwnLoss) -> solvers.Sgd:
-        return self.solver_of(loss)
 
     @property
     def models(self) -> int:

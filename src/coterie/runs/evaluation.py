@@ -27,6 +27,7 @@ from torch import Tensor
 
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
+from coterie.protocol.digests import remembered, sha256
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError, by_kind
 from coterie.protocol.randomness import rng
@@ -316,6 +317,9 @@ def _weights(model: ClientModel) -> NDArray[np.float32]:
     return model.models if isinstance(model, Mixture) else model
 
 
+_COMPARED_BYTES = 64 << 20  # of models, of which later ones may be copies
+
+
 def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order, bit for bit."""
     of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
@@ -326,13 +330,13 @@ def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
     """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
     arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
     distinct = {id(array): array for array in arrays}
-    digests = {key: _digest(array) for key, array in distinct.items()}
+    with remembered(_COMPARED_BYTES):
+        digests = {key: _digest(array) for key, array in distinct.items()}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 
 
 def _digest(array: NDArray[Any]) -> bytes:
-    data: Any = np.ascontiguousarray(array)
-    return hashlib.sha256(data).digest()
+    return sha256(np.ascontiguousarray(array).reshape(-1))
 
 
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
