@@ -23,11 +23,15 @@ from coterie.report.notebook import AGAINST, Findings, curves, frame, leaks, sho
 from coterie.report.progress import Pace, Tell, name_run, rounds_of_runs, show_progress, tell_attacks, write_outlook
 from coterie.report.summary import lasted, results
 from coterie.reproductions import study
+from coterie.runs import budget as budgets
 from coterie.runs import choosing, comparison, registry, runner
 from coterie.runs.advice import advise, past_its_best, without_effect
 from coterie.runs.config import OPTIONS, Resolved, RunConfig, resolve
+from coterie.runs.findings import learned
+from coterie.runs.finished import FinishedRun, load_result
 from coterie.runs.logs import numbers
 from coterie.runs.metrics import leading
+from coterie.runs.scores import Learned
 from coterie.runs.settings import NONE, convert, field_types
 
 if TYPE_CHECKING:
@@ -41,7 +45,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Result(runner.FinishedRun):
+class Result(FinishedRun):
     """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
     >>> result = coterie.run("fedavg", data="digits")
@@ -328,7 +332,7 @@ def race(
         wanted["record"] = True
     how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
     choice = choosing.choice(tune, methods, wanted, settings, **how) if tune else None
-    planned = comparison.plan(methods, wanted, settings, **how) if choice is None else choice.first
+    planned = budgets.plan(methods, wanted, settings, **how) if choice is None else choice.first
     if audit:
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
@@ -344,17 +348,17 @@ def race(
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
-        learned = _attacking(tell) if audit else None
+        attacking = _attacking(tell) if audit else None
         choose = None if choice is None else choice.run
-        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=learned, choose=choose)
+        done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attacking, choose=choose)
     return Comparison(done.folder, done.content)
 
 
-def _attacking(tell: Tell) -> comparison.Learned:
-    from coterie.runs import audited  # loads all attacks
+def _attacking(tell: Tell) -> Learned:
+    from coterie.runs.audited import attack  # loads all attacks
 
-    attack = tell_attacks(tell, audited.attack)
-    return lambda folders: audited.learned({folder: attack(folder) for folder in folders})
+    told = tell_attacks(tell, attack)
+    return lambda folders: learned({folder: told(folder) for folder in folders})
 
 
 def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> Findings:
@@ -460,7 +464,7 @@ def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
 def _loaded(folder: Path, model: Any = None) -> Result:
     from coterie.record.load import load as checked
 
-    done = runner.load_result(folder, model)
+    done = load_result(folder, model)
     return _of(replace(done, summary=_filled(done.summary, to_builtins(checked(folder).result))))
 
 
@@ -474,7 +478,7 @@ def _filled(content: Any, checked: Any) -> Any:
     return content
 
 
-def _of(done: runner.FinishedRun, model: OwnModel | None = None) -> Result:
+def _of(done: FinishedRun, model: OwnModel | None = None) -> Result:
     known = {field.name: getattr(done, field.name) for field in fields(done)}
     return Result(**{**known, "architecture": known["architecture"] if model is None else model})
 

@@ -15,6 +15,7 @@ import torch
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs import RunConfig, build, evaluation, run
 from coterie.runs.config import resolve
+from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
@@ -252,7 +253,7 @@ def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.Monk
     hashed: list[np.ndarray] = []
     digest = evaluation._digest
     monkeypatch.setattr(evaluation, "_digest", lambda array: hashed.append(array) or digest(array))
-    assert evaluation.models_digest(shared) == plain
+    assert models_digest(shared) == plain
     assert [id(one) for one in hashed] == [id(a), id(b)]
 
 

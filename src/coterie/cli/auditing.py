@@ -113,7 +113,7 @@ def audit(
 
 def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: bool) -> None:
     from coterie.protocols.openings import MOST_SHARE
-    from coterie.runs.audited import audited_openings
+    from coterie.runs.opened import audited_openings
 
     found = audited_openings(files, fewest, MOST_SHARE if share is None else share)
     if json_:
@@ -150,7 +150,7 @@ def _opened(found: Row) -> Iterator[Text]:
 
 
 def _shown(content: Row, shell: Console) -> Iterator[Any]:
-    from coterie.runs.audited import in_lines
+    from coterie.runs.findings import in_lines
 
     if "methods" in content:
         yield from tables(content["methods"], shell)
@@ -171,7 +171,7 @@ def _shown(content: Row, shell: Console) -> Iterator[Any]:
 
 
 def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
-    """A head and a table for each method of ``runs.audited.together``."""
+    """A head and a table for each method of ``runs.findings.together``."""
     for method in methods:
         yield head(method)
         yield from _found(method, shell)
@@ -222,7 +222,7 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 
 def _attacks(rows: Sequence[Row]) -> Table:
-    from coterie.runs.audited import noise
+    from coterie.runs.findings import noise
 
     theory = any(row["closed_form"] is not None for row in rows)
     heads = ("leak", "±", "found", "chance", "all", *["theory"] * theory, "clients")
@@ -245,7 +245,7 @@ def _attacks(rows: Sequence[Row]) -> Table:
 
 def _leaks(rows: Sequence[Row]) -> Table:
     """What matters most, for a narrow terminal."""
-    from coterie.runs.audited import noise
+    from coterie.runs.findings import noise
 
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))
     table = Table("attack", Column("verdict", no_wrap=True), *numbers, box=SIMPLE, pad_edge=False)

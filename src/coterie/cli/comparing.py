@@ -161,13 +161,13 @@ def folds_hint(content: Row, given: Mapping[str, Any]) -> str | None:
 
 def _print_audits(done: Comparison) -> None:
     from coterie.cli.auditing import tables as audit_tables
-    from coterie.runs.audited import kept, together
+    from coterie.runs.audited import kept_together
 
     attacked = [row for row in done.content["rows"] if row["learned"] is not None]
-    audits = {run: kept(run) for row in attacked for run in (done.folder / name for name in row["runs"])}
+    audits = kept_together(done.folder / name for row in attacked for name in row["runs"])
     wide = console(180)
     wide.print()
-    for part in audit_tables(together({run: found for run, found in audits.items() if found})["methods"], wide):
+    for part in audit_tables(audits["methods"], wide):
         wide.print(part)
 
 

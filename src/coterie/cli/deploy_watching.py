@@ -1,4 +1,4 @@
-"""``coterie deploy status`` and ``coterie deploy logs``, for the operator and for a party."""
+"""``coterie deploy status``, ``logs`` and ``doctor``, for the operator and for a party."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -297,3 +298,46 @@ def _since(path: Path, end: int) -> tuple[list[bytes], int]:
         return [], 0
     whole = data[: data.rfind(b"\n") + 1]
     return whole.splitlines(), end + len(whole)
+
+
+@guarded
+def doctor(
+    places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
+    ] = False,
+    broker: Annotated[
+        bool,
+        typer.Option(
+            "--broker",
+            help="Also ask the NATS server, as the parties of these homes, whether its configuration keeps members "
+            "from each other and from its API. They show as connected for a moment.",
+        ),
+    ] = False,
+) -> None:
+    """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
+
+    All files in the folders are searched for the secret keys of all parties in them, as bytes, in hex and in base64.
+    Ends with code 1 if something is to be mended.
+
+    Examples:
+
+      coterie deploy doctor study
+
+      coterie deploy doctor study --clock
+
+      coterie deploy doctor /srv/coterie/a --broker
+    """
+    from coterie.deploy.engines import check_apart
+    from coterie.operate.doctor import doctor as looked
+    from coterie.operate.server import clock_s
+
+    style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
+    found = looked(
+        places, ahead_s=clock_s if clock else None, check_apart=partial(check_apart, connect_s=5.0) if broker else None
+    )
+    shell = console()
+    for one in found:
+        shell.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+    if any(one.level == "problem" for one in found):
+        raise typer.Exit(1)

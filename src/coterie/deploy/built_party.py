@@ -34,11 +34,11 @@ from coterie.protocol.system import ClientModel, System
 from coterie.runs.config import Resolved
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import delays_of, epochs_of
-from coterie.runs.inputs import random_starts
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.runs.on_data import ClientData, TensorSamples
+from coterie.runs.starts import random_starts
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member

@@ -56,8 +56,7 @@ from coterie.protocols.openings import stated
 from coterie.record.files import atomic_write, locked, make_folder, writing
 from coterie.record.folder import METRICS, read_lines
 from coterie.report.words import plural
-from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
-from coterie.runs.runner import is_divergence
+from coterie.runs.failures import AllSkippedError, check_not_all_skipped, is_divergence
 from coterie.transport.envelope import Keyring
 from coterie.transport.transcript import shown
 

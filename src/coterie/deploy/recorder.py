@@ -28,7 +28,7 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, a
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
-from coterie.record.summary import Line, totals, write_result
+from coterie.record.summary import Line, totals
 from coterie.runs.metrics import metrics_of, named, score
 
 OPEN = "open.bin"
@@ -368,7 +368,7 @@ class Recorder(Journal):
             return
         of = self._open
         facts = {"parameters": self.parameters, "client_role": self.client_role}
-        write_result(self.folder, reported.with_facts(self._result(running), facts))
+        write_json(self.folder / RESULT, reported.with_facts(self._result(running), facts))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)
 

@@ -15,11 +15,11 @@ from coterie.record.comparison import ACCURACY, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
 from coterie.report.words import CANNOT_TELL, MISSING, metric, percent, plural
+from coterie.runs.budget import LOCAL
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
 
-LOCAL = "local"
 TOPICS = {
     "models": "clients' models",
     "identity": "whose model is whose from round to round",

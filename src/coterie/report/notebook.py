@@ -14,6 +14,7 @@ from coterie.report.comparison import COSTS, Content, RunGroup, help_sentences, 
 from coterie.report.verdict import MethodStanding, standings, verdict
 from coterie.report.verdict import table as standing_table
 from coterie.report.words import size
+from coterie.runs.findings import noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,8 +170,6 @@ class Findings(dict[str, Any]):
 
 
 def _found(row: Mapping[str, Any]) -> tuple[str, str]:
-    from coterie.runs.audited import noise  # it loads all attacks
-
     numbers = " ± ".join(f"{value:.2f}" for value in (row["leak"], noise(row)) if value is not None)
     return row["name"], f"{row['verdict']} ({numbers})" if numbers else row["verdict"]
 

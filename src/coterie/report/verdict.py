@@ -10,7 +10,6 @@ from coterie.record.load import Run
 from coterie.report.comparison import (
     FEWEST_SEEDS,
     LITTLE,
-    LOCAL,
     SHORT,
     TOPICS,
     Content,
@@ -22,6 +21,7 @@ from coterie.report.comparison import (
     with_interval,
 )
 from coterie.report.words import CANNOT_TELL, MISSING, metric, plural, scored, size
+from coterie.runs.budget import LOCAL
 from coterie.runs.metrics import score
 
 

@@ -25,7 +25,10 @@ from coterie.record.folder import METRICS, RESULT, check_simulated, check_writab
 from coterie.record.provenance import write_record
 from coterie.reproductions.side_by_side import side_by_side
 from coterie.runs.config import SIDES, Resolved, RunConfig, resolve
-from coterie.runs.runner import Interrupted, is_divergence, load_result, run
+from coterie.runs.failures import is_divergence
+from coterie.runs.finished import load_result
+from coterie.runs.runner import run
+from coterie.runs.running import Interrupted
 
 _SIDES = SIDES | {"rounds"}
 """A longer run serves a shorter one, and a shorter one is continued."""

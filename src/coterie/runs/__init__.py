@@ -9,9 +9,11 @@ from coterie.protocol.import_path import lazily
 if TYPE_CHECKING:
     from coterie.runs.config import RunConfig, from_toml, resolve, to_toml
     from coterie.runs.experiment import Experiment, build
+    from coterie.runs.finished import FinishedRun, load, load_result
     from coterie.runs.models import export_model, load_exported, load_models
     from coterie.runs.registry import SYSTEMS, get, register
-    from coterie.runs.runner import FinishedRun, Interrupted, load, load_result, run
+    from coterie.runs.runner import run
+    from coterie.runs.running import Interrupted
 
 __all__ = [
     "SYSTEMS",
@@ -33,4 +35,4 @@ __all__ = [
     "to_toml",
 ]
 
-__getattr__ = lazily(__name__, __all__, ("config", "registry", "models", "runner", "experiment"))
+__getattr__ = lazily(__name__, __all__, ("config", "registry", "models", "finished", "running", "runner", "experiment"))

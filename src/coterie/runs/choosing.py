@@ -21,9 +21,10 @@ from msgspec import structs
 
 from coterie.protocol.errors import CoterieWarning, RunError, UserError
 from coterie.record.comparison import Candidate, Chosen, ChosenSettings
-from coterie.runs.comparison import ComparisonPlan, plan
+from coterie.runs.budget import ComparisonPlan, plan
 from coterie.runs.config import Resolved
-from coterie.runs.runner import FinishedRun, is_divergence
+from coterie.runs.failures import is_divergence
+from coterie.runs.finished import FinishedRun
 
 TUNING = ".tuning"
 """The folder of the candidates' runs, in that of the comparison."""

@@ -10,14 +10,12 @@ A run whose rounds were all *skipped* (moved no model, bit for bit) has no resul
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,9 +26,10 @@ from torch import Tensor
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import RunError, UserError, by_kind
+from coterie.protocol.errors import UserError, by_kind
 from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel, Federation, Mixture, System
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.runs.digests import array_digest
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import Judged, judge_many, outputs_of_many
@@ -316,25 +315,6 @@ def _weights(model: ClientModel) -> NDArray[np.float32]:
     return model.models if isinstance(model, Mixture) else model
 
 
-def models_digest(models: Mapping[str, ClientModel]) -> str:
-    """Hexadecimal SHA-256 of all clients' models in order, bit for bit."""
-    of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
-    return arrays_digest(chain.from_iterable(of))
-
-
-def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
-    arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
-    distinct = {id(array): array for array in arrays}
-    digests = {key: _digest(array) for key, array in distinct.items()}
-    return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
-
-
-def _digest(array: NDArray[Any]) -> bytes:
-    data: Any = np.ascontiguousarray(array)
-    return hashlib.sha256(data).digest()
-
-
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
@@ -343,7 +323,7 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
         return [*by_id.values()]
     by_bytes: dict[bytes, list[int]] = {}
     for keys in by_id.values():
-        by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
+        by_bytes.setdefault(array_digest(arrays[keys[0]]), []).extend(keys)
     return [sorted(keys) for keys in by_bytes.values()]
 
 
@@ -386,18 +366,6 @@ def _together(
             parts, held = {}, 0
 
 
-class AllSkippedError(RunError):
-    """Every round of a run was skipped."""
-
-
-def federation_digest(system: System, federation: Federation) -> str:
-    """A digest of all models, bit for bit. If clients choose among models, these count and not the choice."""
-    if system.pool is not None:
-        return arrays_digest(system.pool(federation))
-    models = system.models(federation).values()
-    return arrays_digest(model.models if isinstance(model, Mixture) else model for model in models)
-
-
 def shown(reasons: Sequence[str]) -> str:
     more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
     return "; ".join(reasons[:_SHOWN]) + more
@@ -417,24 +385,3 @@ def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
     else:
         head = "no model changed"
     return f"{head}: {shown(reasons)}" if reasons else head
-
-
-def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
-    skipped = Counter(line["notes"].get("skipped") for line in lines)
-    if None in skipped or not lines:
-        return
-    (why, count), *others = skipped.most_common()
-    rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
-    often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
-    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
-    (most, _), *_ = refused.most_common(1) or [("", 0)]
-    often += f"; refused most often: {most}" if most and most not in why else ""
-    if any(line["notes"].get("participants") for line in lines):
-        advice = "change the mode or the setting that this names, the learning rate, or the data"
-    else:
-        advice = (
-            "give clients more time (deadline_s, fewer or shorter delays, faster devices), ask more of them "
-            "(participation), run more rounds, or change what they refuse"
-        )
-    raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")

@@ -91,3 +91,18 @@ def resumed(out: Path) -> Resolved:
     check_simulated(out)
     check_code(out / CONFIG)
     return resolve(from_toml(out / CONFIG, out=str(out)))
+
+
+def claim_comparison(out: str | Path | None, data: str, resume: bool) -> Path:
+    """The folder of a comparison, empty or to be continued in. Raises UserError or RunError."""
+    if out is None:
+        if resume:
+            raise UserError("--resume continues the comparison in a folder: say which with --out")
+        return numbered(f"compare-{name_of(data)}", lambda folder: folder.mkdir(parents=True))
+    folder = Path(out)
+    check_simulated(folder)
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
+        raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
