@@ -26,7 +26,6 @@ BUSY: frozenset[str] = frozenset(
         "privacy/audits/fedcaprivacy.py",
         "privacy/audits/ofl.py",
         "privacy/audits/pafed.py",
-        "api.py",
         "deploy/built_party.py",
         "deploy/process.py",
         "operate/rehearsal.py",

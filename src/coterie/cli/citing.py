@@ -20,6 +20,6 @@ def cite(
 
       coterie cite runs/fedavg-digits-0-1 > run.bib
     """
-    from coterie.report.citing import cite as cited
+    from coterie.report import cite as cited
 
     say(cited(folders))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from coterie.protocol.errors import CoterieError, UserError
@@ -11,9 +11,11 @@ from coterie.record.files import locked
 from coterie.record.folder import COMPARE, OPENINGS, RESULT, write_json
 from coterie.record.load import compared, read_summary
 from coterie.runs.attacked import attacked, audit_content
+from coterie.runs.config import Resolved
 from coterie.runs.findings import Content, cut_short, in_lines, learned, together
 from coterie.runs.opened import audited_openings
 from coterie.runs.recorded import read_recorded
+from coterie.runs.registry import audit_of
 
 
 def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = False) -> Content:
@@ -69,6 +71,17 @@ def kept(folder: str | Path) -> Content | None:
     """The audit in a run's ``result.json``, or None. Raises UserError for a folder without a result."""
     found: Content | None = read_summary(Path(folder)).get("audit")
     return found
+
+
+def check_audits(runs: Iterable[Resolved]) -> None:
+    """Raises UserError for a system whose audit can't be imported."""
+    for run in runs:
+        audit_of(run.definition)
+
+
+def learning(attack: Callable[[Path], Content]) -> Callable[[Sequence[Path]], Content]:
+    """From a method's run folders to what its servers learn. attack: gives the audit of a folder."""
+    return lambda folders: learned({folder: attack(folder) for folder in folders})
 
 
 def attack(folder: Path) -> Content:

@@ -125,6 +125,20 @@ class HeldOutChoice:
         return replace(found, differences=told)
 
 
+def planned(
+    tune: Mapping[str, Sequence[str]],
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Texts,
+    **how: Any,
+) -> tuple[ComparisonPlan, HeldOutChoice | None]:
+    """The comparison as far as it is known before anything is chosen, and the choice, if ``tune`` asks for one."""
+    if not tune:
+        return plan(methods, options, settings, **how), None
+    found = choice(tune, methods, options, settings, **how)
+    return found.first, found
+
+
 def choice(
     tune: Mapping[str, Sequence[str]],
     methods: Sequence[str],
@@ -134,7 +148,7 @@ def choice(
 ) -> HeldOutChoice:
     """What ``--tune`` chooses in a comparison. Raises UserError for values that are not given, given twice, or invalid.
 
-    methods, options, settings, how: as ``comparison.plan`` takes them.
+    methods, options, settings, how: as ``budget.plan`` takes them.
     """
     for key, values in tune.items():
         if key in settings:

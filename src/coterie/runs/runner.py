@@ -15,7 +15,7 @@ from coterie.runs.experiment import build
 from coterie.runs.finished import FinishedRun, resumable
 from coterie.runs.folder import check_free, claim
 from coterie.runs.logs import check_installed
-from coterie.runs.running import OnRound, Running
+from coterie.runs.running import OnRound, RunInProgress
 
 
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> FinishedRun:
@@ -40,10 +40,10 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         advise(absent_to_the_end(experiment.config))
         advise(numbers_of_patients(experiment.features))
         if resume:
-            return Running(experiment, out, kept, on_round).to_the_end()
+            return RunInProgress(experiment, out, kept, on_round).to_the_end()
         out = claim(experiment.config)
         held.enter_context(locked(out))
-        running = Running(experiment, out, None, on_round)
+        running = RunInProgress(experiment, out, None, on_round)
         try:
             return running.to_the_end()
         except fl.CoterieError:

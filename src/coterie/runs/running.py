@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
         self.advice = f"coterie run --resume --out {out}"
 
 
-class Running:
+class RunInProgress:
     def __init__(
         self, experiment: Experiment, out: Path, kept: checkpoint.Checkpoint | None, on_round: OnRound | None
     ) -> None:
