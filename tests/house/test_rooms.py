@@ -29,7 +29,6 @@ BUSY: frozenset[str] = frozenset(
         "deploy/built_party.py",
         "deploy/process.py",
         "operate/rehearsal.py",
-        "runs/config.py",
         "runs/experiment.py",
         "systems/ofl/client.py",
         "systems/pafed/aggregator.py",

@@ -15,8 +15,8 @@ from rich.table import Column, Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
+from coterie.cli.configuring import shared_options
 from coterie.cli.guard import console, guarded, loading
-from coterie.cli.running import shared_options
 from coterie.protocol.errors import UserError
 from coterie.report.words import duration, size
 

@@ -11,11 +11,11 @@ import typer
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
+from coterie.cli.configuring import configured
 from coterie.cli.guard import guarded
-from coterie.cli.running import conclude, configured
+from coterie.cli.running import conclude
 from coterie.protocol.errors import UserError
 from coterie.report.progress import show_progress
-from coterie.report.words import duration, plural, size
 
 if TYPE_CHECKING:
     pass
@@ -86,6 +86,7 @@ def rehearse(
 
     warm()  # imports while this process does
     from coterie.operate import rehearsal
+    from coterie.report.summary import rehearsed
     from coterie.runs.metrics import leading
 
     given = opt.given({"system": system, **options})
@@ -96,14 +97,4 @@ def rehearse(
     with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
         result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"
-    conclude(result, _rows(result.summary), ", each a process", digest)
-
-
-def _rows(summary: Any) -> list[tuple[str, str]]:
-    from coterie.report.summary import scores
-
-    costs = [("sent", size(summary["bytes_up"])), ("time", duration(summary["seconds"]))]
-    found = [*scores(summary), ("cipher", summary["crypto"]), *costs]
-    for r, why in list(summary["skipped"].items())[:1]:
-        found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
-    return found
+    conclude(result, rehearsed(result.summary), ", each a process", digest)

@@ -29,7 +29,7 @@ def _line(name: str, title: str, citation: str) -> str:
 
 def _datasets() -> Iterator[tuple[str, ...]]:
     from coterie.data.sources import NAMES
-    from coterie.runs.config import defaults_for
+    from coterie.runs.defaults import defaults_for
 
     for name in NAMES:
         d = defaults_for(name)

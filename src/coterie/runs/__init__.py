@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from coterie.protocol.import_path import lazily
 
 if TYPE_CHECKING:
-    from coterie.runs.config import RunConfig, from_toml, resolve, to_toml
+    from coterie.runs.config import RunConfig, resolve
+    from coterie.runs.config_file import from_toml, to_toml
     from coterie.runs.experiment import Experiment, build
     from coterie.runs.finished import FinishedRun, load, load_result
     from coterie.runs.models import export_model, load_exported, load_models
@@ -35,4 +36,6 @@ __all__ = [
     "to_toml",
 ]
 
-__getattr__ = lazily(__name__, __all__, ("config", "registry", "models", "finished", "running", "runner", "experiment"))
+__getattr__ = lazily(
+    __name__, __all__, ("config", "config_file", "registry", "models", "finished", "running", "runner", "experiment")
+)

@@ -15,9 +15,10 @@ from typing import Any
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.comparison import ChosenSettings, Difference
 from coterie.runs import registry
-from coterie.runs.config import Resolved, RunConfig, check_settings, resolve, typed_settings
+from coterie.runs.config import Resolved, RunConfig, resolve
 from coterie.runs.finished import FinishedRun
 from coterie.runs.settings import field_types, unknown
+from coterie.runs.system_settings import check_settings, typed_settings
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""

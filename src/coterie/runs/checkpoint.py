@@ -27,7 +27,8 @@ from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.record import files
 from coterie.record.files import ADVICE
 from coterie.record.folder import METRICS
-from coterie.runs.config import Resolved, differences, from_text, to_toml
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot

@@ -11,7 +11,7 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.summary import Line
 from coterie.runs import benefit
 from coterie.runs.advice import advise, no_better_than_chance
-from coterie.runs.config import to_toml
+from coterie.runs.config_file import to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.explained import calibration
 from coterie.runs.models import write_models

@@ -9,7 +9,8 @@ from typing import Any
 
 from coterie.privacy.attacks.result import CANNOT_TELL, VERDICTS, verdict
 from coterie.record.folder import CONFIG
-from coterie.runs.config import SIDES, read_toml
+from coterie.runs.config import SIDES
+from coterie.runs.config_file import read_toml
 from coterie.runs.intervals import mean_and_interval
 
 Content = dict[str, Any]

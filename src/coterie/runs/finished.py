@@ -16,7 +16,8 @@ import coterie.method as fl
 from coterie.record import folder
 from coterie.record.load import read_summary
 from coterie.record.summary import Line
-from coterie.runs.config import Resolved, differences
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import differences
 from coterie.runs.folder import resumed
 from coterie.runs.models import Models, export_model, load_models
 from coterie.runs.own_code import check_same_code, own_code

@@ -15,7 +15,8 @@ from coterie.data.own import name_of
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write, umask, writing
 from coterie.record.folder import CONFIG, RESULT, check_simulated, check_writable
-from coterie.runs.config import Resolved, from_toml, resolve, to_toml
+from coterie.runs.config import Resolved, resolve
+from coterie.runs.config_file import from_toml, to_toml
 from coterie.runs.own_code import check_code
 
 

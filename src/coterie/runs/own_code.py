@@ -18,7 +18,8 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import check_elsewhere, import_object
 from coterie.record.files import reading
 from coterie.record.folder import COMPARE
-from coterie.runs.config import Resolved, read_toml
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import read_toml
 from coterie.runs.metrics import named
 
 _OURS = Path(coterie.__file__).resolve().parent

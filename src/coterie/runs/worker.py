@@ -10,7 +10,7 @@ import torch
 
 import coterie
 from coterie.protocol.errors import UserError
-from coterie.runs.config import from_text
+from coterie.runs.config_file import from_text
 from coterie.runs.digests import inputs_digest
 from coterie.runs.inputs import inputs_of
 from coterie.runs.metrics import class_weights
