@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs import RunConfig, build, evaluation, run
+from coterie.runs import RunConfig, build, digests, evaluation, run
 from coterie.runs.config import resolve
 from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator
@@ -251,8 +251,8 @@ def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.Monk
     shared = {f"client/{i}": (a, b)[i % 2] for i in range(30)}
     plain = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in shared.values())).hexdigest()
     hashed: list[np.ndarray] = []
-    digest = evaluation._digest
-    monkeypatch.setattr(evaluation, "_digest", lambda array: hashed.append(array) or digest(array))
+    digest = digests.array_digest
+    monkeypatch.setattr(digests, "array_digest", lambda array: hashed.append(array) or digest(array))
     assert models_digest(shared) == plain
     assert [id(one) for one in hashed] == [id(a), id(b)]
 

@@ -15,8 +15,7 @@ from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import GIB, MOST_GIB, Settings
 from coterie.protocol.errors import UserError
-from coterie.runs.config import Resolved, RunConfig, resolve
-from coterie.runs.config_file import from_toml, read_toml
+from coterie.runs import Resolved, RunConfig, from_toml, read_toml, resolve
 from coterie.runs.defaults import defaults_for
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from coterie.protocol.import_path import lazily
 
 if TYPE_CHECKING:
-    from coterie.runs.config import RunConfig, resolve
-    from coterie.runs.config_file import from_toml, to_toml
+    from coterie.runs.config import Resolved, RunConfig, resolve
+    from coterie.runs.config_file import from_toml, read_toml, to_toml
     from coterie.runs.experiment import Experiment, build
     from coterie.runs.finished import FinishedRun, load, load_result
     from coterie.runs.models import export_model, load_exported, load_models
@@ -21,6 +21,7 @@ __all__ = [
     "Experiment",
     "FinishedRun",
     "Interrupted",
+    "Resolved",
     "RunConfig",
     "build",
     "export_model",
@@ -30,12 +31,12 @@ __all__ = [
     "load_exported",
     "load_models",
     "load_result",
+    "read_toml",
     "register",
     "resolve",
     "run",
     "to_toml",
 ]
 
-__getattr__ = lazily(
-    __name__, __all__, ("config", "config_file", "registry", "models", "finished", "running", "runner", "experiment")
-)
+_HOMES = ("config", "config_file", "registry", "models", "finished", "running", "runner", "experiment")
+__getattr__ = lazily(__name__, __all__, _HOMES)

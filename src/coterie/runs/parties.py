@@ -12,15 +12,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-import coterie.protocol.core as fl
 from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulated
 from coterie.protocol import state
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.names import LazyMapping, Names
+from coterie.protocol.party import Party
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.setup_info import Common, Identity, Own, Roster
+from coterie.protocol.spool import Spool
+from coterie.protocol.system import Federation, System
 
 AWAKE_BYTES = 1 << 30
 """What the parties that stay awake may hold, by default."""
 
 
-class Parties(Mapping[str, fl.Party]):
+class Parties(Mapping[str, Party]):
     """All parties by name, each made when first asked for.
 
     make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake may hold.  A party
@@ -28,21 +35,19 @@ class Parties(Mapping[str, fl.Party]):
     asked for or replaced since somebody cleared it; a pinned one may change at any time.
     """
 
-    def __init__(
-        self, names: Sequence[str], make: Callable[[str], fl.Party], *, awake_bytes: int = AWAKE_BYTES
-    ) -> None:
+    def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
         self.everybody = names
-        self.names = names if isinstance(names, fl.Names) else dict.fromkeys(names)
+        self.names = names if isinstance(names, Names) else dict.fromkeys(names)
         self._make, self._awake_bytes = make, awake_bytes
         self._marked: dict[str, tuple[Any, Any]] | None = None  # state and secret of those asked since ``mark``
-        self._awake: dict[str, fl.Party] = {}  # the least recently asked one first
+        self._awake: dict[str, Party] = {}  # the least recently asked one first
         self._asleep: dict[str, int] = {}  # tickets of the spool
         self.pinned: set[str] = set()
         self.changed: dict[str, None] = {}
-        self._spool = fl.Spool(0)
+        self._spool = Spool(0)
         self._arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
-    def __getitem__(self, name: str) -> fl.Party:
+    def __getitem__(self, name: str) -> Party:
         party = self.look(name)
         if self._marked is not None:
             self._marked.setdefault(name, (party.state, party.secret))
@@ -58,7 +63,7 @@ class Parties(Mapping[str, fl.Party]):
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
-    def look(self, name: str) -> fl.Party:
+    def look(self, name: str) -> Party:
         """The party as it is, for an observer. A sleeping party is not kept awake."""
         if name in self._awake:
             return self._awake[name]
@@ -76,7 +81,7 @@ class Parties(Mapping[str, fl.Party]):
     def asked(self) -> tuple[str, ...]:
         return tuple(self._marked or ())
 
-    def look_back(self, name: str) -> fl.Party:
+    def look_back(self, name: str) -> Party:
         """The party as it was at the mark, for an observer."""
         if self._marked is None or name not in self._marked:
             return self.look(name)
@@ -91,7 +96,7 @@ class Parties(Mapping[str, fl.Party]):
     def touched_names(self) -> tuple[str, ...]:
         return tuple({**self._asleep, **self._awake})
 
-    def pin(self, name: str) -> fl.Party:
+    def pin(self, name: str) -> Party:
         """Keep this party awake for ever, because its bytes would not hold its object's changes."""
         self.pinned.add(name)
         return self[name]
@@ -146,7 +151,7 @@ class Parties(Mapping[str, fl.Party]):
         self._asleep[name] = ticket
         self.changed[name] = None
 
-    def replace(self, party: fl.Party) -> None:
+    def replace(self, party: Party) -> None:
         self._forget(party.name)
         self._awake[party.name] = party
         self.changed[party.name] = None
@@ -160,12 +165,12 @@ class Parties(Mapping[str, fl.Party]):
             self._spool.drop(self._asleep.pop(name))
 
 
-def dumped(party: fl.Party) -> bytes:
+def dumped(party: Party) -> bytes:
     """SECRET: state and secret of a party as bytes. Raises TypeError for a state that cannot be encoded."""
     return state.dump({"state": party.state, "secret": party.secret})
 
 
-def restore(party: fl.Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
+def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
     """Put a new party into the state that ``dumped`` gave. Raises UserError for invalid bytes.
 
     arrays: those that other parties hold, by digest, so that equal arrays are one object.
@@ -174,7 +179,7 @@ def restore(party: fl.Party, data: bytes, arrays: WeakValueDictionary[bytes, Any
     party.state, party.secret = found["state"], found["secret"]
 
 
-def _held(party: fl.Party) -> dict[int, int]:
+def _held(party: Party) -> dict[int, int]:
     found = {}
 
     def noted(value: Any) -> None:
@@ -186,19 +191,19 @@ def _held(party: fl.Party) -> dict[int, int]:
 
 
 def simulate(
-    system: fl.System,
+    system: System,
     config: Any,
     clients: Sequence[str],
-    spec: fl.ModelSpec,
+    spec: ModelSpec,
     starts: NDArray[np.float32],
     mode: str,
-    randomness: fl.Randomness,
+    randomness: Randomness,
     samples: Mapping[str, int] | Callable[[str], int],
     epochs: Mapping[str, int],
-    founded: tuple[fl.Roster, Mapping[str, fl.Identity]] | None = None,
+    founded: tuple[Roster, Mapping[str, Identity]] | None = None,
     *,
     awake_bytes: int = AWAKE_BYTES,
-) -> tuple[fl.Federation, fl.LazyMapping[fl.Own]]:
+) -> tuple[Federation, LazyMapping[Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32, the models' start weights.  samples, epochs: by client; samples also of a hub with public
@@ -209,24 +214,24 @@ def simulate(
     if not isinstance(roster, DerivedRoster):
         check_roster(roster, roster.operator)
     if founded is not None and [(one.name, one.role) for one in roster.entries] != list(roles.items()):
-        raise fl.UserError("the roster is of another federation: go on with the settings that it was made with")
+        raise UserError("the roster is of another federation: go on with the settings that it was made with")
     hub = roster.hub
     size = samples if callable(samples) else lambda name: samples.get(name, 0)
-    common = fl.Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
+    common = Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
 
-    def own(name: str) -> fl.Own:
-        return fl.Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
+    def own(name: str) -> Own:
+        return Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
 
-    everybody = roles.names if isinstance(roles, fl.LazyMapping) else tuple(roles)
-    owns = fl.LazyMapping(everybody, own)
+    everybody = roles.names if isinstance(roles, LazyMapping) else tuple(roles)
+    owns = LazyMapping(everybody, own)
     system.check(config, common)
     parties = Parties(everybody, lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
     parties.pin(hub)
-    return fl.Federation(parties, hub, common, parties.look, parties.pin), owns
+    return Federation(parties, hub, common, parties.look, parties.pin), owns
 
 
-def _founded(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.Roster, Mapping[str, fl.Identity]]:
-    if isinstance(roles, fl.LazyMapping) and isinstance(roles.names, fl.Names) and randomness.emulated:
+def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
+    if isinstance(roles, LazyMapping) and isinstance(roles.names, Names) and randomness.emulated:
         found = derived(roles, roles.names, randomness)
         return found, found.identities
     return simulated(roles, randomness)
