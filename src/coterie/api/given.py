@@ -57,7 +57,6 @@ def split_given(
 
 
 def _option(name: str, value: Any) -> Any:
-    """An option in a config's form: objects by their names, lists with commas between. Raises UserError."""
     if name in ("metrics", "class_weights", "log", "target") and isinstance(value, list | tuple):
         value = ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
     elif (name in ("partition", "attack") and callable(value)) or (

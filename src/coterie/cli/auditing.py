@@ -126,7 +126,6 @@ def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: 
 
 
 def _opened(found: Row) -> Iterator[Text]:
-    """What holders state that they have opened, in words."""
     holders, lacking = found["openings"], found["unstated"]
     by = ", ".join(f"{name} ({count}, the last in round {found['last'][name]})" for name, count in holders.items())
     yield Text(f"{sum(holders.values())} openings, stated and signed by {by or 'nobody'}.")
@@ -244,7 +243,6 @@ def _attacks(rows: Sequence[Row]) -> Table:
 
 
 def _leaks(rows: Sequence[Row]) -> Table:
-    """What matters most, for a narrow terminal."""
     from coterie.runs.findings import noise
 
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))

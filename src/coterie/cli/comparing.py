@@ -133,7 +133,6 @@ def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
 
 
 def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
-    """Whether training together helps each client."""
     from coterie.report import comparison
 
     shell.print(comparison.help_title(content), markup=False)

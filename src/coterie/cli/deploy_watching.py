@@ -83,7 +83,6 @@ def status(
 
 
 def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
-    """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
     from coterie.transport.transcript import shown
@@ -201,7 +200,6 @@ def _presence(one: PartyStatus, over: bool, agrees: bool) -> str:
 
 
 def _remarks(status: RunStatus) -> Iterator[str]:
-    """What an operator should look at, a line each."""
     from coterie.transport.transcript import shown
 
     for one in status.parties:
@@ -263,7 +261,6 @@ def logs(
 
 
 def _level_of(name: str) -> int:
-    """The number of a level's name. Raises UserError for an unknown one."""
     if name not in _LEVELS:
         raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
     return _LEVELS[name]

@@ -71,7 +71,6 @@ def loading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show our own warnings as messages, each text once."""
     shown: set[str] = set()  # Python's own memory of them ends wherever code catches warnings
     with warnings.catch_warnings():
         warnings.simplefilter("always", CoterieWarning)

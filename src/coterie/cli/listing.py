@@ -70,7 +70,6 @@ _OVER = "A data set's own settings (coterie list datasets), such as lr and batch
 
 
 def _show_system(shell: Console, name: str) -> None:
-    """One system: its source, its modes, and each setting with its default and what it does."""
     from coterie.runs.registry import get
     from coterie.runs.settings import described
 
@@ -89,7 +88,6 @@ def _show_system(shell: Console, name: str) -> None:
 
 
 def _sees(system: System) -> Table:
-    """What each party sees by the default settings; for a further mode, the differences."""
     table = Table("who", "mode", "what it sees", box=None, padding=(0, 2, 0, 0))
     for column in table.columns[:2]:
         column.no_wrap = True

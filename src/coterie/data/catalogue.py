@@ -74,7 +74,6 @@ def _four(train: Sequence[NDArray[Any]], test: Sequence[NDArray[Any]], source: P
 
 
 def _files(folder: Path, archive: str, inner: str, names: Sequence[str]) -> tuple[Path, list[bytes]] | None:
-    """The named files' contents, in an archive or unpacked, and where they were found."""
     if (folder / archive).is_file():
         blocks = read_tar(folder / archive, names)
         return folder / archive, [blocks[name] for name in names]

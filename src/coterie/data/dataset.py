@@ -264,7 +264,6 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
 
 
 def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Numbers as uint8 where they are bytes, else as float32; raises UserError for non-finite ones."""
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
@@ -327,7 +326,6 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_grey(x: NDArray[Any]) -> bool:
-    """Whether all values are whole numbers from 0 to 255."""
     return all(bool(((part >= 0) & (part <= 255) & (part == np.floor(part))).all()) for part in _chunks(x))
 
 
@@ -337,14 +335,12 @@ def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _aligned(shape: tuple[int, ...]) -> Floats:
-    """An array to be filled, which begins at a multiple of ``ALIGNED`` bytes."""
     memory = np.empty(4 * prod(shape) + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + 4 * prod(shape)].view(np.float32).reshape(shape)
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation over ``axes`` (0 and others) in float64, in chunks of rows."""
 
     def mean_of(sums: Iterator[NDArray[Any]]) -> NDArray[np.float64]:
         over_samples = np.asarray(sum(sums) / len(x))  # first over samples alone: fast, whatever the memory layout

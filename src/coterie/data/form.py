@@ -1,7 +1,6 @@
 """The form of all parties' samples, and a party's own samples in it: read, checked, and as the model takes them.
 
-Nobody knows the mean of all samples, so a schema in the plan states how tables are scaled, or owners of arrays agree on
-it. Bytes (uint8) are divided by 255.
+A schema in the plan states how tables are scaled, or owners of arrays agree on it. Bytes are divided by 255.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ _HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {(1, 0): read_array_hea
 
 @contextmanager
 def _reading(path: Path, form: str) -> Iterator[None]:
-    """Turn whatever a decoder raises on damaged bytes into the caller's error."""
     try:
         yield
     except UserError:
@@ -119,7 +118,6 @@ def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDA
 
 
 def _is_text(array: NDArray[Any]) -> bool:
-    """Whether words are made of characters of Unicode; of numbers True."""
     if array.dtype.kind != "U" or not array.size:
         return True
     return bool(

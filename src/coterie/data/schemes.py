@@ -158,7 +158,6 @@ def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
 
 
 def _tally(client: Counts, sizes: Counts, clients: int) -> Counts:
-    """(clients, K) from every sample's client, the samples in order of their label."""
     label = np.repeat(np.arange(len(sizes)), sizes)
     return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
 
@@ -223,7 +222,6 @@ def _label_sets(
     first: int,
     rng: np.random.Generator,
 ) -> Division:
-    """Clients from ``first`` on are spread over the sets as all clients are, and mix a share ``rate`` of their data."""
     classes = len(sizes)
     if sets > min(classes, clients):
         raise UserError(

@@ -106,7 +106,6 @@ def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
 
 
 def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
-    """Raises UserError if two texts such as 1 and 01 would become one class."""
     spelt: dict[int, str] = {}
     for where, y in labels:
         for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
@@ -143,7 +142,6 @@ def standardised(
 
 
 def _numbers(y: NDArray[Any], where: str) -> Doubles:
-    """Finite numbers (n, k); raises UserError."""
     try:
         y = np.asarray(y).astype(np.float64)
     except (ValueError, TypeError):

@@ -133,7 +133,6 @@ def _in_groups(
     seed: int,
     part_of: Callable[[str, Dataset, int, int], Split],
 ) -> Split:
-    """Clients drawn into one group for each task. Groups with one data set share its parts."""
     dataset = tasks[0].dataset
     draw = rng(seed, "partition", "groups")
     groups = draw.permutation(np.repeat(np.arange(len(tasks)), even_sizes(clients, len(tasks), draw)))
@@ -167,7 +166,6 @@ def with_fewer_tests(dataset: Dataset, samples: int, seed: int) -> Dataset:
 
 
 def _labels(dataset: Dataset, part: Part = "train") -> Ints:
-    """What a partition deals by: every sample's class, or 0 for tasks without classes."""
     y = dataset.labels(split=part)
     return y if dataset.targets.task == "classes" else np.zeros(len(y), np.int64)
 
@@ -183,7 +181,6 @@ def column_of(spec: str) -> str | None:
 
 
 def _as_owned(spec: str, dataset: Dataset, clients: int | None, seed: int, least: int, public: float) -> Split:
-    """Every client has its own training and test samples, less those for the public data."""
     owners = dataset.owners
     if owners is None or spec != f"by:{owners.column}":
         known = "which does not name its clients" if owners is None else f"whose clients are in {owners.column!r}"

@@ -3,8 +3,7 @@
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
 ends with a digest of its content, which detects damage and is no signature.
 
-Only one process at a time writes in a folder. It holds a lock of the operating system on the file ``.lock``, which
-stays: removing it would let two processes lock two files of that name.
+Only one process at a time writes in a folder: it locks the file ``.lock``, which is never removed.
 """
 
 from __future__ import annotations

@@ -296,7 +296,6 @@ def _check_shapes(run: Run) -> None:
 
 
 def _filled(content: Any, checked: Any) -> Any:
-    """JSON with what it lacks of its checked form."""
     if isinstance(content, Mapping) and isinstance(checked, Mapping):
         lacks = {key: value for key, value in checked.items() if key not in content and value is not None}
         return lacks | {key: _filled(value, checked.get(key)) for key, value in content.items()}

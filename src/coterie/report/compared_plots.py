@@ -80,7 +80,6 @@ def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
 
 
 def _method(panel: fig.Panel, one: MethodStanding, number: int, x: float, radius: float) -> list[fig.Line]:
-    """Its marks, but for the hollow one, which it returns: it stands before all others."""
     shade, own = fig.method_colour(number), one.own or {}
     if one.tuned:
         panel.marks.append(fig.Line([x, x], [own["mean"], one.tuned["mean"]], shade, dashed=True, width=1.2))

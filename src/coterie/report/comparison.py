@@ -135,7 +135,6 @@ def common_target(groups: Sequence[RunGroup], field: str, measure: Measure = ACC
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Names that distinguish the methods: the mode, the cipher and the settings only where they differ."""
     same = {run.result.system: [other for other in runs if other.result.system == run.result.system] for run in runs}
     labels = []
     for run in runs:
@@ -300,7 +299,6 @@ def chosen(content: Content) -> Iterator[str]:
 
 
 def _edge(one: Mapping[str, Any]) -> str:
-    """Whether a better value may lie beyond those that were tried."""
     found = []
     for field, text in one["settings"].items():
         try:

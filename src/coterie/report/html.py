@@ -128,7 +128,6 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
 
 
 def _gains(told: Mapping[str, Any], measure: Measure) -> list[dict[str, Any]]:
-    """A dot plot for each method, of the fine-tuned models where there are some."""
     by_method = {one["method"]: one for one in sorted(told["benefits"], key=lambda one: one["tuned"])}
     known = (one for one in by_method.values() if compared_plots.judged(one))
     return [

@@ -131,7 +131,6 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
 
 
 def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
-    """For how many clients it is better or worse; nothing where no client was judged."""
     of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
     every = [one["verdict"] for one in of[0]["clients"]] if of else []
     if any(every):
@@ -143,7 +142,6 @@ def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[st
 
 
 def _ahead(content: Content) -> Iterator[str]:
-    """Methods whose lead over the first one its interval confirms."""
     measure = measures(content)[0]
     field = f"local_{measure['name']}"
     for lead in content["leads"]:
@@ -166,7 +164,6 @@ def _leaks(content: Content) -> Iterator[str]:
 
 
 def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
-    """What a method's servers learn: all that attacks found, or only the most."""
     servers, learned, most = f"`{row['method']}`'s servers", row.get("learned"), worst(row)
     if learned is None:
         return f"`{row['method']}` was not attacked"

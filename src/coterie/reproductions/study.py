@@ -316,7 +316,6 @@ def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | Non
 
 
 def _briefly(item: Item[Any], names: Sequence[str]) -> list[str]:
-    """What picks these cells: a task's name for all of its cells, and nothing for all cells."""
     if len(names) == len(item.cells):
         return []
     left = {cell.name.partition("/")[0] for cell in item.cells if cell.name not in names}
@@ -380,7 +379,6 @@ def study(
 def _content(
     item: Item[Any], cells: Sequence[Any], seeds: Sequence[int], rows: Sequence[Row], outcomes: Mapping[str, list[Any]]
 ) -> Row:
-    """What a record holds beside its command: rows, and of every cell its settings and what each seed gave."""
     curves = {name: [one.numbers() for one in found if isinstance(one, Curve)] for name, found in outcomes.items()}
     each = {"curves": curves} if any(curves.values()) else {}
     return {
@@ -394,7 +392,6 @@ def _content(
 
 
 def _run_together(runs: Sequence[tuple[str, RunConfig]], folder: Path, jobs: int, on_round: OnRound | None) -> None:
-    """Make those of the runs that are missing, each once."""
     missing = dict[str, tuple[str, RunConfig]]()
     for name, config in runs:
         resolved = resolve(replace(config, evaluate="all"))
@@ -414,7 +411,6 @@ def _run_together(runs: Sequence[tuple[str, RunConfig]], folder: Path, jobs: int
 
 
 def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) -> Interrupted:
-    """The interruption of an item after this many of its runs (or calculations, which are not kept)."""
     stopped = error if isinstance(error, Interrupted) else Interrupted(folder, 0)
     begun = f" and {stopped.kept} of the next" if stopped.done else ""
     stopped.kept, stopped.advice = f"{done} of {every} runs finished{begun}", "the same command"

@@ -198,10 +198,9 @@ def drawn_differences(
 ) -> Doubles:
     """(draws,) differences of the metric, the other model less the one alone; NaN where a draw leaves none defined.
 
-    A draw takes as many of the client's test samples as there are in all runs, with replacement, and the same ones in
-    every run. Among runs that test the same samples, and so differ by their training alone, it draws, too. Runs that
-    test different samples are all in each draw. An interval over such runs is over samples, for these trained models:
-    the randomness of training is not in it.
+    A draw takes as many of the client's test samples as there are in all runs, with replacement, the same ones in every
+    run. It draws among runs that test the same samples, too; runs that test different ones are all in each draw, so
+    their interval is over samples alone, without the randomness of training.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])

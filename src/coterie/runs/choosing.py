@@ -1,9 +1,8 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training. Test data decide nothing.
 
-Every candidate is a run with the comparison's first seed, without fine-tuning. The candidate with the lowest loss on a
-fifth of each client's training samples is taken, the same fifth that chooses epochs of fine-tuning: the mean over the
-clients, after the last round (or the best one, with ``early_stop``). All seeds run with this choice. With folds other
-seeds test what the first one has trained on, so ``compare`` takes one seed then.
+Every candidate is a run with the first seed, without fine-tuning. The lowest loss on the fifth of each client's
+training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the best one,
+with ``early_stop``). All seeds run with this choice.
 """
 
 from __future__ import annotations
@@ -91,12 +90,10 @@ class HeldOutChoice:
         return Candidate(self._own(label, place), min(losses, default=None))
 
     def _own(self, label: str, place: int) -> dict[str, str]:
-        """The tried values that this method takes, by field."""
         lacks = self._lacks(label)
         return {_field(key): text for key, text in self.plans[place][0].items() if key not in lacks}
 
     def _lacks(self, label: str) -> dict[str, str]:
-        """The tried settings that this method does not take, with the reason."""
         found = {}
         for key, values in self.tune.items():
             settings = [planned.methods[label].settings for _, planned in self.plans]
@@ -176,7 +173,6 @@ def _words(own: Texts) -> str:
 
 @contextmanager
 def _trying(words: str) -> Iterator[None]:
-    """Warnings of a candidate's run say that they are of it, not of the method."""
     heard: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as heard:

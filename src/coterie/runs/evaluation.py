@@ -1,11 +1,8 @@
 """The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
-Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, which is large
-enough for a standard error of at most ``STANDARD_ERROR`` of a client's accuracy. Fewer models, and all models on a
-client's own test samples, are scored on everything. Of the training samples at most ``TRAIN_SAMPLES`` count, as many of
-each client.
-
-A run whose rounds were all *skipped* (moved no model, bit for bit) has no result.
+Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, large enough for a
+standard error of at most ``STANDARD_ERROR``. On a client's own test samples all are scored on everything. Of the
+training samples at most ``TRAIN_SAMPLES`` count, as many of each client.
 """
 
 from __future__ import annotations
@@ -227,7 +224,6 @@ class Evaluator:
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
     ) -> Iterator[tuple[int, dict[str, float]]]:
-        """Equal models take one pass."""
         for same in alike(models):
             for together, places in _together(same, samples):
                 ((_, measure),) = self._measured(together, [models[same[0]]])
@@ -253,7 +249,6 @@ class Evaluator:
     def _outputs(
         self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-        """Raises UserError for other outputs."""
         if self.model.outputs is None:
             raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
         for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):

@@ -129,7 +129,6 @@ def _macro(measure: Callable[..., float]) -> Measure:
 
 
 def _against_the_rest(labels: NDArray[Any], classes: int) -> NDArray[np.bool_]:
-    """(n, k) who is of each class; of two classes, the second alone."""
     if labels.ndim > 1:
         return np.asarray(labels > 0.5)
     return np.asarray(labels[:, None] == np.arange(1 if classes == 2 else 0, classes))

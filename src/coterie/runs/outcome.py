@@ -1,7 +1,6 @@
 """The content of a finished run's ``result.json``, with its ledger and its devices' spending.
 
-Spending is nominal: time follows from work and the device's profile, energy is power times time (``Profile.joules``),
-and memory is a formula. Parties without a device are not counted.
+Spending is nominal (``Profile.joules``, ``training_bytes``). Parties without a device are not counted.
 """
 
 from __future__ import annotations

@@ -122,7 +122,6 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _own_file(module: ModuleSpec, *, packages: bool = False) -> Path | None:
-    """The file of one's own module, else None. packages: take the folder of a package without a file, too."""
     places = [*(module.submodule_search_locations or ())] if packages and not module.has_location else []
     file = module.origin if module.has_location else next(iter(places), None)
     path = None if file is None else Path(file).resolve()

@@ -79,7 +79,6 @@ def compared_content(
 
 
 def _benefits(first: Resolved, results: Mapping[str, Sequence[FinishedRun]], names: Mapping[str, str]) -> list[Benefit]:
-    """What clients gain over training alone; [] without ``local``, or where a run kept no predictions."""
     runs = {
         label: {one.summary["seed"]: benefit.read(one.folder, first.task) for one in found}
         for label, found in results.items()
@@ -106,13 +105,11 @@ def _row(label: str, results: Sequence[FinishedRun], learned: Learned | None) ->
 
 
 def _higher(measures: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """By score of these metrics, of every form of the models and mix of test labels: whether more is better."""
     scores = [(form, side) for form in FORMS for side in ("global", *MIXES)]
     return {f"{form}{side}_{one['name']}": one["higher"] for one in measures for form, side in scores}
 
 
 def _over_clients(results: Sequence[FinishedRun], leading: Mapping[str, Any]) -> dict[str, Any]:
-    """``record.comparison.OverClients`` of every form of the models and mix of test labels."""
     each = [json.loads((result.folder / CLIENTS).read_bytes()) for result in results]
     higher, found = _higher([{"name": "accuracy", "higher": True}, leading]), {}
     for field in (field for field in higher if all(field in scores for scores in each)):

@@ -27,7 +27,6 @@ def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def _check_noise(given: Mapping[str, Any], known: Mapping[str, Any], name: str) -> None:
-    """Raises UserError for noise in a system that adds none to what it opens."""
     for word in ("epsilon", "noise"):
         if word in given and word not in known:
             some = [one for one, system in registry.SYSTEMS.items() if "private_rounds" in field_types(system.config)]
