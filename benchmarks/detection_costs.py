@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.aggregation import literal
+from benchmarks.encrypted_factors import factors, levels, weighted
 from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CoterieError
 from coterie.record.provenance import write_record
@@ -124,9 +124,9 @@ def whole(parameters: str = "ckks-32768-deep", size: int = 32_768) -> dict[str, 
     high, far = [], []
     for cipher in ciphers:
         high.append(clock("high energy", tapped, cipher))
-        far.append(clock("distance", squared, cipher.at_level(literal.levels(2) + 1).add_plain(-start)))
-    by = clock("s-factors of both", literal.factors, high, far, bounds)
-    total, share = clock("weighted sum", literal.weighted, ciphers, by)
+        far.append(clock("distance", squared, cipher.at_level(levels(2) + 1).add_plain(-start)))
+    by = clock("s-factors of both", factors, high, far, bounds)
+    total, share = clock("weighted sum", weighted, ciphers, by)
     found = [float(key.decrypt(s)[0]) for s in by]
     mean = key.decrypt(total) / float(key.decrypt(share)[0])
     return {
@@ -144,10 +144,10 @@ def iterated() -> list[dict[str, Any]]:
     key, rows = ckks.keygen("ckks-32768-deep", emulated=True), []
     for spread in (0.8, 0.4, 0.2, 0.1, 0.05, 0.02):
         for iterations in (1, 2, 3):
-            have = literal.levels(2, iterations)
+            have = levels(2, iterations)
             pair = [key.encrypt_scalar(x, level=have) for x in (spread + 0.1, 0.1)]
             try:
-                found = [float(key.decrypt(s)[0]) for s in literal.factors(pair, pair, (1.0, 1.0), iterations)]
+                found = [float(key.decrypt(s)[0]) for s in factors(pair, pair, (1.0, 1.0), iterations)]
             except CoterieError as error:
                 raise SystemExit(f"spread {spread}, {iterations} iterations: {error}") from error
             rows.append({"difference": spread, "iterations": iterations, "s-factors": [round(s, 2) for s in found]})

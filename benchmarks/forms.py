@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks.identity_coins import coin_sets
 from benchmarks.items import main
-from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.identity_coins import coin_sets
 from benchmarks.items import main
 from coterie.aggregation.mingled import left_inverse, rebuild
-from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.protocol.errors import UserError

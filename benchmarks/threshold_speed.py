@@ -80,8 +80,11 @@ def run(length: int = PARAMETERS, holders: int = 8, repeats: int = 3, parameters
     def joint() -> Floats:
         ciphers, vectors = [], sent()
         for name, each in vectors.items():
-            parts = {k: threshold_pads.contribution(group, shares[k], k, each.pad) for k in group.holders if k != name}
-            ciphers.append(threshold_pads.joint(group, key, each, parts).scale(weights[name]))
+            joining = threshold_pads.Joining(group, each)
+            for other in group.holders:
+                if other != name:
+                    joining.take(other, threshold_pads.contribution(group, shares[other], other, each.pad))
+            ciphers.append(joining.cipher(key).scale(weights[name]))
         pads = {name: each.pad for name, each in vectors.items()}
         prepared = threshold_pads.sum_dec(group, key, reduce(add, ciphers), pads, weights)
         data, answers = prepared.request.to_bytes(), dict[str, bytes]()

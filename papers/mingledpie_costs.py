@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks.identity_coins import coin_sets
 from coterie.aggregation.mingled import rebuild, round_counts
-from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
+from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng

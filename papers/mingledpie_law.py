@@ -16,7 +16,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.identities import MAX_EXPECTED_TRIES, ClusterKeys, coin_sets, identity_set
+from benchmarks.identity_coins import coin_sets
+from coterie.clustering.identities import MAX_EXPECTED_TRIES, ClusterKeys, identity_set
 from coterie.clustering.identity_law import Counts, IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.protocol.errors import UserError

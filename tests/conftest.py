@@ -3,15 +3,18 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 from command import Command, caller
 from deployments import Study
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from coterie.operate import supervision
 from coterie.runs.registry import SYSTEMS
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
@@ -21,6 +24,14 @@ settings.load_profile("repeatable")  # unless pytest gets --hypothesis-profile
 # Products this small are slower on two threads, and on a busy machine a hundred times so.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")  # of the processes that tests start
+# Typer makes all commands anew at every call, which takes longer than most calls of tests.
+typer.main.get_command = cache(typer.main.get_command)
+# A process that a test forks has them already: to import them takes longer than most of what it does.
+supervision.PRELOADED += (
+    *("pytest", "sklearn.cluster", "sklearn.datasets", "sklearn.metrics", "pydantic", "markdown_it"),
+    *("coterie.cli.app", "coterie.cli.deploy_runs", "coterie.operate.rehearsal", "coterie.runs.experiment"),
+    *("benchmarks.engines", "benchmarks.lines"),
+)
 threadpool_limits(1)
 torch.set_num_threads(1)
 

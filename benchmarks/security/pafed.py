@@ -21,8 +21,8 @@ import coterie.method as fl
 from benchmarks.security import closed_forms
 from benchmarks.security.compared import compared, summary
 from benchmarks.security.directed import Directed, played
+from benchmarks.security.late_classes import class_weights
 from benchmarks.security.theft import thieves
-from coterie.aggregation.correction import class_weights
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
 from coterie.privacy.attacks.key_in_sum import coefficients

@@ -134,7 +134,7 @@ __all__ = [
     "with_buffers",
     "within",
 ]
-__all__ += core.__all__
+__all__ += [name for name in dir(core) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,12 +8,9 @@ from corrected import corrected_step
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.security.late_classes import class_weights, minimum
 from benchmarks.security.pafed import misrouted
-from coterie.aggregation.correction import (
-    Rates,
-    class_weights,
-    minimum,
-)
+from coterie.aggregation.correction import Rates
 from coterie.protocol.errors import UserError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.encrypted_factors import factors, levels, weighted
 from coterie.aggregation import detection, literal
 from coterie.crypto import ckks, fourier
 from coterie.protocol.errors import CapacityError, UserError
@@ -43,16 +44,16 @@ def test_magnitudes_are_the_iteration_and_blind_near_zero(iterations):
 
 def test_two_leaders_agree_with_eq_6_in_the_clear():
     """Of two the far one has s = 1 - 1 * 1 and the near one 1."""
-    found = opened(literal.factors(encrypted([90.0, 10.0]), encrypted([45.0, 5.0]), BOUNDS))
+    found = opened(factors(encrypted([90.0, 10.0]), encrypted([45.0, 5.0]), BOUNDS))
     twin = 1 - detection.s_factors([90.0, 10.0], np.square([45.0, 5.0])).suspicion
     assert found == pytest.approx(twin, abs=0.05)
-    found = opened(literal.factors(encrypted([90.0, 10.0]), encrypted([5.0, 45.0]), BOUNDS))
+    found = opened(factors(encrypted([90.0, 10.0]), encrypted([5.0, 45.0]), BOUNDS))
     assert found == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 def test_four_leaders_with_one_iteration_are_rough():
     high, far = [90.0, 10.0, 15.0, 12.0], [45.0, 5.0, 4.0, 6.0]
-    found = opened(literal.factors(encrypted(high), encrypted(far), BOUNDS, iterations=1, steps=5))
+    found = opened(factors(encrypted(high), encrypted(far), BOUNDS, iterations=1, steps=5))
     assert found.argmin() == 0
     assert found[0] < 0.5 < found[1:].min()
 
@@ -61,22 +62,22 @@ def test_where_it_fails():
     """Scalars that are near to each other, as a share of the bound: eq. (6) in the clear tells them, this doesn't."""
     high, far = [5.0, 4.0], [2.5, 2.0]
     assert (1 - detection.s_factors(high, np.square(far)).suspicion).tolist() == [0.0, 1.0]
-    found = opened(literal.factors(encrypted(high), encrypted(far), BOUNDS))
+    found = opened(factors(encrypted(high), encrypted(far), BOUNDS))
     assert found.min() > 0.5  # the worst leader keeps its weight
 
 
 def test_levels_are_what_it_takes():
     for k, iterations, steps in ((2, 3, 5), (2, 1, 2), (3, 1, 5), (4, 1, 4)):
-        needed = literal.levels(k, iterations, steps)
+        needed = levels(k, iterations, steps)
         values = encrypted(np.linspace(10, 90, k), level=needed)
-        by = literal.factors(values, values, (100.0, 100.0), iterations, steps)
+        by = factors(values, values, (100.0, 100.0), iterations, steps)
         models = [KEY.public.encrypt(np.ones(5)) for _ in range(k)]
-        total, whole = literal.weighted(models, by)
+        total, whole = weighted(models, by)
         assert total.tally.form.level >= 0
         assert total.tally.form == whole.tally.form._replace(scalar=False)
         with pytest.raises(CapacityError, match=f"take {needed} levels, {needed - 1} are left"):
-            literal.factors(encrypted([1.0] * k, level=needed - 1), values, BOUNDS, iterations, steps)
-    assert literal.levels(2, 3, 5) + 2 <= 21 < literal.levels(3) + 2  # two for an energy: 21 are all that there are
+            factors(encrypted([1.0] * k, level=needed - 1), values, BOUNDS, iterations, steps)
+    assert levels(2, 3, 5) + 2 <= 21 < levels(3) + 2  # two for an energy: 21 are all that there are
 
 
 @pytest.mark.parametrize("emulated", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -94,7 +95,7 @@ def test_the_whole_of_it(emulated):
         high.append(tapped.times_plain(1 / fourier.TAPS, at_most=4))
         moved = cipher.at_level(18).add_plain(-start)
         distance.append(moved.dot(moved.conjugated(keys), keys, at_most=4))
-    total, whole = literal.weighted(ciphers, literal.factors(high, distance, (4.0, 4.0)))
+    total, whole = weighted(ciphers, factors(high, distance, (4.0, 4.0)))
     mean = key.decrypt(total) / float(key.decrypt(whole)[0])
     assert np.abs(mean - near).max() < 0.15 * np.abs(far - near).max()
 
@@ -103,4 +104,4 @@ def test_misuse():
     one = encrypted([1.0])
     for magnitudes, distances, bounds in ((one, one, BOUNDS), (one * 2, one, BOUNDS), (one * 2, one * 2, (1.0, 0.0))):
         with pytest.raises(UserError, match="two leaders"):
-            literal.factors(magnitudes, distances, bounds)
+            factors(magnitudes, distances, bounds)

@@ -7,8 +7,8 @@ import pytest
 from mingling import coefficients
 
 from benchmarks import ridge
+from benchmarks.identity_coins import coin_sets
 from benchmarks.ridge import rebuild_error
-from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.protocol.randomness import rng

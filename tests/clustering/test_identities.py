@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from tampering import flipped
 
-from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
+from benchmarks.identity_coins import coin_sets
+from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 

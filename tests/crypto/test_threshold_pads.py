@@ -27,11 +27,18 @@ def sent(shared, values, among=(), senders=None):
     return out
 
 
+def joined(shared, padded, parts):
+    joining = threshold_pads.Joining(shared.group, padded)
+    for name, part in parts.items():
+        joining.take(name, part)
+    return joining.cipher(shared.key)
+
+
 def completed(shared, padded):
     """The ciphertext under the joint key."""
     g, pad = shared.group, padded.pad
     parts = {k: threshold_pads.contribution(g, shared.shares[k], k, pad) for k in pad.among if k != pad.sender}
-    return threshold_pads.joint(g, shared.key, padded, parts)
+    return joined(shared, padded, parts)
 
 
 def summed(shared, padded, weights):
@@ -162,7 +169,7 @@ def test_t_of_n_pads_are_of_those_that_contribute():
     with pytest.raises(UserError, match="not among"):
         threshold_pads.contribution(g, shared.shares["leader-1"], "leader-1", padded.pad)
     with pytest.raises(CryptoError, match="takes contributions of leader-4"):
-        threshold_pads.joint(g, shared.key, padded, {})
+        joined(shared, padded, {})
     joining, part = (
         threshold_pads.Joining(g, padded),
         threshold_pads.contribution(g, shared.shares["leader-4"], "leader-4", padded.pad),
@@ -173,9 +180,7 @@ def test_t_of_n_pads_are_of_those_that_contribute():
     for name in ("leader-4", "leader-2", "leader-3"):  # once, of the others, of those that contribute
         with pytest.raises(CryptoError, match="not missing"):
             joining.take(name, part)
-    np.testing.assert_array_equal(
-        joining.cipher(shared.key).array, threshold_pads.joint(g, shared.key, padded, {"leader-4": part}).array
-    )
+    np.testing.assert_array_equal(joining.cipher(shared.key).array, joined(shared, padded, {"leader-4": part}).array)
     with pytest.raises(DecodeError, match="other holders"):
         threshold_pads.Padded.load(g, padded.to_bytes(), "leader-2", CONTEXT, 10, ("leader-2", "leader-3"))
     with pytest.raises(CryptoError, match="t of n"):

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
-import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import heard
+from forked import fork
 from proxy import Proxy
 from sklearn.metrics import roc_auc_score
 
@@ -33,7 +30,6 @@ from coterie.deploy.home import plan_of, read_home
 from coterie.deploy.status import RunStatus
 from coterie.operate.nats_server import free_port
 from coterie.operate.own_model import own_model
-from coterie.operate.supervision import warm
 from coterie.operate.watching import read_status
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
@@ -50,7 +46,6 @@ rounds = 3
 metrics = "auroc"
 model = "linear"
 """
-PROXIES = ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY")
 OPERATOR = "operator"
 Step = tuple[str, str]
 """Who gives a command, and the command without ``coterie``, as a shell takes it. One that ends in & goes on beside."""
@@ -83,22 +78,6 @@ def begins(name: str) -> Iterator[Step]:
 # -- who gives them --
 
 
-def coterie_command(words: str, at: Path, env: dict[str, str], out: Path, err: Path) -> None:
-    """``coterie WORDS`` of a shell, in a process that has its imports already."""
-    from coterie.cli.app import main
-
-    os.chdir(at)
-    os.umask(0o077)
-    for name in PROXIES:
-        os.environ.pop(name, None)
-    os.environ.update(env)
-    heard()
-    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
-    sys.argv = ["coterie", *shlex.split(words)]
-    main()
-
-
 def ended(made: Any) -> int | None:
     """The exit code. What does not end is killed."""
     made.join(WAIT_S)
@@ -123,9 +102,8 @@ class Study:
     def _give(self, who: str, command: str) -> None:
         words, _, to = command.removesuffix(" &").partition(" > ")
         out, err = (self.at / f"{len(self.steps)}.{kind}" for kind in ("out", "err"))
-        given = (words, self.at, self.env if who != OPERATOR else {}, self.at / to if to else out, err)
-        made = multiprocessing.get_context("forkserver").Process(target=coterie_command, args=given)
-        made.start()
+        env = self.env if who != OPERATOR else {}
+        made = fork(shlex.split(words), self.at / to if to else out, err, self.at, **env)
         if command.endswith(" &"):
             self.beside[words] = made
         else:
@@ -156,7 +134,6 @@ class Study:
 
 @contextmanager
 def study(at: Path, **env: str) -> Iterator[Study]:
-    warm()
     made = Study(at, **env)
     try:
         yield made

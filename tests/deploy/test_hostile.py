@@ -318,6 +318,7 @@ def test_parties_show_a_newer_plan_to_a_hub_that_has_an_older_one(asks: bool) ->
     """A hub that was restored asks before it begins; one that does not know that it was is shown the plan, too."""
     apart = steady(TARGETS)
     nodes, common, began = dict[str, Node](), apart.made.common, list[Era]()
+    made = threading.Barrier(4)  # nodes: the hub's thread stops them all
 
     def renew(name: str, plan: bytes) -> tuple[PartyKeys, Common]:
         if name != "server":
@@ -329,6 +330,7 @@ def test_parties_show_a_newer_plan_to_a_hub_that_has_an_older_one(asks: bool) ->
 
     def live(name: str, rounds: int) -> None:
         node = nodes[name] = apart.node(name)
+        made.wait(60.0)
         if name == "server":
             node.observer.began = began.append  # type: ignore[method-assign]
             with pytest.raises(NewPlanError) as error:

@@ -90,8 +90,15 @@ def test_any_parties_are_killed_anywhere(
 SERVERS: dict[str, Any] = {"clusters": 2, "min_cluster": 2, "fewest": 1, "noise": 0.0}
 
 
-@pytest.mark.parametrize("check", ["tag", "norm"])
-@pytest.mark.parametrize("server", ["hub", "helper"])
+@pytest.mark.parametrize(
+    ("server", "check"),
+    [
+        ("hub", "norm"),
+        ("helper", "tag"),
+        pytest.param("hub", "tag", marks=pytest.mark.long),
+        pytest.param("helper", "norm", marks=pytest.mark.long),
+    ],
+)
 def test_either_of_two_servers_is_killed_in_mid_round(server: str, check: str) -> None:
     """At work on the second round: before and after it has committed, answered and acknowledged what it was asked."""
     together = made("coterie", check=check, **SERVERS)

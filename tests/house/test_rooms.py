@@ -23,14 +23,10 @@ MOST_MODULES = 12
 
 BUSY: frozenset[str] = frozenset(
     {
-        "privacy/audits/fedcaprivacy.py",
-        "privacy/audits/ofl.py",
-        "privacy/audits/pafed.py",
         "deploy/built_party.py",
         "deploy/process.py",
         "operate/rehearsal.py",
         "runs/experiment.py",
-        "systems/ofl/client.py",
         "systems/pafed/aggregator.py",
     }
 )

@@ -200,7 +200,7 @@ def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: st
     ]  # PAFed ends empty rounds at once
     assert after[0].round in known
     assert [one.round for one in after] == list(range(after[0].round, ROUNDS + 1))
-    assert not any(one.gone for one in after)
+    assert not any(one.gone for one in after if one.round >= doom.round)  # ahead in the round before, some sat it out
     for of, those in eras.items():
         if of != apart.hub:
             assert those == sorted(set(those)), "no attempt twice, and none that is over"
@@ -221,7 +221,7 @@ def test_a_few_that_lie_do_not_make_the_hub_leave_out_rounds() -> None:
 
 def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
     """Over NATS: the backup is made while the hub runs, and the run folder tells what was lost."""
-    config = RunConfig("fedavg", rounds=300, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
+    config = RunConfig("fedavg", rounds=5000, settings=QUICK)
     file, new = tmp_path / "backup.tgz", tmp_path / "new"
     with live(tmp_path, config, ("hospital-a", "hospital-b")) as deployed:
         folder, done_at = deployed.folder, dict[str, int]()
@@ -242,6 +242,9 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
                 for name in ("hub", "run"):
                     shutil.rmtree(folder.path / name)
                     (new / name).rename(folder.path / name)
+            elif "end" not in done_at and "kill" in done_at and done >= done_at["kill"] + 15:
+                done_at["end"] = done
+                abort(folder.path)
 
         deployed.run(tell)
     lines = load_result(folder.run).rounds
@@ -251,7 +254,8 @@ def test_a_deployment_whose_hub_lost_its_disk_goes_on(tmp_path: Path) -> None:
     assert lost[-1]["notes"]["skipped"].startswith("the hub's disk was put back: parties are in round ")
     after = lines[lines.index(lost[-1]) + 1 :]
     assert after[0]["round"] >= done_at["kill"]
-    assert [line["round"] for line in after] == list(range(after[0]["round"], 301))
+    assert [line["round"] for line in after] == list(range(after[0]["round"], after[-1]["round"] + 1))
+    assert after[-1]["round"] >= done_at["end"]
     assert {line["notes"]["participants"] for line in after} == {2}
     assert [line["round"] for line in lines[: first - 1]] == list(range(1, first))
 

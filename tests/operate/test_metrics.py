@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
+from forked import command
 from live_deployment import live
 
 from benchmarks.engines import reload
@@ -32,17 +29,6 @@ from coterie.runs.failures import AllSkippedError
 from coterie.training.jobs import DivergedError
 
 
-@contextmanager
-def command(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as said:
-        running = subprocess.Popen([sys.executable, "-m", "coterie", "deploy", *words], stdout=said, stderr=said)
-        try:
-            yield running
-        finally:
-            running.kill()
-            running.wait()
-
-
 def scraped(port: int) -> dict[str, float]:
     """By name and labels; {} before it is served."""
     try:
@@ -57,17 +43,18 @@ def test_metrics_outlive_the_run_and_a_party_has_its_own(tmp_path: Path) -> None
     config = RunConfig("fedavg", rounds=3, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
     with live(tmp_path, config, ("hospital-a", "hospital-b")) as deployed:
         homes, ports = deployed.homes, (free_port(), free_port())
-        own = ("party", "--home", str(homes["hospital-a"].path))
+        own = ("deploy", "party", "--home", str(homes["hospital-a"].path))
         with (
             command(tmp_path / "a", *own, "--metrics", str(ports[0])) as party,
-            command(tmp_path / "b", "party", "--home", str(homes["hospital-b"].path)) as other,
-            command(tmp_path / "hub", "hub", str(deployed.folder.path), "--metrics", str(ports[1])) as hub,
+            command(tmp_path / "b", "deploy", "party", "--home", str(homes["hospital-b"].path)) as other,
+            command(tmp_path / "hub", "deploy", "hub", str(deployed.folder.path), "--metrics", str(ports[1])) as hub,
         ):
             until = time.monotonic() + 120
             while 'coterie_phase{phase="ended"}' not in (of_hub := scraped(ports[1])):
                 assert time.monotonic() < until, (tmp_path / "hub").read_text()
                 time.sleep(0.2)
-            assert other.wait(60) == 0, "it serves nothing, and ends with the run"
+            other.join(60)
+            assert other.exitcode == 0, "it serves nothing, and ends with the run"
             of_party = scraped(ports[0])
             assert of_hub["coterie_rounds_done_total"] == 3
             assert of_party['coterie_party_round{party="hospital-a",role="client"}'] >= 3
@@ -78,15 +65,17 @@ def test_metrics_outlive_the_run_and_a_party_has_its_own(tmp_path: Path) -> None
             ends = {key for key in of_hub if "certificate_end" in key}
             assert len(ends) == 6
             assert {key for key in of_party if "certificate_end" in key} < ends
-            assert (party.poll(), hub.poll()) == (None, None)
+            assert (party.exitcode, hub.exitcode) == (None, None)
             for one in (party, hub):
                 one.terminate()
-                assert one.wait(30) == 0
+                one.join(30)
+                assert one.exitcode == 0
         assert "Its numbers are served until it is stopped." in (tmp_path / "hub").read_text()
         revoke(deployed.folder.path, "hospital-a")
         reload(deployed.server, access_of(deployed.folder))
         with command(tmp_path / "a", *own) as party:
-            assert party.wait(60) == MISTAKE
+            party.join(60)
+            assert party.exitcode == MISTAKE
         assert "Ask the operator why" in (tmp_path / "a").read_text().replace("\n", " ")
 
 

@@ -18,6 +18,7 @@ pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
 from deployments import Study
 from live_deployment import live
+from matrix import few
 from nats_rig import Rig, drain
 
 from benchmarks.engines import kill
@@ -27,6 +28,7 @@ from coterie.deploy.engine import NotAdmittedError
 from coterie.operate import server
 from coterie.operate.authority import invite, renew
 from coterie.operate.nats_server import binary, free_port
+from coterie.operate.runs import abort
 from coterie.operate.server import apply
 from coterie.operate.watching import read_status
 from coterie.protocol.errors import RunError
@@ -105,7 +107,7 @@ def test_the_server_shows_its_renewed_certificate(study: Study) -> None:
     assert validity(shown)[1] > time.time() + 690 * certificates.DAY_S
 
 
-@pytest.mark.parametrize("renewed", [True, False])
+@pytest.mark.parametrize("renewed", few([True, False], [True]))
 def test_a_party_connects_again_with_its_renewed_certificate(tmp_path: Path, renewed: bool) -> None:
     """The one with which it has started has ended meanwhile. Its key is the same."""
     with Rig(tmp_path, ("hub", "client/1")) as made:
@@ -133,17 +135,28 @@ def test_a_party_connects_again_with_its_renewed_certificate(tmp_path: Path, ren
 
 
 def test_the_hub_brings_renewed_certificates_during_a_run(tmp_path: Path) -> None:
-    config = RunConfig("fedavg", rounds=300, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
-    asked: list[tuple[str, ...]] = []
+    """And the run goes on with them until the operator ends it."""
+    config = RunConfig("fedavg", rounds=5000, settings={"lr": 0.3, "batch_size": 10, "max_epochs": 1})
+    asked, renewed, aborted = list[tuple[str, ...]](), list[int](), list[int]()
     with live(tmp_path, config, ("hospital-a", "hospital-b")) as deployed:
+
+        def has_renewed() -> bool:
+            ends = (validity(home.certificate.read_bytes())[1] for home in deployed.homes.values())
+            return min(ends) > time.time() + 690 * certificates.DAY_S
 
         def tell() -> None:
             run = deployed.folder.run
-            if not asked and (run / "status.json").exists() and read_status(run).done >= 1:
+            done = read_status(run).done if (run / "status.json").exists() else 0
+            if not asked and done >= 1:
                 asked.append(renew(deployed.folder.path, everyone=True, days=700.0))
+            elif asked and not renewed and has_renewed():
+                renewed.append(done)
+            elif renewed and not aborted and done >= renewed[0] + 5:
+                aborted.append(done)
+                abort(deployed.folder.path)
 
         deployed.run(tell)
         assert asked == [("server", "hospital-a", "hospital-b", "operator", "engine")]
-        for home in deployed.homes.values():
-            assert validity(home.certificate.read_bytes())[1] > time.time() + 690 * certificates.DAY_S
-    assert read_status(deployed.folder.run).done == 300
+        assert renewed
+        assert has_renewed()
+    assert aborted[0] <= read_status(deployed.folder.run).done < 5000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.identities import coin_sets
+from benchmarks.identity_coins import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import (
     cluster_posterior,

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from coterie.clustering.identities import coin_sets
+from benchmarks.identity_coins import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks import identity
 from coterie.protocol.errors import UserError

@@ -93,8 +93,10 @@ def test_under_a_joint_pad_what_a_sender_adds_comes_out_as_it_went_in():
     each = np.array([[constant % int(prime)] for (prime,) in g.moduli(g.limbs)], dtype=np.uint64)
     array = g.plus(padded.array, np.broadcast_to(each, padded.array.shape))
     for sent in (padded, threshold_pads.Padded(g, padded.pad, array, None)):
-        parts = {k: threshold_pads.contribution(g, shared.shares[k], k, padded.pad) for k in g.holders[1:]}
-        cipher = threshold_pads.joint(g, shared.key, sent, parts)
+        joining = threshold_pads.Joining(g, sent)
+        for k in g.holders[1:]:
+            joining.take(k, threshold_pads.contribution(g, shared.shares[k], k, padded.pad))
+        cipher = joining.cipher(shared.key)
         found = opened(shared, cipher)
         assert no_better_than_guessing(from_sum(g, found, 64.0), secret)
     constant = g.space.spread / 64 * np.eye(1, N)[0]  # K, and nothing times s

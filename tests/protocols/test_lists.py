@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.protocols.lists import isolates
+from coterie.protocols.sealed_groups import isolates
 
 CLIENTS = 9
 Lists = Sequence[frozenset[int]]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.correction import Floats, Rates, class_weights
+from benchmarks.security.late_classes import Floats, class_weights
+from coterie.aggregation.correction import Rates
 
 LEAST_WEIGHT = 1e-6
 """A class whose weights sum to less is left out: eq. (13) would divide by nothing."""

@@ -19,12 +19,13 @@ from corrected import corrected_step
 from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
-from coterie.aggregation.correction import Rates, class_weights
+from benchmarks.security.late_classes import class_weights
+from coterie.aggregation.correction import Rates
 from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key
 from coterie.crypto.split_key import split_keygen
-from coterie.privacy.audits.pafed import UPDATES, opener, whole_key
+from coterie.privacy.audits.pafed_keys import UPDATES, opener, whole_key
 from coterie.protocols import committee
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed

@@ -13,13 +13,13 @@ import pytest
 from federation import Rig, planted, public_target, rig
 from party_process import Ended, Place, live, relay
 
+from coterie.operate.supervision import warm
 from coterie.protocol import state
 from coterie.runs import registry
 from coterie.runs.digests import models_digest
 
 ROUNDS, SIZE, SIZE_OF_12_MB = 3, 24, 3_000_000
 TARGETS = planted([0, 0, 1, 1], SIZE)
-PRELOADED = ["federation", "coterie.runs.experiment", "coterie.runs.registry", "scipy.optimize", "sklearn.cluster"]
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("fedavg", "paper", {}),
@@ -77,8 +77,8 @@ QUICK = {("fedavg", "paper"), ("rfl_ha", "paper"), ("mingledpie", "paper")}
 
 def apart(system: str, made: Rig, targets: np.ndarray, rounds: int) -> dict[str, Ended]:
     """Run the same federation in processes, and put its parties into the states that they ended with."""
+    warm()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     parties, common = made.federation.parties, made.common
     roles = {name: (party.role, *sorted(party.roles - {party.role})) for name, party in parties.items()}
     pipes: dict[str, Connection] = {}

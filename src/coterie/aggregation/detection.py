@@ -238,7 +238,6 @@ def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: Array
 
 
 def weighted(ciphers: Sequence[Any], weights: ArrayLike) -> Any:
-    """The encrypted sum of ``weights`` times vectors, over positive weights."""
     total = None
     for cipher, weight in zip(ciphers, np.asarray(weights).tolist(), strict=True):
         if weight:

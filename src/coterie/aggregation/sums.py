@@ -48,7 +48,6 @@ class Sum:
         self.count += 1
 
     def value(self) -> NDArray[np.float64]:
-        """The sum, (size,) float64."""
         return self._total + self._lost
 
 

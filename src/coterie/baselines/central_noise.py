@@ -181,16 +181,13 @@ class Server(fl.Server):
 
         v: fl.Array = fl.zeros
 
-    class Secret(fl.State):
+    class Secret(fl.SecretStruct):
         """SECRET. grown: the last round of the tree.  estimates: (levels, d), its noise."""
 
         grown: int = 0
         estimates: NDArray[np.float64] = fl.from_party(
             lambda party: np.zeros((party.config.length.bit_length(), party.spec.size))
         )
-
-        def __repr__(self) -> str:
-            return "<Server.Secret>"
 
     state: State
     secret: Secret

@@ -55,7 +55,6 @@ def most_comparisons(clients: int, most: int) -> int:
 
 
 def joined(groups: Sequence[tuple[int, ...]], newcomers: Sequence[int]) -> Questions[list[int]]:
-    """The number of the group that gains most by each newcomer."""
     return (yield from side_by_side([_best(_joins(one, groups)) for one in newcomers]))
 
 

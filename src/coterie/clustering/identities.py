@@ -5,8 +5,7 @@ The server publishes a key for every cluster. A client compares the key of its t
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
 probability p = 2^-n.
 
-Departures: eq. (3) compares the true cluster's key, and the set starts empty at every try. Independent coins of
-probability p give the same distribution (`coin_sets`), at no cost.
+Departures: eq. (3) compares the true cluster's key, and the set starts empty at every try.
 """
 
 from __future__ import annotations
@@ -110,30 +109,6 @@ def identity_set(
         joined = np.array([_matches(address, u, bits) for address, bits in zip(addresses, expected, strict=True)])
         if joined.sum() >= law.least:
             return joined, tries
-    raise _stuck(law)
-
-
-def coin_sets(
-    law: IdentityLaw, true_clusters: Any, random_bytes: RandomBytes
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Independent sets for clients of these true clusters (m,): (m, k) bool, and their numbers of tries (m,).
-
-    A coin is 64 random bits below p 2^64: exact for p = 2^-n. Raises UserError as `identity_set`.
-    """
-    truth = _true_clusters(true_clusters, law)
-    sets, tries = np.zeros((len(truth), law.clusters), bool), np.zeros(len(truth), np.int64)
-    below = np.uint64(int(law.p * 2**64))
-    open_rows = np.arange(len(truth))
-    for _ in range(_most_tries(law)):
-        shape = len(open_rows), law.clusters
-        joined = np.frombuffer(_drawn(random_bytes, 8 * math.prod(shape)), "<u8").reshape(shape) < below
-        joined[np.arange(len(open_rows)), truth[open_rows]] = True
-        tries[open_rows] += 1
-        enough = joined.sum(axis=1) >= law.least
-        sets[open_rows[enough]] = joined[enough]
-        open_rows = open_rows[~enough]
-        if not open_rows.size:
-            return sets, tries
     raise _stuck(law)
 
 

@@ -26,7 +26,6 @@ class Schedule:
         check_bounds(self, "the clustering schedule's {}")
 
     def probability(self, r: int) -> float:
-        """Probability that round r >= 1 clusters."""
         if r < 1:
             raise UserError(f"rounds count from 1, not from {r}")
         if r == 1:

@@ -92,7 +92,6 @@ def sign(
 
 
 def public_of(key: bytes) -> bytes:
-    """The public half (DER) of a secret key (PEM)."""
     public = _secret(key).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 

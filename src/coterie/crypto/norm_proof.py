@@ -116,13 +116,11 @@ class _Shape:
 
 
 def share_bytes(bound: int) -> int:
-    """The length of the hub's share."""
     shape = _Shape.of(bound)
     return SEED_BYTES + ELEMENT_BYTES * (shape.bits + shape.values)
 
 
 def told_bytes() -> int:
-    """The length of what the hub tells."""
     return 3 * NAME_BYTES + ELEMENT_BYTES * (2 * WIRES + 2)
 
 

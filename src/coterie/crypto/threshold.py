@@ -158,7 +158,6 @@ class Group:
         return hashlib.sha256(b"coterie/threshold/" + data).digest()[:16]
 
     def place(self, name: str) -> int:
-        """Raises UserError."""
         if name not in self.holders:
             raise UserError(f"{name} holds no share: the holders are {', '.join(self.holders)}")
         return self.holders.index(name) + 1

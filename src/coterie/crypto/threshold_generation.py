@@ -60,7 +60,6 @@ class Secret(SecretNumbers):
         return group.space.degree, group.primes
 
     def public(self) -> bytes:
-        """b_i, to be committed to first."""
         return _packed(self.group, "public", self._public_row())
 
     def galois(self, elements: Iterable[int]) -> bytes:

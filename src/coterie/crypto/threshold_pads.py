@@ -6,7 +6,7 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
     y_j = m_j - a_j s_j + e                      ``Padding.encrypt``, half the bytes of a ciphertext
 
 **To compute on it**, every other holder k contributes -a_j s_k + e, and the sum is a ciphertext under the joint key
-(``contribution``, ``joint``).
+(``contribution``, ``Joining``).
 
 **For a weighted sum alone** of an n-of-n key, each sender answers once
 
@@ -135,11 +135,12 @@ class Padded:
         return cls(group, pad, array, words)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Padding:
-    """What a sender encrypts with: its share. key: of the group, for which values fit.
+    """What a sender encrypts one vector with, and no second: two would show their difference. share: its own.
 
-    context: bytes that name the purpose.  among: the holders whose shares make the pads; empty: all.
+    key: of the group, for which values fit.  context: bytes that name the purpose.  among: the holders whose shares
+    make the pads; empty: all.
     """
 
     group: threshold.Group
@@ -149,14 +150,18 @@ class Padding:
     context: bytes
     among: tuple[str, ...] = ()
     random_bytes: RandomBytes = urandom
+    used: bool = False
 
     @property
     def emulated(self) -> bool:
         return self.group.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
-        """``(d,)`` floats under a fresh pad. Raises as ``ckks.PublicKey.encrypt``."""
+        """``(d,)`` floats under a fresh pad. Raises as ``ckks.PublicKey.encrypt``; CryptoError for a second vector."""
+        if self.used:
+            raise CryptoError("a pad hides one vector: make another padding for the next")
         array, _ = self.key.prepared(values)
+        self.used = True
         group, among = self.group, self.group.answering(self.among or self.group.holders)
         pad = Pad(self.me, self.context, array.size, drawn(self.random_bytes, NONCE_BYTES), among)
         made = _minus(group, pad, self.share.additive(self.me, among))
@@ -215,21 +220,6 @@ class Joining:
         return ckks.CipherVector(key, tally, padded.words)
 
 
-def joint(
-    group: threshold.Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]
-) -> ckks.CipherVector:
-    """The ciphertext under the joint key. Raises CryptoError if contributions are missing, DecodeError naming a
-    holder.
-    """
-    joining = Joining(group, padded)
-    for name, data in contributions.items():
-        try:
-            joining.take(name, data)
-        except DecodeError as error:
-            raise DecodeError(f"{name}: {error}") from None
-    return joining.cipher(key)
-
-
 def pad_partial(
     group: threshold.Group,
     share: threshold.Share,
@@ -281,7 +271,6 @@ def padded_sum(
 
 
 def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
-    """The stated bound on the error of ``padded_sum``."""
     deviation, terms = _sum_deviation(group, weights), sum(weights.values())
     floods = math.sqrt(len(weights)) * group.flood(deviation, scalar=False)
     return group.bound(deviation, floods, _switched(group).scale, terms * group.space.reach, scalar=False)
@@ -304,7 +293,7 @@ def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
 def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
     """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
-        raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joint() ciphertexts")
+        raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joined ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
         raise CryptoError("a sum of padded vectors takes two senders at least, and a weight of each")
     lengths = {pad.length for pad in pads.values()}
@@ -471,7 +460,7 @@ def sum_dec(
     *,
     random_bytes: RandomBytes = urandom,
 ) -> threshold_opening.Prepared:
-    """``ServerDec`` of a weighted sum of ciphertexts, ``joint`` or signed; without any, of an encryption of zero.
+    """``ServerDec`` of a weighted sum of ciphertexts, joined or signed; without any, of an encryption of zero.
 
     total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
         seed.

@@ -93,7 +93,6 @@ def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes,
 
 
 def corrections_bytes(sizes: Sizes) -> int:
-    """The length of what ``deal`` returns."""
     numbers = [rows * columns for shapes in (sizes.products(), sizes.shuffles()) for rows, columns in shapes.values()]
     return 8 * (sum(numbers) + _CORRECTED * sizes.comparisons)
 

@@ -43,7 +43,6 @@ class Key:
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that name the key pair."""
         raise NotImplementedError
 
     @property

@@ -129,6 +129,13 @@ zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
 """(d,) float32, a zero for each weight of the model."""
 
 
+class SecretStruct(msgspec.Struct):
+    """Base of what a party keeps secret: shown by its type alone."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__qualname__}>"
+
+
 class Component:
     """A part of a party, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
 

@@ -5,7 +5,7 @@
 
 Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). If the hub lays one mask over all vectors of
 a round (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only
-the helper holds. The helper's handler of ``Relayed`` calls ``opened``, that of ``Forget`` calls ``forgotten``.
+the helper holds.
 """
 
 from __future__ import annotations

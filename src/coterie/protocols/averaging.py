@@ -85,8 +85,7 @@ class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
     The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean and the
-    next trainings. Outliers are noted, so that an error can name their clients.
-    weights: of the server's models before the round.  means: how many means it makes.  models: in each update.
+    next trainings.  weights: of the server's models before the round.  models: in each update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -331,14 +330,12 @@ class ServerOfGroups(Server, role="server"):
     """Has its own model for each client, by groups that it forms."""
 
     def model_of(self, name: str) -> fl.Vector:
-        """(d,) a client's model."""
         raise NotImplementedError
 
     def last(self) -> Mapping[str, fl.Vector]:
         return {name: self.model_of(name) for name in self.clients}
 
     def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
-        """Returns the round's first notes."""
         asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
         own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
         answers = yield from local_training.ask_all(self, r, own, Update, fold)

@@ -129,7 +129,6 @@ WITHOUT_PAILLIER = ("key_bits", "kappa", "randomness")
 
 
 def keygen(config: Cipher, clients: int) -> Callable[..., SecretKey]:
-    """How keys of these settings are made."""
     if config.cipher == "pads":
         return partial(paillier.pads_keygen, config.lanes(clients))
     return partial(paillier.keygen, config.key_bits, config.lanes(clients), config.randomness)
@@ -163,8 +162,7 @@ def converted(
 ) -> fl.Steps[tuple[dict[int, ClusterModel], dict[int, str]]]:
     """The hub: have the sums converted to the users' key, and take the masks off.
 
-    sums: by cluster.  kind: of the messages for members.  Returns by cluster the signed message for its members, or
-    why there is none.
+    Returns by cluster the signed message for its members, or why there is none.
     """
     users = hub.keys.public(USER)
     done: dict[int, ClusterModel] = {}

@@ -65,7 +65,7 @@ class Turned(fl.OfRound, frozen=True):
 class Committee(Grant):
     """A key split among an opener and members of the role. members: their names, in the order of their places.
 
-    opener: its name.  needed: t.  works: the hub's role, which computes.  parameters: of ``split_keygen``.
+    needed: t.  works: the hub's role, which computes.  parameters: of ``split_keygen``.
     """
 
     members: tuple[str, ...]
@@ -105,7 +105,6 @@ class Seat(fl.Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
     grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
-    when: there is one.
     """
 
     Secret = SwitchedFor
@@ -170,7 +169,6 @@ class Seat(fl.Component):
         return Turned(msg.round, msg.number, fl.bundle(parts))
 
     def share(self) -> CommitteeShare:
-        """SECRET."""
         return CommitteeShare.load(self.party.keys.own_bytes(self.grant))
 
 

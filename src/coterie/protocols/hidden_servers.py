@@ -10,14 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import OVERHEAD_BYTES, SealingKey, digest
-from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import bundle, parts_of, unbundle
-from coterie.protocol.names import LazyMapping
-from coterie.protocol.party import Component, To, from_hub, on
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each
+from coterie.protocol.messages import parts_of
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
@@ -69,7 +66,6 @@ class Adding(msgspec.Struct):
     founding: int = 0
 
     def name(self) -> bytes:
-        """32 bytes that name them."""
         added = (part for one in sorted(self.of.items()) for part in one)
         return digest("coterie/added/1", self.round, self.on_time, *added, *([self.founding] if self.founding else []))
 
@@ -84,13 +80,12 @@ class SealedRows(msgspec.Struct, frozen=True):
     signature: bytes
 
 
-class Rows(msgspec.Struct):
+class Rows(fl.SecretStruct):
     """SECRET: one server's share of all rows.
 
-    masks: 16 bytes for each group.  totals: (G, d) its share.  sealed: the rows of the last round.  since: the round in
-    which groups were made, by which founding.  first: the first rows of groups that were made anew.  members: clients
-    that were given a place.  queries: by client.  added: by round, the name of what was added when its rows were
-    sealed.
+    masks: 16 bytes for each group.  totals: (G, d) its share.  since: the round in which groups were made, by which
+    founding.  first: the first rows of groups that were made anew.  members: clients that were given a place.  added:
+    by round, the name of what was added when its rows were sealed.
     """
 
     masks: tuple[bytes, ...] = ()
@@ -102,9 +97,6 @@ class Rows(msgspec.Struct):
     members: int = 0
     queries: dict[str, bytes] = msgspec.field(default_factory=dict)
     added: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Rows of {len(self.masks)} groups>"
 
 
 class HelperShare(Rows):
@@ -119,7 +111,7 @@ class HelperShare(Rows):
     fresh: Words | None = None
 
 
-class ServerRows(Component):
+class ServerRows(fl.Component):
     """What both servers do. sign: of this one's shares."""
 
     sign: int
@@ -165,7 +157,6 @@ class ServerRows(Component):
         return of == r or not self.whole or (secret.first is not None and of > secret.first.round)
 
     def fresh_masks(self, groups: int, since: int) -> tuple[bytes, ...]:
-        """SECRET: a key for each row."""
         source = self.party.secrets("masks of rows", since)
         return tuple(source.bytes(shared_rows.KEY_BYTES) for _ in range(groups))
 
@@ -175,7 +166,7 @@ class ServerRows(Component):
     def queried(self, client: str, query: bytes) -> None:
         """Keep a client's query. Raises PeerError for an impossible one."""
         if not shared_rows.is_query(query, self.groups):
-            raise PeerError(f"{client}: {len(query)} bytes are no query for {self.groups} groups")
+            raise fl.PeerError(f"{client}: {len(query)} bytes are no query for {self.groups} groups")
         self.secret.queries[client] = query
 
     def context(self, name: str, r: int) -> bytes:
@@ -184,7 +175,7 @@ class ServerRows(Component):
     def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> None:
         """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
         if name in adding.of:
-            raise PeerError(f"two uploads of {name} are counted in round {adding.round}")
+            raise fl.PeerError(f"two uploads of {name} are counted in round {adding.round}")
         expected = self.party.config.expected(self.secret.members)
         weight = shared_rows.upload_weight(adding.round - r, expected, adding.on_time)
         one_hot.fold(fresh, seeds, word, self.sign * weight)
@@ -197,7 +188,7 @@ class ServerRows(Component):
         """
         party, secret, name = self.party, self.secret, adding.name()
         if secret.added.get(adding.round, name) != name:
-            raise PeerError(f"round {adding.round} has sealed sums of other uploads: their difference would show some")
+            raise fl.PeerError(f"round {adding.round} has sealed sums of other uploads: the difference would show some")
         secret.added = {adding.round: name, **{q: one for q, one in secret.added.items() if q + 2 > adding.round}}
         clients = len(party.clients)
         on_time = shared_rows.upload_weight(0, party.config.expected(secret.members), adding.on_time)
@@ -221,7 +212,7 @@ class ServerRows(Component):
     def words(self, data: bytes | memoryview, *shape: int) -> Words:
         """Raises PeerError for another number of words."""
         if len(data) != 4 * int(np.prod(shape)):
-            raise PeerError(f"{len(data)} bytes where {shape} words were expected")
+            raise fl.PeerError(f"{len(data)} bytes where {shape} words were expected")
         return np.frombuffer(data, "<u4").reshape(shape)
 
 
@@ -237,15 +228,15 @@ class HubRows(ServerRows):
         lengths = len(upload.word), len(upload.check), len(upload.master)
         sealed = one_hot.SEED_BYTES * self.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
         if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
-            raise PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
+            raise fl.PeerError(f"{name}: an upload of {', '.join(map(str, lengths))} and {len(upload.seeds)} bytes")
 
     def add(
         self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
-    ) -> Steps[int]:
+    ) -> fl.Steps[int]:
         """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
 
-        on_time: of them that round r has asked for.  load: gives a ``Taken`` for each of ``uploads``.  tossing: their
-        proofs, if lengths are checked. Raises NoAnswerError if the helper does not answer, or refuses.
+        on_time: of them that round r has asked for.  tossing: their proofs, if lengths are checked. Raises
+        NoAnswerError if the helper does not answer, or refuses.
         """
         fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
@@ -253,15 +244,15 @@ class HubRows(ServerRows):
             words = [self.words(one.upload.word, self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
             request = self._shares(r, on_time, some, seeds, words, tossing)
-            flags = yield from ask(helper, request, Counted, partial(_flags, r, len(some)))
+            flags = yield from fl.ask(helper, request, Counted, partial(_flags, r, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
                     self.add_one(fresh, adding, one.name, one.round, own, word)
         if why := self.shows_few(adding):
-            raise NoAnswerError(why)
+            raise fl.NoAnswerError(why)
         totals, nonce, masked = self.masked(fresh, adding)
         seal = SealRows(r, adding.name(), nonce, masked.tobytes())
-        yield from ask(helper, seal, RowsSealed, partial(self._sealed, helper, r, totals, nonce, masked))
+        yield from fl.ask(helper, seal, RowsSealed, partial(self._sealed, helper, r, totals, nonce, masked))
         return len(adding.of)
 
     def _shares(
@@ -288,18 +279,18 @@ class HubRows(ServerRows):
             "\n".join(one.name for one in some),
             np.array([one.round for one in some], np.int64),
             on_time,
-            bundle(named if self.groups == 1 else [one.upload.word for one in some]),
+            fl.bundle(named if self.groups == 1 else [one.upload.word for one in some]),
             b"".join(one.upload.check for one in some),
-            bundle([one.upload.seeds for one in some]),
+            fl.bundle([one.upload.seeds for one in some]),
             b"".join(tags),
             coin,
-            bundle(proofs),
+            fl.bundle(proofs),
         )
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
         """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
         if said.round != r:
-            raise PeerError(f"rows of round {said.round} in round {r}")
+            raise fl.PeerError(f"rows of round {said.round} in round {r}")
         rows = own + self.words(said.rows, *own.shape)
         nonces = nonce + said.nonce
         verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
@@ -307,27 +298,27 @@ class HubRows(ServerRows):
 
     def give(
         self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
-    ) -> Steps[Answers]:
+    ) -> fl.Steps[fl.Answers]:
         """Send these clients the rows that were sealed last, or first. The outcomes say who has opened its own."""
         secret, theirs = self.secret, dict[str, bytes]()
         sealed = secret.first if first else secret.sealed
         assert sealed is not None
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
-            fetches = {name: To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
-            yield from for_each(fetches, Fetched, partial(self._half, r, theirs))
+            fetches = {name: fl.To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
+            yield from fl.for_each(fetches, Fetched, partial(self._half, r, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
 
         def fold(name: str, held: RowOpened) -> None:
             if held.round != r:
-                raise PeerError(f"{name} has opened a row of round {held.round} in round {r}")
+                raise fl.PeerError(f"{name} has opened a row of round {held.round} in round {r}")
 
-        return (yield from for_each(self._rows(r, sealed, theirs), RowOpened, fold, deadline_s=deadline_s))
+        return (yield from fl.for_each(self._rows(r, sealed, theirs), RowOpened, fold, deadline_s=deadline_s))
 
     def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
         if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
-            raise PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
+            raise fl.PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
         theirs[name] = answer.answer
 
     def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
@@ -339,7 +330,7 @@ class HubRows(ServerRows):
         if self.groups == 1:
             return dict.fromkeys(theirs, row(sealed.rows[0], b""))
         queries = self.secret.queries
-        return LazyMapping(
+        return fl.LazyMapping(
             tuple(theirs), lambda name: row(shared_rows.answer(sealed.rows, queries[name]), theirs[name]), held=1
         )
 
@@ -368,34 +359,33 @@ class HelperRows(ServerRows):
         assert isinstance(secret, HelperShare)
         self.secret.summed = secret.summed
 
-    @on(Enlist, answers=Enlisted)
+    @fl.on(Enlist, answers=Enlisted)
     def enlist(self, msg: Enlist, src: str) -> Enlisted:
-        """Keep the queries of clients that have joined."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
-        for name, sealed in zip(names, unbundle(msg.queries, len(names)), strict=True):
+        for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
             self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
         return Enlisted(msg.round)
 
-    @on(Shares, answers=Counted)
+    @fl.on(Shares, answers=Counted)
     def count(self, msg: Shares, src: str) -> Counted:
         """Add the uploads whose tags are equal."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round:
             if msg.round <= secret.adding.round:
-                raise PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
+                raise fl.PeerError(f"uploads of round {msg.round} after those of round {secret.adding.round}")
             secret.adding, secret.fresh = Adding(msg.round, msg.on_time, founding=secret.founding), None
             oldest = msg.round - self.party.config.max_staleness
             secret.taken = {of: names for of, names in secret.taken.items() if of >= oldest}
             secret.summed = {of: names for of, names in secret.summed.items() if of >= oldest}
         if msg.on_time != secret.adding.on_time or not 0 <= msg.on_time <= len(self.party.clients):
-            raise PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
+            raise fl.PeerError(f"{msg.on_time} uploads on time, after {secret.adding.on_time}")
         names, rounds = msg.names.split("\n"), msg.rounds.tolist()
         wide, tags = one_hot.CHECK_BYTES, one_hot.TAG_BYTES
         if not len(names) == len(rounds) == len(msg.checks) / wide == len(msg.tags) / tags:
-            raise PeerError(f"{len(names)} names, {len(rounds)} rounds, and other numbers of checks and tags")
-        words, sealed = parts_of(msg.words, len(names)), unbundle(msg.seeds, len(names))
+            raise fl.PeerError(f"{len(names)} names, {len(rounds)} rounds, and other numbers of checks and tags")
+        words, sealed = parts_of(msg.words, len(names)), fl.unbundle(msg.seeds, len(names))
         good: dict[int, _Good] = {}
         for at, (name, r) in enumerate(zip(names, rounds, strict=True)):
             check, told = msg.checks[wide * at : wide * (at + 1)], msg.tags[tags * at : tags * (at + 1)]
@@ -405,8 +395,8 @@ class HelperRows(ServerRows):
                 good[at] = found
         if self.party.config.check == "norm":
             good = self._short(msg, good)
-        elif msg.coin or unbundle(msg.proofs, 0):
-            raise PeerError("proofs of lengths, which are not checked")
+        elif msg.coin or fl.unbundle(msg.proofs, 0):
+            raise fl.PeerError("proofs of lengths, which are not checked")
         fresh = self.zeros() if secret.fresh is None else secret.fresh.copy()
         for one in good.values():
             of = one.upload.round
@@ -432,30 +422,28 @@ class HelperRows(ServerRows):
             if one_hot.tag(self.context(name, of), seeds, upload.check, named) != told:
                 return None
             word = one_hot.no_word(seeds, self.length) if words is None else words
-        except (PeerError, CryptoError):
+        except (fl.PeerError, fl.CryptoError):
             return None
         return _Good(name, upload, named, seeds, word)
 
     def _short(self, msg: Shares, good: Mapping[int, _Good]) -> dict[int, _Good]:
-        """Those whose proof of length holds."""
         norms = self.party.norms
-        coin, told = norms.coin(msg.round, msg.coin), unbundle(msg.proofs, len(msg.names.split("\n")))
+        coin, told = norms.coin(msg.round, msg.coin), fl.unbundle(msg.proofs, len(msg.names.split("\n")))
         uploads = [(one.name, one.upload.round, upload_name(one.name, one.upload, one.named)) for one in good.values()]
         shares = [np.negative(one_hot.share(one.seeds, one.word)) for one in good.values()]
         short = norms.short(coin, uploads, [told[at] for at in good], shares)
         return {at: one for (at, one), holds in zip(good.items(), short, strict=True) if holds}
 
-    @on(SealRows, answers=RowsSealed)
+    @fl.on(SealRows, answers=RowsSealed)
     def seal(self, msg: SealRows, src: str) -> RowsSealed:
-        """Mask its rows, once a round."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round or secret.fresh is None or len(msg.nonce) != shared_rows.NONCE_BYTES:
-            raise PeerError(f"rows of round {msg.round} after uploads of round {secret.adding.round}")
+            raise fl.PeerError(f"rows of round {msg.round} after uploads of round {secret.adding.round}")
         if msg.added != secret.adding.name():
-            raise PeerError(f"the hub has added other uploads in round {msg.round}")
+            raise fl.PeerError(f"the hub has added other uploads in round {msg.round}")
         if why := self.shows_few(secret.adding):
-            raise PeerError(why)
+            raise fl.PeerError(why)
         totals, nonce, own = self.masked(secret.fresh, secret.adding)
         rows, nonces = own + self.words(msg.rows, *own.shape), msg.nonce + nonce
         when = msg.round, self.rounds + 1
@@ -466,21 +454,21 @@ class HelperRows(ServerRows):
         secret.fresh = None
         return RowsSealed(msg.round, nonce, own.tobytes(), signature)
 
-    @on(Fetch, answers=Fetched)
+    @fl.on(Fetch, answers=Fetched)
     def fetch(self, msg: Fetch, src: str) -> Fetched:
         """Half of the answer to a client's query, which the hub cannot read: it would learn the group."""
         return self._half_for(msg, src, self.secret.sealed)
 
-    @on(FetchFirst, answers=Fetched, when=renews)
+    @fl.on(FetchFirst, answers=Fetched, when=renews)
     def fetch_first(self, msg: FetchFirst, src: str) -> Fetched:
         """The same, on the first rows of groups that were made anew."""
         return self._half_for(msg, src, self.secret.first)
 
     def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret, entry = self.secret, self.party.common.roster.by_name.get(msg.client)
         if sealed is None or entry is None or msg.client not in secret.queries:
-            raise PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
+            raise fl.PeerError(f"{msg.client} has asked for no row, or no rows are sealed")
         answer = shared_rows.answer(sealed.rows, secret.queries[msg.client]).tobytes()
         bound = answer_context(self.party, msg.round, sealed.round)
         return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
@@ -488,5 +476,5 @@ class HelperRows(ServerRows):
 
 def _flags(r: int, count: int, answer: Counted) -> list[bool]:
     if answer.round != r or len(answer.flags) != count:
-        raise PeerError(f"{len(answer.flags)} flags of round {answer.round} for {count} uploads of round {r}")
+        raise fl.PeerError(f"{len(answer.flags)} flags of round {answer.round} for {count} uploads of round {r}")
     return [flag == 1 for flag in answer.flags]

@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+import coterie.protocol.core as fl
 from coterie.crypto.shared_rows import Grid
 from coterie.dp.budget import Budget
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.options import AtLeastOne, Positive
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_size
 
@@ -43,18 +42,18 @@ class HiddenSums(LateTraining):
     private_rounds: the uploads that this budget is for, where ``noise`` follows from it.  dp_delta: of the budget.
     """
 
-    clip: Positive = 2.0
+    clip: fl.Positive = 2.0
     fewest: Annotated[int, Meta(ge=1)] = 2
     min_cluster: Annotated[int, Meta(ge=1)] = 3
     foundings: Annotated[int, Meta(ge=1, le=64)] = 1
-    budget_s: Positive | None = None
+    budget_s: fl.Positive | None = None
     check: Literal["tag", "norm"] = "tag"
     noise: Annotated[float | None, Meta(ge=0)] = None
     epsilon: float | None = None
-    private_rounds: AtLeastOne = 10
+    private_rounds: fl.AtLeastOne = 10
     dp_delta: float = 1e-5
 
-    def grid(self, clients: int, spec: ModelSpec) -> Grid:
+    def grid(self, clients: int, spec: fl.ModelSpec) -> Grid:
         """Raises UserError for more clients, weights or noise than fit the words."""
         parts = 1 + bool(spec.buffers.any())
         return Grid.of(self.clip, clients, spec.size, parts, self._noise(1.1 * parts**0.5))
@@ -99,12 +98,10 @@ class HiddenSums(LateTraining):
         return shows_few(clients, added, groups, self.min_cluster, self.fewest)
 
     def expected(self, clients: int) -> int:
-        """How many clients a round asks."""
         return sample_size(clients, self.participation)
 
 
 def renews(config: HiddenSums, mode: str) -> bool:
-    """Whether groups may be made anew."""
     return config.foundings > 1
 
 

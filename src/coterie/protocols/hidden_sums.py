@@ -18,23 +18,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, message
-from coterie.protocol.party import Component, from_hub
 
 Words = NDArray[np.uint32]
 SIGNATURE_BYTES = 64
 
 
-@message(src=ANY, dst=ANY)
-class HiddenUpdate(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class HiddenUpdate(fl.OfRound, frozen=True):
     """word: cw, (d,) words.  check: cs.  master: of the hub's seeds.  seeds: the helper's, sealed to it and signed."""
 
     word: bytes
@@ -43,22 +40,22 @@ class HiddenUpdate(OfRound, frozen=True):
     seeds: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Enlist(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Enlist(fl.OfRound, frozen=True):
     """These clients, one name a line, have a group. queries: of each, sealed to the helper and signed."""
 
     names: str
-    queries: Bundle
+    queries: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
-class Enlisted(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Enlisted(fl.OfRound, frozen=True):
     """The helper has their queries."""
 
 
-@message(src=ANY, dst=ANY)
-class Shares(OfRound, frozen=True):
-    """Uploads that came in this round. names: one a line.  rounds: (n,) those that asked for them.
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Shares(fl.OfRound, frozen=True):
+    """Uploads that came in this round.  rounds: (n,) those that asked for them.
 
     on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``;
     with one group the names of words alone (``one_hot.word_name``).
@@ -67,25 +64,25 @@ class Shares(OfRound, frozen=True):
     """
 
     names: str
-    rounds: Integers
+    rounds: fl.Integers
     on_time: int
-    words: Bundle
+    words: fl.Bundle
     checks: bytes
-    seeds: Bundle
+    seeds: fl.Bundle
     tags: bytes
     coin: bytes
-    proofs: Bundle
+    proofs: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
-class Counted(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Counted(fl.OfRound, frozen=True):
     """flags: a byte for each upload, 1 if both servers count it."""
 
     flags: bytes
 
 
-@message(src=ANY, dst=ANY)
-class SealRows(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class SealRows(fl.OfRound, frozen=True):
     """All uploads were sent. added: names those that are counted (``Adding.name``).  rows: (G, d) words, masked."""
 
     added: bytes
@@ -93,8 +90,8 @@ class SealRows(OfRound, frozen=True):
     rows: bytes
 
 
-@message(src=ANY, dst=ANY)
-class RowsSealed(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class RowsSealed(fl.OfRound, frozen=True):
     """The helper's masked rows. signature: over the round, both nonces and the names of the sealed rows."""
 
     nonce: bytes
@@ -102,29 +99,29 @@ class RowsSealed(OfRound, frozen=True):
     signature: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Fetch(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Fetch(fl.OfRound, frozen=True):
     """Answer this client's query."""
 
     client: str
 
 
-@message(src=ANY, dst=ANY)
-class FetchFirst(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class FetchFirst(fl.OfRound, frozen=True):
     """Answer this client's query on the first rows of groups that were made anew."""
 
     client: str
 
 
-@message(src=ANY, dst=ANY)
-class Fetched(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Fetched(fl.OfRound, frozen=True):
     """answer: (d,) words, sealed to the client."""
 
     answer: bytes
 
 
-@message(src=ANY, dst=ANY)
-class GroupRow(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class GroupRow(fl.OfRound, frozen=True):
     """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
 
     rounds: how many rounds have been added up since groups were made; a round that is skipped seals nothing.
@@ -141,8 +138,8 @@ class GroupRow(OfRound, frozen=True):
     theirs: bytes
 
 
-@message(src=ANY, dst=ANY)
-class RowOpened(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class RowOpened(fl.OfRound, frozen=True):
     """The client has opened its row."""
 
 
@@ -159,7 +156,7 @@ def numbers_name(x: Words) -> bytes:
     return digest("coterie/numbers of an upload/1", x.data)
 
 
-class HeldRow(msgspec.Struct):
+class HeldRow(fl.SecretStruct):
     """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
 
     masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
@@ -177,11 +174,8 @@ class HeldRow(msgspec.Struct):
     started: bool = True
     lost: bool = False
 
-    def __repr__(self) -> str:
-        return f"<HeldRow of round {self.round}>"
 
-
-class ClientRow(Component):
+class ClientRow(fl.Component):
     """A client's part."""
 
     Secret = HeldRow
@@ -195,7 +189,7 @@ class ClientRow(Component):
         since: the round in which groups were made anew.
         """
         if not 0 <= group < groups or not 0 < total <= shared_rows.PARTS * len(self.party.clients):
-            raise PeerError(f"group {group} of {groups}, of weight {total}/{shared_rows.PARTS}")
+            raise fl.PeerError(f"group {group} of {groups}, of weight {total}/{shared_rows.PARTS}")
         secret = self.secret
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
@@ -207,7 +201,7 @@ class ClientRow(Component):
         """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
         secret, party = self.secret, self.party
         if secret.group < 0:
-            raise PeerError(f"{party.name} has no group yet")
+            raise fl.PeerError(f"{party.name} has no group yet")
         context = context_of(party, party.name, r, secret.groups, secret.since)
         shares = one_hot.shared(x, secret.group, secret.groups, context, party.secrets("seeds of shares", r))
         word = shares.word.tobytes()
@@ -216,7 +210,7 @@ class ClientRow(Component):
 
     def has(self, msg: GroupRow, src: str) -> bool:
         """Whether it has opened this row. Raises PeerError unless the hub sends it."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
@@ -224,10 +218,10 @@ class ClientRow(Component):
 
         Raises PeerError for an older row than it has, one that the helper has not signed, and another than the signed.
         """
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
         if secret.group < 0 or msg.sealed_in <= secret.round or msg.rounds <= secret.rounds:
-            raise PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
+            raise fl.PeerError(f"a row of round {msg.sealed_in}, after that of round {secret.round}")
         verify_rows(party, helper, (msg.sealed_in, msg.rounds), msg.nonces, msg.row_names, msg.signature)
         parts = [msg.ours]
         if secret.groups > 1:
@@ -237,11 +231,11 @@ class ClientRow(Component):
             )
             parts.append(opening.open(msg.theirs, helper, party.name, *bound))
         if len(msg.row_names) != shared_rows.NAME_BYTES * secret.groups or {*map(len, parts)} != {4 * row_words(party)}:
-            raise PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
+            raise fl.PeerError(f"a row of {len(msg.ours)} bytes among {len(msg.row_names)} bytes of names")
         row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
         at = shared_rows.NAME_BYTES * secret.group
         if shared_rows.row_names(row[None]) != msg.row_names[at : at + shared_rows.NAME_BYTES]:
-            raise PeerError("the servers' answers give another row than both have sealed")
+            raise fl.PeerError("the servers' answers give another row than both have sealed")
         size = shared_rows.NONCE_BYTES
         nonces = msg.nonces[:size], msg.nonces[size:]
         secret.round, secret.rounds, secret.started = msg.sealed_in, msg.rounds, True
@@ -284,7 +278,7 @@ def verify_rows(
 ) -> None:
     """Raises PeerError (a SignatureError) unless the helper has signed these rows. when: ``sealed_in, rounds``."""
     if len(nonces) != 2 * shared_rows.NONCE_BYTES:
-        raise PeerError(f"{len(nonces)} bytes are no two nonces")
+        raise fl.PeerError(f"{len(nonces)} bytes are no two nonces")
     verify_key(party.common, helper).verify(signature, *said(party, when, nonces, row_names))
 
 

@@ -199,15 +199,12 @@ PK = TypeVar("PK")
 SK = TypeVar("SK")
 
 
-class KeyStore(msgspec.Struct):
+class KeyStore(fl.SecretStruct):
     """SECRET: a party's granted keys, by name. dealt: the number of the last dealing, by grant ("" for all)."""
 
     secret: dict[str, bytes] = msgspec.field(default_factory=dict)
     public: dict[str, bytes] = msgspec.field(default_factory=dict)
     dealt: dict[str, int] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<KeyStore secret {sorted(self.secret)} public {sorted(self.public)}>"
 
 
 class OfGrants(fl.Component):

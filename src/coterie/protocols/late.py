@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import Sum
-from coterie.protocol.steps import take
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Sends, Train, Update
 from coterie.protocols.local_training import SteppedTraining, asked_in, sample_size
@@ -55,8 +54,8 @@ class Aggregate(Protocol):
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    weight(staleness, samples): > 0, of one update.  over: the mean's divisor, if it is not the sum of the weights.
-    Buffers (running statistics) get a mean of their own (``aggregation/buffers.py``).
+    over: the mean's divisor, if it is not the sum of the weights. Buffers (running statistics) get a mean of their own
+    (``aggregation/buffers.py``).
     """
 
     spec: fl.ModelSpec
@@ -135,7 +134,7 @@ class Gathering:
         if deadline_s is not None:
             for name in (name for name, why in answers.missing.items() if why != fl.LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)
-        yield from take(reply, fold) if requests else take(reply, fold, at_least=1, until_s=deadline_s)
+        yield from fl.take(reply, fold) if requests else fl.take(reply, fold, at_least=1, until_s=deadline_s)
         return answers
 
     def notes(self) -> dict[str, Any]:
@@ -210,10 +209,7 @@ class Buffered(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Filling:
-    """The changes of round r, which fill the server's buffer by age, then as drawn, whatever came first.
-
-    An order by number would make the clients with high numbers stale in every round.
-    """
+    """The changes of round r, which fill the server's buffer by age, then as drawn, whatever came first."""
 
     server: Any
     r: int
@@ -258,7 +254,6 @@ class BufferServer(LateServer, role="server"):
 
     @property
     def size(self) -> int:
-        """K."""
         asked = sample_size(len(self.clients), self.config.participation)
         return self.config.buffer or max(1, min(10, asked // 2))
 

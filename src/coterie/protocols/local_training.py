@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from math import inf
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,6 +20,7 @@ from coterie.training import solvers
 from coterie.training.solvers import MOST_WEIGHT
 
 Share = Annotated[float, Meta(ge=0, le=1)]
+_hints = cache(get_type_hints)
 
 
 def at_least(config: Any, **least: int) -> None:
@@ -44,7 +46,8 @@ def positive(config: Any, *names: str) -> None:
 
 def check_choices(config: Any) -> None:
     """Raises UserError for the first field with a word that its ``Literal`` does not have."""
-    for name, kind in get_type_hints(type(config)).items():
+    config_type: type = type(config)
+    for name, kind in _hints(config_type).items():
         value, is_literal = getattr(config, name), get_origin(kind) is Literal
         words = get_args(kind) if is_literal else [w for part in get_args(kind) for w in get_args(part)]
         if words and value not in words and (is_literal or isinstance(value, str)):
@@ -301,7 +304,6 @@ def is_generator(local: Any) -> bool:
 
 
 def batch_seed(party: fl.Party, r: int) -> int:
-    """The seed of a client's batch order in round r."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
@@ -318,7 +320,7 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
     """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
 
-    samples: of the client, a public number.  epochs: of its trainings. With DP-SGD all that follows from the training
+    With DP-SGD all that follows from the training
         is one release, of a Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:

@@ -89,7 +89,7 @@ def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Wo
 def opened_total(
     client: KeyedParty, msg: Total, src: str, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
 ) -> fl.Work[tuple[Floats, Received]]:
-    """A client: the sum (length,) and its answer. lengths: of all sums, by number.  held: the sums that it has.
+    """A client: the sum (length,) and its answer.  held: the sums that it has.
 
     Raises PeerError for too few terms, a sum that it has already, and what ``opened_mean`` refuses.
     """

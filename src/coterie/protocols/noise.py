@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
+import coterie.protocol.core as fl
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_pads import padded_error
 from coterie.dp.budget import Budget
@@ -20,8 +21,6 @@ from coterie.dp.distributed import Distributed
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
 from coterie.dp.uploads import Standard
-from coterie.protocol.errors import CoterieWarning, PeerError, UserError
-from coterie.protocol.options import AtLeastOne
 
 LITTLE_NOISE = 0.01
 """Where neither noise nor an epsilon is set: it protects nobody."""
@@ -44,7 +43,7 @@ class NoiseSettings:
     clip: float = 1.0
     noise: float | None = None
     epsilon: float | None = None
-    private_rounds: AtLeastOne = 10
+    private_rounds: fl.AtLeastOne = 10
     dp_delta: float = 1e-5
     missing: Annotated[int, Meta(ge=0)] = 1
 
@@ -90,7 +89,7 @@ def warn_of_silence(budget: Budget | None, release: Release) -> None:
     warnings.warn(
         f"epsilon={budget.epsilon:g} allows no upload: a single one with noise={release.noise_multiplier:g} spends "
         f"{alone:,.0f}. No client uploads anything, so nothing is learnt. Leave noise out, and it follows from epsilon",
-        CoterieWarning,
+        fl.CoterieWarning,
         stacklevel=3,
     )
 
@@ -114,13 +113,13 @@ def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> 
     error: of an opened sum, in steps.
     """
     if not mechanism.missing < parties:
-        raise UserError(
+        raise fl.UserError(
             f"missing: {parties} {who} add noise, as few as there may be in a round, and the shares of "
             f"{mechanism.missing} need not count, a reader's own among them: lower missing"
         )
     mechanism.variance(parties)
     if error > MOST_ERROR:
-        raise UserError(
+        raise fl.UserError(
             f"noise={mechanism.noise_multiplier:g} is too large for the cipher: sums would be wrong by {error:.2g} "
             "steps, and must be exact. Raise epsilon, or lower noise"
         )
@@ -134,7 +133,7 @@ def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: 
     exact = np.asarray(opened, np.float64)
     numbers = np.rint(exact)
     if not float(np.abs(numbers - exact).max()) <= MOST_ERROR:
-        raise PeerError("the opened sum is not of whole numbers: a vector in it is forged")
+        raise fl.PeerError("the opened sum is not of whole numbers: a vector in it is forged")
     if mechanism.is_too_long(numbers, terms):
-        raise PeerError(f"the opened sum is longer than {terms} clipped changes: a vector in it is forged")
+        raise fl.PeerError(f"the opened sum is longer than {terms} clipped changes: a vector in it is forged")
     return mechanism.off_grid(numbers, terms, rotated)

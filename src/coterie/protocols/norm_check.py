@@ -101,24 +101,18 @@ def _projected(coin: bytes, shares: Sequence[Words]) -> Words:
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class Uploaded(msgspec.Struct, frozen=True):
+class Uploaded(fl.SecretStruct):
     """SECRET: an upload. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
 
     name: bytes
     x: Words
     hub: Words
 
-    def __repr__(self) -> str:
-        return "<Uploaded>"
 
-
-class Unproved(msgspec.Struct):
+class Unproved(fl.SecretStruct):
     """SECRET. sent: by round, uploads whose length it has not proved yet."""
 
     sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Unproved of {len(self.sent)} rounds>"
 
 
 class ClientNorms(fl.Component):
@@ -219,16 +213,13 @@ class HubNorms(fl.Component):
         return found
 
 
-class Coin(msgspec.Struct):
+class Coin(fl.SecretStruct):
     """SECRET. part: the helper's.  uploads: the names of those that the round's coin was tossed over."""
 
     round: int = 0
     part: bytes = b""
     commitment: bytes = b""
     uploads: frozenset[bytes] = frozenset()
-
-    def __repr__(self) -> str:
-        return f"<Coin of round {self.round}>"
 
 
 class HelperNorms(fl.Component):

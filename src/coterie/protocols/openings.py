@@ -1,10 +1,10 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
 A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
-hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. An
-opening takes t holders. So the statements show it if one of the t is honest and hands its own over. ``check`` puts
-those of several holders together, and finds what no holder sees alone: sums that different holders have opened, and
-those of different attempts, which together show few vectors.
+hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. So the
+statements show it if one of the t is honest and hands its own over. ``check`` puts those of several holders together,
+and finds what no holder sees alone: sums that different holders have opened, and those of different attempts, which
+together show few vectors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
 from coterie.aggregation.detection import effective
 from coterie.crypto.roster import check_roster, signing_key
 from coterie.crypto.signing import Field, VerifyKey
-from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import bundle
-from coterie.protocol.party import Party
-from coterie.protocol.setup_info import Entry, Roster
 
 
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
 
-    sums: of each, its vectors. Exact, but for errors by True with 2^-500: a combination is of some vectors alone if
-    what is orthogonal to all sums is dependent at these vectors.
+    Exact, but for errors by True with 2^-500: a combination is of some vectors alone if what is orthogonal to all sums
+    is dependent at these vectors.
     """
     of = list(dict.fromkeys(map(frozenset, sums)))
     together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
@@ -88,11 +85,10 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
 class Opening(msgspec.Struct, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
-    count: its statements so far, with this one.  making: of the key.  cipher: 32 bytes that name what was opened.
-    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
-    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.  part: which of the senders' vectors of the
-    round.  among: the holders that open.  fewest: the fewest senders of a sum that it helps with.
-    signature: the holder's, over all of this and the session.
+    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.  senders, weights: whose
+    vectors the holder has added up itself; no weights: 1 each. Without senders these are ``ciphers`` ciphertexts on the
+    hub's word, of ``length`` values each.  part: which of the senders' vectors of the round.  fewest: the fewest
+    senders of a sum that it helps with.  signature: the holder's, over all of this and the session.
     """
 
     holder: str
@@ -118,7 +114,6 @@ class Opening(msgspec.Struct, frozen=True):
 
     @property
     def by_sender(self) -> dict[str, int]:
-        """Weights."""
         return dict(zip(self.senders, self.weights or [1] * len(self.senders), strict=True))
 
     @property
@@ -141,14 +136,13 @@ class OpeningCount(msgspec.Struct, frozen=True):
         return f"{self.holder}, its number of statements"
 
 
-class Stated(msgspec.Struct, kw_only=True):
+class Stated(fl.SecretStruct, kw_only=True):
     """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
 
     openings: list[bytes] = msgspec.field(default_factory=list)
 
 
-def stating(kind: type[Party]) -> list[str]:
-    """The parts of such parties that keep statements."""
+def stating(kind: type[fl.Party]) -> list[str]:
     return [name for name, component in kind.parts.items() if issubclass(component.Secret, Stated)]
 
 
@@ -179,23 +173,20 @@ def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[s
     """What a holder states of ciphertexts that it opens on the hub's word, those of one length together."""
     for length in sorted(set(lengths)):
         some = [data for of, data in zip(lengths, ciphers, strict=True) if of == length]
-        yield {"cipher": hashlib.sha256(bundle(some)).digest(), "length": length, "ciphers": len(some)}
+        yield {"cipher": hashlib.sha256(fl.bundle(some)).digest(), "length": length, "ciphers": len(some)}
 
 
 def stated(party: Any) -> int:
-    """How many statements a party has made."""
     return sum(len(getattr(party, name).secret.openings) for name in stating(type(party)))
 
 
 def total(party: Any) -> OpeningCount:
-    """How many statements a party has made, signed."""
     said = OpeningCount(party.name, stated(party))
     signature = signing_key(party.own).sign(*said.signed(party.common.roster.session))
     return msgspec.structs.replace(said, signature=signature)
 
 
 def statements(party: Any) -> Iterator[Opening]:
-    """A party's statements."""
     names = tuple(party.common.roster.by_name)
     for data in (data for name in stating(type(party)) for data in getattr(party, name).secret.openings):
         brief, *bits = msgspec.msgpack.decode(data, type=tuple[Opening, bytes, bytes])
@@ -217,7 +208,7 @@ class Statements(msgspec.Struct, frozen=True):
     and has those alone who open and send.  totals: of each of these holders.
     """
 
-    roster: Roster
+    roster: fl.Roster
     openings: tuple[Opening, ...]
     totals: tuple[OpeningCount, ...] = ()
 
@@ -225,11 +216,10 @@ class Statements(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
-    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  openings: by holder.
-    last: by holder, the round of its last statement: of later openings these files say nothing.
-    sums: different ones whose senders holders have verified.  senders: of the smallest.  effective: the least effective
-    number of senders by their weights.  vectors, scalars: those opened on the hub's word.
-    unstated: by a holder that others name, how many openings its own statements lack.
+    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
+    last statement: of later openings these files say nothing.  sums: different ones whose senders holders have
+    verified.  effective: the least effective number of senders by their weights.  vectors, scalars: those opened on the
+    hub's word.  unstated: by a holder that others name, how many openings its own statements lack.
     """
 
     operator: str
@@ -244,7 +234,7 @@ class Checked(msgspec.Struct, frozen=True):
     faults: list[str]
 
 
-def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
+def collected(roster: fl.Roster, parties: Iterable[Any]) -> Statements | None:
     """The statements of these parties; None without any."""
     holders = [party for party in parties if stated(party)]
     found = tuple(one for party in holders for one in statements(party))
@@ -252,8 +242,8 @@ def collected(roster: Roster, parties: Iterable[Any]) -> Statements | None:
         return None
     if not roster.signature:
         names = sorted({name for one in found for name in (*one.among, *one.senders)})
-        entries = tuple(Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
-        roster = Roster(roster.session, entries, roster.operator)
+        entries = tuple(fl.Entry(*msgspec.structs.astuple(roster.by_name[name])) for name in names)
+        roster = fl.Roster(roster.session, entries, roster.operator)
     return Statements(roster, found, tuple(map(total, holders)))
 
 
@@ -262,11 +252,11 @@ def read(data: bytes, where: object) -> Statements:
     try:
         found = msgspec.json.decode(data, type=Statements)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{where} holds no statements of openings: {error}") from None
+        raise fl.UserError(f"{where} holds no statements of openings: {error}") from None
     names = [one.name for one in found.roster.entries] + [one.holder for one in found.totals]
     names += [name for one in found.openings for name in (one.holder, one.key, *one.among, *one.senders)]
     if strange := next((name for name in names if not name.isprintable()), None):
-        raise UserError(f"{where} holds no statements of openings: {strange!r:.80} is no name")
+        raise fl.UserError(f"{where} holds no statements of openings: {strange!r:.80} is no name")
     return found
 
 
@@ -276,7 +266,7 @@ def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHAR
     """
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
-        raise UserError("these statements are of different runs, or of different operators: audit each run alone")
+        raise fl.UserError("these statements are of different runs, or of different operators: audit each run alone")
     if not any(file.openings for file in files):
         faults.append("there are no statements")
     if len(files) > 1 and not all(file.roster.signature for file in files):
@@ -342,31 +332,31 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningC
     try:
         if roster.signature:
             check_roster(roster, roster.operator)
-    except PeerError as error:
+    except fl.PeerError as error:
         faults.append(f"the roster is forged: {error}")
         return
     claims: list[Opening | OpeningCount] = [*file.openings, *file.totals]
     for one in claims:
         try:
             if one.holder not in roster.by_name:
-                raise PeerError("its holder is not on the roster")
+                raise fl.PeerError("its holder is not on the roster")
             VerifyKey.load(roster.by_name[one.holder].verify_key).verify(one.signature, *one.signed(roster.session))
             if isinstance(one, Opening):
                 _check_opening(one, roster)
-        except PeerError as error:
+        except fl.PeerError as error:
             faults.append(f"{one.where}: {error}")
         else:
             yield one
 
 
-def _check_opening(one: Opening, roster: Roster) -> None:
+def _check_opening(one: Opening, roster: fl.Roster) -> None:
     """Raises PeerError for a signed statement that says what cannot be."""
     if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
-        raise PeerError("its senders are not on the roster, each once")
+        raise fl.PeerError("its senders are not on the roster, each once")
     if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
-        raise PeerError("a number below 1")
+        raise fl.PeerError("a number below 1")
     if one.weights and (len(one.weights) != len(one.senders) or min(one.weights) < 1):
-        raise PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
+        raise fl.PeerError(f"{len(one.weights)} weights of {len(one.senders)} vectors, or one below 1")
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:

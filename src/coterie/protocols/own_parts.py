@@ -1,4 +1,4 @@
-"""Federated averaging of a part of the model. Each client keeps the other parts to itself, and predicts with both.
+"""Federated averaging of a part of the model.
 
     server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
 
@@ -106,6 +106,5 @@ class PartServer(Server, role="server"):
 
 
 def whole_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client's model of the server's shared parts and its own."""
     shared = federation.look(federation.hub).state.weights
     return {client.name: client.whole(shared) for client in federation.of_role("client")}

@@ -66,7 +66,7 @@ class Pads(Grant):
         return DealtKeys({**keys, self.keeper: everything})
 
 
-class Ratchet(msgspec.Struct):
+class Ratchet(fl.SecretStruct):
     """SECRET: the key of a round, from which all later ones follow and no earlier one does.
 
     key: of ``round``.  kept: unused keys of earlier rounds, by round.
@@ -93,9 +93,6 @@ class Ratchet(msgspec.Struct):
         while self.round < r:
             self.kept[self.round] = self.key
             self.key, self.round = _derived(self.key, b"next round"), self.round + 1
-
-    def __repr__(self) -> str:
-        return f"<Ratchet at round {self.round}>"
 
 
 def _derived(key: bytes, use: bytes) -> bytes:

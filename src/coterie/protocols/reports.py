@@ -1,7 +1,7 @@
 """Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
 
 A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
-client has *released*. A leader forwards reports unchanged, so leader and hub verify the same signature.
+client has *released*.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def reported(
 ) -> fl.Work[StatusReport]:
     """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
 
-    step_s: length of the time step that begins now.  epsilon: what is left of its budget.  update: ``summary`` of the
-    last released update, or None before the first.
+    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None before
+    the first.
     """
     told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -150,7 +150,7 @@ def costs(
     up_bytes: float = 8.0,
     down_bytes: float = 8.0,
 ) -> Costs:
-    """C_{R,up} and C_{R,down} of eq. (4) for one parameter. The paper names the costs and states none of them.
+    """C_{R,up} and C_{R,down} of eq. (4) for one parameter.
 
     compute: the operations of a round's training, spread over the model, and one to write a downloaded parameter.
     communication: seconds on the client's link; up_bytes, down_bytes: of a parameter with its index.

@@ -17,15 +17,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+import coterie.protocol.core as fl
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OVERHEAD_BYTES
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import OfRound, bundle, unbundle
-from coterie.protocol.party import To
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import Enlist, Enlisted
-from coterie.protocols.lists import isolates
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
@@ -39,6 +35,7 @@ from coterie.protocols.sealed_groups import (
     SharedRow,
     Step,
     Stepped,
+    isolates,
     weight_pad,
 )
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
@@ -54,7 +51,7 @@ from coterie.protocols.shared_groups import (
 
 
 class Grouping(msgspec.Struct):
-    """The hub's state. sums: as sent to clients.  has: the clients that have all sums.  groups: how many there are.
+    """The hub's state.  sums: as sent to clients.  has: the clients that have all sums.
 
     joined: the clients with a place.  places: that are sealed for clients who have not taken them yet.
     """
@@ -78,9 +75,9 @@ Batch = tuple[str, ...]
 
 
 class HubSecret(msgspec.Struct):
-    """SECRET: of the hub. batches: for the next founding.  rows: of the clients in these, so far.  founders: of the
-    last one.  grouped: as at the helper.  refused: members whose rows are not grouped beside these lists.  false: the
-    epochs and lists whose marks the helper says do not add up, in any attempt.
+    """SECRET: of the hub.  batches: for the next founding.  grouped: as at the helper.  refused: members whose rows are
+    not grouped beside these lists.  false: the epochs and lists whose marks the helper says do not add up, in any
+    attempt.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -106,7 +103,7 @@ class HubGroups(ServerGroups):
         super().lasts(secret)
         self.secret.grouped, self.secret.false = secret.grouped, secret.false
 
-    def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
+    def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
 
         Raises NoAnswerError if fewer than ``FEWEST`` clients take part, or without the helper.
@@ -118,12 +115,12 @@ class HubGroups(ServerGroups):
         self.party.state.founded = Grouping(tuple(sums), frozenset(names))
         yield from self.place(0, helper, names, deadline_s)
         if not self.party.state.founded.joined:
-            raise NoAnswerError(
+            raise fl.NoAnswerError(
                 f"no client has a group: see the refusals. Of {len(self.secret.false)} lists the helper says that a "
                 "client has sent a false mark: leave out clients that you do not trust, or replace the helper"
             )
 
-    def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
+    def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         """In round r: give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
         hub, founded = self.party, self.party.state.founded
         has = founded.has
@@ -134,7 +131,7 @@ class HubGroups(ServerGroups):
         batches = self._batches([name for name in names if name in has])
         yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
 
-    def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> Steps[bool]:
+    def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> fl.Steps[bool]:
         """In round r: make groups anew, if that is due and all rows are in. Returns whether they are.
 
         left: clients that no longer answer. Raises NoAnswerError if the helper fails once it groups the rows.
@@ -177,20 +174,20 @@ class HubGroups(ServerGroups):
 
     def _described(
         self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], epoch: int, deadline_s: float | None
-    ) -> Steps[None]:
+    ) -> fl.Steps[None]:
         """Add to ``rows`` those of the others in these batches, in shares, for the groups of this epoch."""
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
         def fold(name: str, answer: SharedRow) -> None:
             if (answer.round, len(answer.seed), len(answer.sealed)) != (r, SEED_BYTES, sealed):
-                raise PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
+                raise fl.PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
             rows[name] = answer
 
         requests = dict[str, AskForRow]()
         for batch in batches:
             request = AskForRow(r, epoch, "\n".join(sorted(batch)))  # in an order that says nothing of positions
             requests |= dict.fromkeys((name for name in batch if name not in rows), request)
-        yield from for_each(requests, SharedRow, fold, deadline_s=deadline_s)
+        yield from fl.for_each(requests, SharedRow, fold, deadline_s=deadline_s)
 
     def _grouped(
         self,
@@ -200,7 +197,7 @@ class HubGroups(ServerGroups):
         rows: dict[str, SharedRow],
         anew: bool,
         deadline_s: float | None,
-    ) -> Steps[None]:
+    ) -> fl.Steps[None]:
         """Give places to these clients, as far as possible. rows: some of theirs.  anew: in groups that the first batch
         makes."""
         hub, placed = self.party, list[str]()
@@ -220,7 +217,7 @@ class HubGroups(ServerGroups):
             self.secret.founders = frozenset(placed)
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
         pads = bytes(weight_pad(rows[name].seed) for name in placed) if anew else b""
-        groups, places = yield from ask(helper, Settle(r, pads), Settled, partial(self._settled, r, placed))
+        groups, places = yield from fl.ask(helper, Settle(r, pads), Settled, partial(self._settled, r, placed))
         if anew:
             hub.rows.found(groups, r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
@@ -235,12 +232,12 @@ class HubGroups(ServerGroups):
         rows: dict[str, SharedRow],
         anew: bool,
         deadline_s: float | None,
-    ) -> Steps[tuple[Batch, tuple[Batch, ...]]]:
+    ) -> fl.Steps[tuple[Batch, tuple[Batch, ...]]]:
         """Group those in this batch whose rows can be read. Returns them, by position, or nobody without randomness,
         with few, or beside lists that would then show few.
 
-        rows: some of theirs.  anew: they make the groups. If a mark is false, nobody can say whose: then it returns
-        parts of the list, to be tried by themselves, but for groups that are made anew, which leave out nobody.
+        rows: some of theirs. If a mark is false, nobody can say whose: then it returns parts of the list, to be tried
+        by themselves, but for groups that are made anew, which leave out nobody.
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
@@ -277,20 +274,20 @@ class HubGroups(ServerGroups):
 
     def _begun(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
-    ) -> Steps[tuple[int | None, Batch]]:
+    ) -> fl.Steps[tuple[int | None, Batch]]:
         """The first unused placing that the helper begins, if it can read all of these rows, and whose it can read.
 
         None and nobody's if it begins none. Of an attempt that was dropped it remembers what was begun, and the hub
         does not.
         """
-        yield from post({at: To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
+        yield from fl.post({at: fl.To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():
             request = OpenRows(r, placing, "\n".join(sorted(batch)))
-            with suppress(NoAnswerError):
-                return placing, (yield from ask(helper, request, RowsRead, partial(_opened, r, batch)))
+            with suppress(fl.NoAnswerError):
+                return placing, (yield from fl.ask(helper, request, RowsRead, partial(_opened, r, batch)))
         return None, ()
 
-    def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> Steps[None]:
+    def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
         """The grouping of the rows with these seeds, in the order of positions."""
         if length := described_length(self.party):
             self.begin(placing)
@@ -298,15 +295,14 @@ class HubGroups(ServerGroups):
             running = Running(self.program(placing, shares, self.nonce(r)))
             while running.placed is None:
                 step = Step(r, running.number, running.data)
-                yield from ask(helper, step, Stepped, partial(_take, r, running))
+                yield from fl.ask(helper, step, Stepped, partial(_take, r, running))
 
-    def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        """Offer these clients the places that they have not taken yet."""
+    def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         places = self.party.state.founded.places
         if some := {name: places[name] for name in names if name in places}:
             yield from self._seat(r, helper, some, deadline_s)
 
-    def _seat(self, r: int, helper: str, places: Mapping[str, bytes], deadline_s: float | None) -> Steps[None]:
+    def _seat(self, r: int, helper: str, places: Mapping[str, bytes], deadline_s: float | None) -> fl.Steps[None]:
         """Have these clients take their places. Places in groups that were made anew are kept for those that do not."""
         hub, since = self.party, self.party.rows.secret.since
         masks = b"".join(hub.rows.secret.masks)
@@ -314,7 +310,7 @@ class HubGroups(ServerGroups):
 
         def join(name: str, answer: Queries) -> None:
             if answer.round != r:
-                raise PeerError(f"{name} joins in round {answer.round}, in round {r}")
+                raise fl.PeerError(f"{name} joins in round {answer.round}, in round {r}")
             hub.rows.queried(name, answer.ours)
             hub.state.silent.pop(name, None)
             queries[name] = answer.theirs
@@ -322,10 +318,10 @@ class HubGroups(ServerGroups):
         joins = {
             name: JoinAnew(r, since, place, masks) if since else Join(r, place, masks) for name, place in places.items()
         }
-        yield from for_each(joins, Queries, join, deadline_s=deadline_s)
+        yield from fl.for_each(joins, Queries, join, deadline_s=deadline_s)
         if queries:
-            enlist = Enlist(r, "\n".join(queries), bundle(list(queries.values())))
-            yield from ask(helper, enlist, Enlisted, partial(_of_round, r))
+            enlist = Enlist(r, "\n".join(queries), fl.bundle(list(queries.values())))
+            yield from fl.ask(helper, enlist, Enlisted, partial(_of_round, r))
         founded = hub.state.founded
         waiting = {**founded.places, **places} if since else {}
         left = {name: place for name, place in waiting.items() if name not in queries}
@@ -336,24 +332,24 @@ class HubGroups(ServerGroups):
         before = self.party.state.founded.groups
         most = len(self.secret.shared.members) or 1
         if answer.round != r or not answer.groups == most == (before or most):
-            raise PeerError(f"{answer.groups} groups of round {answer.round}, after {before}, in round {r}")
-        return answer.groups, dict(zip(order, unbundle(answer.places, len(order)), strict=True))
+            raise fl.PeerError(f"{answer.groups} groups of round {answer.round}, after {before}, in round {r}")
+        return answer.groups, dict(zip(order, fl.unbundle(answer.places, len(order)), strict=True))
 
 
 def _opened(r: int, order: Sequence[str], answer: RowsRead) -> tuple[str, ...]:
     """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
     where = answer.positions.tolist()
     if answer.round != r or where != sorted(set(where)) or not set(where) <= set(range(len(order))):
-        raise PeerError(f"positions {where} of round {answer.round} in round {r}")
+        raise fl.PeerError(f"positions {where} of round {answer.round} in round {r}")
     return tuple(order[at] for at in where)
 
 
 def _take(r: int, running: Running, answer: Stepped) -> None:
     if (answer.round, answer.number) != (r, running.number):
-        raise PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
+        raise fl.PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
     running.step(answer.data)
 
 
-def _of_round(r: int, answer: OfRound) -> None:
+def _of_round(r: int, answer: fl.OfRound) -> None:
     if answer.round != r:
-        raise PeerError(f"an answer of round {answer.round} in round {r}")
+        raise fl.PeerError(f"an answer of round {answer.round} in round {r}")

@@ -7,37 +7,38 @@
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
     hub     --Enlist / Enlisted-->       helper       (``hidden_sums``)
 
-Rows are those of ``clustering/evidence.py``. The helper learns which positions are in one group, and so the sizes. The
-hub learns which name is at which position, how many groups there are, and the steps of the grouping at places that it
-cannot relate to positions. A client learns its group and the group's weight.
+The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which position,
+how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A client learns
+its group and the group's weight.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 
 **Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
-has its own, with a mark (``lists``). The helper groups rows whose marks say that they are those of all on the list. It
-groups no list that shows what few clients add.
+has its own, with a mark (``mark_of``). The helper groups rows whose marks say that they are those of all on the list,
+and no list that shows what few clients add (``isolates``).
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
+import coterie.protocol.core as fl
+from coterie.crypto.marks import MARK_BYTES, add_up, mark
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Words64
-from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, OfRound, bundle, message
-from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
-from coterie.protocols.lists import MARK_BYTES, add_up, isolates, mark_of
+from coterie.protocols.openings import shows_few
 from coterie.protocols.shared_groups import (
     FRACTION_BITS,
     Running,
@@ -63,8 +64,8 @@ def weight_pad(seed: bytes) -> int:
     return int(digest("coterie/weight/1", seed)[0]) % PARTS
 
 
-@message(src=ANY, dst=ANY)
-class AskForRow(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskForRow(fl.OfRound, frozen=True):
     """Send your row in shares, to be grouped with those of these clients, one name a line.
 
     epoch: how often groups have been made anew then.
@@ -74,16 +75,16 @@ class AskForRow(OfRound, frozen=True):
     names: str
 
 
-@message(src=ANY, dst=ANY)
-class SharedRow(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class SharedRow(fl.OfRound, frozen=True):
     """seed: of the hub's share of the row.  sealed: the other share, and a key for the answer, to the helper."""
 
     seed: bytes
     sealed: bytes
 
 
-@message(src=ANY, dst=ANY)
-class OpenRows(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class OpenRows(fl.OfRound, frozen=True):
     """All rows of these clients, one name a line, were sent: open and group them.
 
     placing: of newcomers, or -1 - n for the randomness of founding n.
@@ -93,34 +94,34 @@ class OpenRows(OfRound, frozen=True):
     names: str
 
 
-@message(src=ANY, dst=ANY)
-class RowsRead(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class RowsRead(fl.OfRound, frozen=True):
     """positions: (m,), those with a row for this list, ascending; none if the marks of all of them do not add up.
 
     Rows are grouped if all are.
     """
 
-    positions: Integers
+    positions: fl.Integers
 
 
-@message(src=ANY, dst=ANY)
-class Step(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Step(fl.OfRound, frozen=True):
     """data: what the hub's side of the grouping yields in this step, from 0."""
 
     number: int
     data: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Stepped(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Stepped(fl.OfRound, frozen=True):
     """The helper's side of the same step."""
 
     number: int
     data: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Settle(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Settle(fl.OfRound, frozen=True):
     """Seal the places of all that this round has grouped.
 
     pads: if groups are made, of the weights, one byte each, in that order.
@@ -129,24 +130,24 @@ class Settle(OfRound, frozen=True):
     pads: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Settled(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Settled(fl.OfRound, frozen=True):
     """groups: how many there are.  places: of each position, in the order of grouping, sealed to its client."""
 
     groups: int
-    places: Bundle
+    places: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
-class Join(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Join(fl.OfRound, frozen=True):
     """Take your place, which the helper has sealed. masks: the hub's, of all rows."""
 
     place: bytes
     masks: bytes
 
 
-@message(src=ANY, dst=ANY)
-class JoinAnew(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class JoinAnew(fl.OfRound, frozen=True):
     """Take your place in groups that were made anew in the round ``since``. place, masks: as in ``Join``."""
 
     since: int
@@ -154,8 +155,8 @@ class JoinAnew(OfRound, frozen=True):
     masks: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Queries(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Queries(fl.OfRound, frozen=True):
     """Which of the sealed rows each server is to add up for the client. theirs: sealed to the helper and signed."""
 
     ours: bytes
@@ -165,12 +166,12 @@ class Queries(OfRound, frozen=True):
 # -------------------------------------------------------------------------------------------------------- the helper
 
 
-class GroupsFound(msgspec.Struct):
-    """SECRET: of the helper. shared: as the hub's.  weights: of each group, in 16ths.
+class GroupsFound(fl.SecretStruct):
+    """SECRET: of the helper.  weights: of each group, in 16ths.
 
     held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and padded weights.
-    under_way: how they are grouped.  placed: key, padded weight and group of those that the round has grouped.
-    grouped: the lists of clients whose rows were grouped, in any attempt of a round.
+    placed: key, padded weight and group of those that the round has grouped.  grouped: the lists of clients whose rows
+    were grouped, in any attempt of a round.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -181,9 +182,6 @@ class GroupsFound(msgspec.Struct):
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int, int], ...] = ()
     grouped: tuple[frozenset[str], ...] = ()
-
-    def __repr__(self) -> str:
-        return f"<GroupsFound {len(self.weights)}>"
 
 
 class HelperGroups(ServerGroups):
@@ -196,11 +194,11 @@ class HelperGroups(ServerGroups):
     secret: GroupsFound
     number = 1
 
-    @on(Relayed)
+    @fl.on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         if not 0 <= msg.position < len(self.party.clients):
-            raise PeerError(f"position {msg.position} of {len(self.party.clients)}")
+            raise fl.PeerError(f"position {msg.position} of {len(self.party.clients)}")
         if msg.round != self.secret.round:
             self.secret.round, self.secret.held, self.secret.placed = msg.round, {}, ()
         self.secret.held[msg.position] = msg.cipher
@@ -209,17 +207,17 @@ class HelperGroups(ServerGroups):
         super().lasts(secret)
         self.secret.grouped, self.secret.under_way = secret.grouped, None
 
-    @on(OpenRows, answers=RowsRead)
+    @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed, and begin to group it if all clients of the list have sealed a row for it.
 
         Rows of exactly the same clients may be grouped again, since they show nothing of what others add.
         """
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
         first = one or secret.shared.rows is None
         if (msg.placing == -1) != first:
-            raise PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
+            raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
         read = self._read(held, secret.shared.epoch + (msg.placing < -1), msg.names)
         names = frozenset(msg.names.split("\n"))
@@ -247,9 +245,9 @@ class HelperGroups(ServerGroups):
         """Begin to group the rows of these clients, (n, length). Raises PeerError where that would show too much."""
         secret = self.secret
         if len(names) < self.fewest():
-            raise PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
+            raise fl.PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
         if isolates(names, secret.grouped, self.fewest()):
-            raise PeerError(
+            raise fl.PeerError(
                 f"beside lists that were grouped before, this one of {len(names)} clients shows what fewer than "
                 f"{self.fewest()} of them add: group it when more have come or left"
             )
@@ -258,16 +256,15 @@ class HelperGroups(ServerGroups):
         self.party.running = None
         secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares)
 
-    @on(Step, answers=Stepped)
+    @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
-        """The next step of the grouping."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         running, now = self._running(), self.secret.under_way
         assert now is not None
         if msg.round != now.round:
-            raise PeerError(f"a step in round {msg.round} of a grouping of round {now.round}")
+            raise fl.PeerError(f"a step in round {msg.round} of a grouping of round {now.round}")
         if msg.number != running.number:
-            raise PeerError(f"step {msg.number} of a grouping after step {running.number}")
+            raise fl.PeerError(f"step {msg.number} of a grouping after step {running.number}")
         answer, self.party.running = running.data, None  # a step that fails ends the program, which is then made again
         running.step(msg.data)
         if running.placed is None:
@@ -285,7 +282,7 @@ class HelperGroups(ServerGroups):
         now: UnderWay | None = self.secret.under_way
         running: Running | None = self.party.running
         if now is None:
-            raise PeerError("no grouping is under way")
+            raise fl.PeerError("no grouping is under way")
         if running is None or running.number != len(now.heard):
             running = Running(self.program(now.placing, now.rows, now.nonce))
             for data in now.heard:
@@ -294,21 +291,20 @@ class HelperGroups(ServerGroups):
         return running
 
     def _place(self, labels: Sequence[int]) -> None:
-        """Remember the groups of the rows that were opened."""
         secret = self.secret
         placed = [(key, weight, k) for (key, weight), k in zip(secret.opened, labels, strict=True)]
         secret.placed, secret.opened = (*secret.placed, *placed), ()
 
-    @on(Settle, answers=Settled)
+    @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
         """Seal to each position its place. Groups' weights are fixed when groups are made."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         if msg.round != secret.round or not secret.placed or secret.under_way is not None:
-            raise PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
+            raise fl.PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
         if not rows.groups or rows.secret.founding != secret.shared.founding:
             if len(msg.pads) != len(secret.placed):
-                raise PeerError(f"{len(msg.pads)} pads of {len(secret.placed)} weights")
+                raise fl.PeerError(f"{len(msg.pads)} pads of {len(secret.placed)} weights")
             added = [(padded - pad) % PARTS + 1 for (_, padded, _), pad in zip(secret.placed, msg.pads, strict=True)]
             sums = np.bincount([k for *_, k in secret.placed], weights=added)
             secret.weights = tuple(int(weight) for weight in sums)
@@ -319,22 +315,20 @@ class HelperGroups(ServerGroups):
             SealingKey(key).seal(_PLACE.pack(k, groups, weights[k], masks[k]), *_BETWEEN) for key, _, k in secret.placed
         ]
         secret.placed = ()
-        return Settled(msg.round, groups, bundle(sealed))
+        return Settled(msg.round, groups, fl.bundle(sealed))
 
     def _description(self, sealed: bytes, epoch: int, names: str) -> Description | None:
         """What a client has sealed, or None for anything else."""
         try:
             key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
             return opened_description(key, (entry, epoch, names), sealed, described_length(self.party))
-        except (PeerError, CryptoError):
+        except (fl.PeerError, fl.CryptoError):
             return None
 
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper. key: for its answer.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
-
-    row: the helper's share, words.
+    """A client, at the helper.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
 
     mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
@@ -348,11 +342,11 @@ class Description:
 def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:
     """What a client has sealed to the helper. key: the helper's.  bound: the grant ``ENTRY``, the epoch, and the list.
 
-    length: of a row. Raises PeerError for other bytes, and for a row that is for other groups or another list.
+    Raises PeerError for other bytes, and for a row that is for other groups or another list.
     """
     data = key.open(sealed, *_BETWEEN[::-1], *bound)
     if len(data) != DESCRIBED.size + 8 * length:
-        raise PeerError(f"a description of {len(data)} bytes")
+        raise fl.PeerError(f"a description of {len(data)} bytes")
     answer, weight, mark = DESCRIBED.unpack_from(data)
     return Description(answer, weight % PARTS, mark, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
 
@@ -360,18 +354,15 @@ def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: b
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class Describing(msgspec.Struct):
+class Describing(fl.SecretStruct):
     """SECRET. key: opens its place.  wanted: the epoch that its last row is for.  epoch: that its place is of."""
 
     key: bytes = b""
     wanted: int = 0
     epoch: int = 0
 
-    def __repr__(self) -> str:
-        return "<Describing>"
 
-
-class ClientGroups(Component):
+class ClientGroups(fl.Component):
     """A client's part. It has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``) and ``row`` (``ClientRow``).
 
     helper: its name.
@@ -384,18 +375,18 @@ class ClientGroups(Component):
         super().__init__()
         self.helper = helper
 
-    @on(AskForRow, answers=SharedRow)
-    def describe(self, msg: AskForRow, src: str) -> Work[SharedRow]:
+    @fl.on(AskForRow, answers=SharedRow)
+    def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
         """Its row in fresh shares, with a fresh key for the answer.
 
         Raises PeerError for a list without it, and for groups that are no newer than those in which it has a place.
         """
         party, secret, length = self.party, self.secret, described_length(self.party)
-        from_hub(party, msg, src)
+        fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
-            raise PeerError("it has its place: rows that come again, beside others, show what the others add")
+            raise fl.PeerError("it has its place: rows that come again, beside others, show what the others add")
         if not 0 <= msg.epoch < party.config.foundings or party.name not in msg.names.split("\n"):
-            raise PeerError(f"asked for a row of epoch {msg.epoch}, or beside others alone")
+            raise fl.PeerError(f"asked for a row of epoch {msg.epoch}, or beside others alone")
         seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
         words = np.zeros(0, np.uint64)
         if length:
@@ -410,33 +401,67 @@ class ClientGroups(Component):
         bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
         return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))
 
-    @on(Join, answers=Queries)
+    @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
         """Its group, and its queries. Raises PeerError for a place that the helper has not sealed for it."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         queries = self._place(msg, 0)
         self.secret.key = b""
         return queries
 
-    @on(JoinAnew, answers=Queries, when=renews)
+    @fl.on(JoinAnew, answers=Queries, when=renews)
     def join_anew(self, msg: JoinAnew, src: str) -> Queries:
         """The same, in groups that were made anew. It may come again, if the answer was lost."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         if not 0 < msg.since <= msg.round:
-            raise PeerError(f"groups of round {msg.since} in round {msg.round}")
+            raise fl.PeerError(f"groups of round {msg.since} in round {msg.round}")
         queries = self._place(msg, msg.since)
         self.secret.epoch = self.secret.wanted
         return queries
 
     def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
         if not self.secret.key:
-            raise PeerError("a place without a description")
+            raise fl.PeerError("a place without a description")
         data = OpeningKey.load(self.secret.key).open(msg.place, *_BETWEEN)
         if len(data) != _PLACE.size:
-            raise PeerError(f"a place of {len(data)} bytes")
+            raise fl.PeerError(f"a place of {len(data)} bytes")
         group, groups, total, theirs = _PLACE.unpack(data)
         if len(msg.masks) != KEY_BYTES * groups:
-            raise PeerError(f"{len(msg.masks)} bytes of masks for {groups} groups")
+            raise fl.PeerError(f"{len(msg.masks)} bytes of masks for {groups} groups")
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
+
+
+def mark_of(client: Any, epoch: int, told: str) -> bytes:
+    """SECRET: a client's mark for the list that it is told, one name a line, and these groups.
+
+    With one group of all, of which no steps say anything, it only tells the client's rows apart from those of others.
+    Raises PeerError for a list with others than clients.
+    """
+    if client.config.clusters == 1:
+        once: bytes = client.kept("mark of a row", told.encode(), epoch).bytes(MARK_BYTES)
+        return once
+    roster, others = client.common.roster, dict[str, SealingKey]()
+    for name in {*told.split("\n")} - {client.name}:
+        entry = roster.by_name.get(name)
+        if entry is None or entry.role != client.role:
+            raise fl.PeerError(f"asked for a row beside that of {name!r}, who is no client of this federation")
+        others[name] = SealingKey(entry.sealing_key)
+    key = OpeningKey.load(client.own.identity.opening)
+    return mark(key, client.name, others, digest("coterie/list/1", roster.session, epoch, told))
+
+
+def isolates(names: frozenset[str], before: Sequence[frozenset[str]], fewest: int) -> bool:
+    """Whether this list, beside earlier ones that do not, shows what fewer clients than this add. May err by True.
+
+    As vectors of 0 and 1 they have sums and differences, with any factors. Each that has a part of this list and is not
+    0 must be of ``fewest`` clients or more. Clients that are in the same earlier lists get one number from these, so
+    those of them on this list remain, or those that are not; and clients that are in no earlier list remain. Where so
+    counted too few remain, all sums are tried (``shows_few``), if these are not too many.
+    """
+    inside, outside = Counter[tuple[bool, ...]](), Counter[tuple[bool, ...]]()
+    for name in names.union(*before):
+        (inside if name in names else outside)[tuple(name in one for one in before)] += 1
+    remain = sum(min(count, outside[of]) if any(of) else count for of, count in inside.items())
+    return remain < fewest and names not in before and shows_few([*before, names], fewest)

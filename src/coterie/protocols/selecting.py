@@ -1,7 +1,6 @@
 """Shared by systems whose server selects or groups clients by speed (HACCS, Oort, RFL-HA).
 
-A client reports the loss of its samples with its trained model. The server measures answer times on its own clock;
-before a client's first answer it uses the time that the device claims.
+A client reports the loss of its samples with its trained model.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from math import isfinite
 from typing import Any
 
 import coterie.protocol.core as fl
-from coterie.protocol.steps import PATIENCE_S
 from coterie.protocols.averaging import Averaging, ModelClient, OfModel
 from coterie.protocols.local_training import ask_each, joined, sample_size
 
@@ -87,7 +85,7 @@ def meet(
 ) -> fl.Steps[list[str]]:
     """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered.
 
-    request, reply: messages that ask for more.  learn: takes an answer, and may refuse it with a PeerError.
+    learn: takes an answer, and may refuse it with a PeerError.
     """
     seconds: dict[str, float] = server.state.seconds
     met: list[str] = []
@@ -109,8 +107,8 @@ def own_work(client: fl.Party) -> tuple[float, int]:
 
 def checked_seconds(name: str, seconds: float) -> float:
     """Seconds of a round that a client claims. Raises PeerError unless they are finite, from 0 to a week."""
-    if not 0 <= seconds <= PATIENCE_S:
-        raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {PATIENCE_S:.0f} are taken")
+    if not 0 <= seconds <= fl.PATIENCE_S:
+        raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {fl.PATIENCE_S:.0f} are taken")
     return float(seconds)
 
 

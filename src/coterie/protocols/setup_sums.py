@@ -6,10 +6,7 @@
 
 A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
 clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
-the m. Clients take that off. Each sum is formed once, so nobody gets two that differ by a client.
-
-The sums are those that ``clustering/signature.py`` and ``clustering/evidence.py`` need, and how many clients have how
-many samples.
+the m. Each sum is formed once, so nobody gets two that differ by a client.
 """
 
 from __future__ import annotations
@@ -22,15 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import digest
-from coterie.protocol.effects import Compute, Local
-from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
-from coterie.protocol.party import Component, Work, from_hub, on
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
 from coterie.protocols import signatures
 from coterie.protocols.hidden_sums import opened_from, sealed_to, weight_of
 from coterie.protocols.masked_sums import FEWEST
@@ -48,15 +41,15 @@ Floats = NDArray[np.float64]
 Words64 = NDArray[np.uint64]
 
 
-@message(src=ANY, dst=ANY)
-class AskForSummand(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskForSummand(fl.OfRound, frozen=True):
     """Send your term of the set-up sum with this number."""
 
     number: int
 
 
-@message(src=ANY, dst=ANY)
-class Summand(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Summand(fl.OfRound, frozen=True):
     """words: the term under both masks.  seed: of the helper's share, sealed to it and signed."""
 
     number: int
@@ -64,25 +57,25 @@ class Summand(OfRound, frozen=True):
     seed: bytes
 
 
-@message(src=ANY, dst=ANY)
-class Unblind(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Unblind(fl.OfRound, frozen=True):
     """Add up your shares of the terms of these clients, one name a line."""
 
     number: int
     names: str
-    seeds: Bundle
+    seeds: fl.Bundle
 
 
-@message(src=ANY, dst=ANY)
-class Unblinded(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class Unblinded(fl.OfRound, frozen=True):
     """The sum of the helper's shares."""
 
     number: int
     words: bytes
 
 
-@message(src=ANY, dst=ANY)
-class OpenSum(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class OpenSum(fl.OfRound, frozen=True):
     """The sum of these clients' terms, one name a line, under the sum of their masks."""
 
     number: int
@@ -90,22 +83,21 @@ class OpenSum(OfRound, frozen=True):
     words: bytes
 
 
-@message(src=ANY, dst=ANY)
-class SumOpened(OfRound, frozen=True):
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class SumOpened(fl.OfRound, frozen=True):
     """The client has opened it."""
 
     number: int
 
 
 def sums_of(config: Any) -> tuple[int, ...]:
-    """The numbers of the set-up sums."""
     return (HELD,) if config.clusters == 1 else (HELD, STATISTICS, SPREAD)
 
 
 def length_of(party: Any, number: int) -> int:
     """How many numbers a set-up sum has. Raises PeerError for no such sum."""
     if number not in sums_of(party.config):
-        raise PeerError(f"there is no sum {number}")
+        raise fl.PeerError(f"there is no sum {number}")
     if number == HELD:  # which labels a client holds, and of what size it is
         return SIZES + (0 if party.config.clusters == 1 else signatures.labels(party.spec))
     return 4 * signatures.labels(party.spec) if number == SPREAD else signatures.lengths(party.spec)[number]
@@ -113,7 +105,7 @@ def length_of(party: Any, number: int) -> int:
 
 def _words(data: bytes, length: int) -> Words64:
     if len(data) != 8 * length:
-        raise PeerError(f"{len(data)} bytes where {length} numbers of 8 bytes were expected")
+        raise fl.PeerError(f"{len(data)} bytes where {length} numbers of 8 bytes were expected")
     return np.frombuffer(data, "<u8")
 
 
@@ -124,7 +116,7 @@ def _mask(key: bytes, length: int) -> Words64:
 # ---------------------------------------------------------------------------------------------------------- the hub
 
 
-def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> Steps[OpenSum]:
+def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> fl.Steps[OpenSum]:
     """The hub: the sum of these clients' terms, for ``shown``.
 
     Raises NoAnswerError if fewer than ``FEWEST`` send one, or without the helper.
@@ -134,33 +126,33 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
 
     def fold(name: str, term: Summand) -> None:
         if (term.round, term.number) != (0, number):
-            raise PeerError(f"{name}: a term of sum {term.number} of round {term.round}")
+            raise fl.PeerError(f"{name}: a term of sum {term.number} of round {term.round}")
         np.add(total, _words(term.words, length), out=total)
         seeds[name] = term.seed
 
-    yield from for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
+    yield from fl.for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
     if len(seeds) < FEWEST:
-        raise NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
+        raise fl.NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     told = "\n".join(seeds)
-    request = Unblind(0, number, told, bundle(list(seeds.values())))
-    shares = yield from ask(helper, request, Unblinded, partial(_shares, number, length))
+    request = Unblind(0, number, told, fl.bundle(list(seeds.values())))
+    shares = yield from fl.ask(helper, request, Unblinded, partial(_shares, number, length))
     return OpenSum(0, number, told, (total + shares).tobytes())
 
 
-def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> Steps[tuple[str, ...]]:
+def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.Steps[tuple[str, ...]]:
     """The hub: show a sum to these clients. Returns those that have opened it."""
 
     def fold(name: str, answer: SumOpened) -> None:
         if (answer.round, answer.number) != (total.round, total.number):
-            raise PeerError(f"{name} has opened sum {answer.number} of round {answer.round}")
+            raise fl.PeerError(f"{name} has opened sum {answer.number} of round {answer.round}")
 
-    answers = yield from for_each(dict.fromkeys(names, total), SumOpened, fold, deadline_s=deadline_s)
+    answers = yield from fl.for_each(dict.fromkeys(names, total), SumOpened, fold, deadline_s=deadline_s)
     return tuple(answers.got)
 
 
 def _shares(number: int, length: int, answer: Unblinded) -> Words64:
     if (answer.round, answer.number) != (0, number):
-        raise PeerError(f"shares of sum {answer.number} of round {answer.round}")
+        raise fl.PeerError(f"shares of sum {answer.number} of round {answer.round}")
     return _words(answer.words, length)
 
 
@@ -173,7 +165,7 @@ class Unblinding(msgspec.Struct):
     summed: frozenset[int] = frozenset()
 
 
-class HelperSums(Component):
+class HelperSums(fl.Component):
     """The helper's part."""
 
     Secret = Unblinding
@@ -182,16 +174,16 @@ class HelperSums(Component):
     def lasts(self, secret: Unblinding) -> None:
         self.secret.summed = secret.summed
 
-    @on(Unblind, answers=Unblinded)
+    @fl.on(Unblind, answers=Unblinded)
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
         """The sum of its shares, once for each number: sums of two sets would show their difference."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):
-            raise PeerError(f"sum {msg.number} of {len(names)} terms, in round {msg.round}")
+            raise fl.PeerError(f"sum {msg.number} of {len(names)} terms, in round {msg.round}")
         length = length_of(self.party, msg.number)
         total = np.zeros(length, np.uint64)
-        for name, sealed in zip(names, unbundle(msg.seeds, len(names)), strict=True):
+        for name, sealed in zip(names, fl.unbundle(msg.seeds, len(names)), strict=True):
             total += _mask(opened_from(self.party, name, sealed, "term", msg.number), length)
         self.secret.summed |= {msg.number}
         return Unblinded(msg.round, msg.number, total.tobytes())
@@ -200,17 +192,14 @@ class HelperSums(Component):
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-class SumsOpened(msgspec.Struct):
+class SumsOpened(fl.SecretStruct):
     """SECRET. totals: the sums that the client has opened, by number.  weight: of its samples, in 16ths."""
 
     totals: dict[int, Floats] = msgspec.field(default_factory=dict)
     weight: int = 0
 
-    def __repr__(self) -> str:
-        return f"<SumsOpened {sorted(self.totals)}>"
 
-
-class ClientSums(Component):
+class ClientSums(fl.Component):
     """A client's part. It has ``keys`` with ``CLIENTS``. helper: its name."""
 
     Secret = SumsOpened
@@ -220,13 +209,13 @@ class ClientSums(Component):
         super().__init__()
         self.helper = helper
 
-    @on(AskForSummand, answers=Summand)
-    def contribute(self, msg: AskForSummand, src: str) -> Work[Summand]:
+    @fl.on(AskForSummand, answers=Summand)
+    def contribute(self, msg: AskForSummand, src: str) -> fl.Work[Summand]:
         """A term of the next sum, in shares. Raises PeerError for another sum."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         totals, party = self.secret.totals, self.party
         if msg.round or msg.number != len(totals):
-            raise PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
+            raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
         length_of(party, msg.number)
         values = yield from self._term(msg.number)
         seed = party.secrets(f"share of sum {msg.number}").bytes(SEED_BYTES)
@@ -236,27 +225,27 @@ class ClientSums(Component):
         sealed = sealed_to(party, self.helper, seed, "term", msg.number)
         return Summand(msg.round, msg.number, words.tobytes(), sealed)
 
-    def _term(self, number: int) -> Work[Floats]:
+    def _term(self, number: int) -> fl.Work[Floats]:
         if number == STATISTICS:
-            statistics: Floats = yield Local(signatures.label_statistics, (self.kept(), True))
+            statistics: Floats = yield fl.Local(signatures.label_statistics, (self.kept(), True))
             return statistics
         if number == SPREAD:
             seed = int(self.party.rng("halves").integers(1 << 62))
-            terms: Floats = yield Local(signatures.residual_spread, (*self._reference(), seed, self._map_seed()))
+            terms: Floats = yield fl.Local(signatures.residual_spread, (*self._reference(), seed, self._map_seed()))
             return np.clip(terms, -LARGEST, LARGEST)
         size: Floats = np.zeros(SIZES)
         size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
         if self.party.config.clusters == 1:
             return size
-        held: Floats = yield Local(signatures.labels_held, (signatures.labels(self.party.spec),))
+        held: Floats = yield fl.Local(signatures.labels_held, (signatures.labels(self.party.spec),))
         return np.concatenate([held, size])
 
-    def row(self) -> Work[Floats]:
+    def row(self) -> fl.Work[Floats]:
         """(row_length,) what it shares with the servers for the grouping. Raises PeerError before the sums."""
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
-            raise PeerError(f"asked for a row after the sums {sorted(totals)}")
-        row: Floats = yield Local(signatures.residual_row, (*self._reference(), totals[SPREAD], self._map_seed()))
+            raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
+        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], self._map_seed()))
         return row
 
     def _reference(self) -> tuple[NDArray[np.bool_], Floats]:
@@ -268,16 +257,16 @@ class ClientSums(Component):
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
-    @on(OpenSum, answers=SumOpened)
-    def open_sum(self, msg: OpenSum, src: str) -> Work[SumOpened]:
+    @fl.on(OpenSum, answers=SumOpened)
+    def open_sum(self, msg: OpenSum, src: str) -> fl.Work[SumOpened]:
         """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
-        from_hub(self.party, msg, src)
+        fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
         length = length_of(self.party, msg.number)
         if msg.number != len(totals):
-            raise PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
+            raise fl.PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
         seed = self.party.keys.own_bytes(CLIENTS)
-        masks = yield Compute(_masks, (seed, msg.number, msg.names, length, self.party.clients))
+        masks = yield fl.Compute(_masks, (seed, msg.number, msg.names, length, self.party.clients))
         words = _words(msg.words, length) - masks
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
@@ -291,7 +280,7 @@ def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[s
     """The sum of the masks of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
     names, total = told.split("\n"), np.zeros(length, np.uint64)
     if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(clients):
-        raise PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
+        raise fl.PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")
     for name in names:
         total += _mask(_derived(seed, "term", number, name), length)
     return total

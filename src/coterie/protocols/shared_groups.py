@@ -6,7 +6,7 @@ in the shuffle; the helper knows places, but no names. What both learn is the ou
 correlation.py``): which places are in one group. The order in which clients join is tossed by both once the rows are
 fixed.
 
-``Correlations`` is dealt by the key centre, once for every founding that there may be. Every part of it is used once.
+``Correlations`` is dealt by the key centre, once for every founding that there may be.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import coterie.protocol.core as fl
 from coterie.clustering import correlation
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
-from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Component
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.signatures import labels
@@ -50,8 +49,7 @@ Placed = tuple[list[int], NDArray[np.int64]]
 class Correlations(Grant):
     """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's.
 
-    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.  foundings: for so
-    many.
+    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.
     """
 
     hub: str
@@ -94,13 +92,12 @@ def most_groups(config: Any, clients: int) -> int:
 
 
 def _first(config: Any, clients: int, placing: int) -> int:
-    """The number of the first comparison of a placing."""
     founders, most = min(clients, FOUNDERS), most_groups(config, clients)
     return correlation.most_comparisons(founders, most) + placing * founders * most
 
 
-class Shared(msgspec.Struct):
-    """SECRET: one server's share. rows: (groups, length), sums over each group's members.  members: of each group.
+class Shared(fl.SecretStruct):
+    """SECRET: one server's share.  rows: (groups, length), sums over each group's members.
 
     epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
     begun with the dealt randomness, bound to it.
@@ -112,15 +109,12 @@ class Shared(msgspec.Struct):
     founding: int = 0
     begun: frozenset[bytes] = frozenset()
 
-    def __repr__(self) -> str:
-        return f"<Shared rows of {len(self.members)} groups>"
-
 
 class UnderWay(msgspec.Struct):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt.
 
-    nonce: for the toss.  rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party
-    that is restarted makes its own side again.
+    rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party that is restarted makes
+    its own side again.
     """
 
     round: int
@@ -203,7 +197,7 @@ def _tossed(nonce: bytes) -> Exchange[int]:
     commitment = yield digest("coterie/toss/1", nonce)
     other = yield nonce
     if len(other) != SEED_BYTES or digest("coterie/toss/1", other) != commitment or other == nonce:
-        raise PeerError("a nonce that was not committed to")
+        raise fl.PeerError("a nonce that was not committed to")
     return int.from_bytes(nonce, "big") ^ int.from_bytes(other, "big")
 
 
@@ -214,7 +208,7 @@ def _bonus(pairs: int) -> np.uint64:
 # --------------------------------------------------------------------------------------------------- at both servers
 
 
-class ServerGroups(Component):
+class ServerGroups(fl.Component):
     """What both servers do. number: 0 at the hub, 1 at the helper. Their parties have ``keys``."""
 
     number: int
@@ -248,7 +242,7 @@ class ServerGroups(Component):
     def begin(self, placing: int) -> None:
         """Use the randomness for a placing or a founding, once. Raises PeerError otherwise."""
         if not 0 <= self.founding_of(placing) < self.party.config.foundings:
-            raise PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
+            raise fl.PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
         shared, name, sizes, key = (
             self.secret.shared,
             _name_of(placing),
@@ -257,15 +251,14 @@ class ServerGroups(Component):
         )
         used = _used(key, name)
         if used in shared.begun:
-            raise PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
+            raise fl.PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
         if name not in sizes.shuffles():
-            raise PeerError(f"nothing is dealt for {name}")
+            raise fl.PeerError(f"nothing is dealt for {name}")
         if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
-            raise PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
+            raise fl.PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
         shared.begun |= {used}
 
     def unused(self) -> list[int]:
-        """The placings that this server has not begun."""
         if self.party.config.clusters == 1:
             return [-1]
         key, begun = self.key(self.secret.shared.founding), self.secret.shared.begun
@@ -307,7 +300,7 @@ class Running:
     def step(self, data: bytes) -> None:
         """Take the other side's part of this step. Raises PeerError for an impossible one, or after the last."""
         if self.placed is not None:
-            raise PeerError(f"a step after the last of {self.number}")
+            raise fl.PeerError(f"a step after the last of {self.number}")
         try:
             self.data = self.program.send(data)
         except StopIteration as end:
@@ -321,5 +314,4 @@ def described_length(party: Any) -> int:
 
 
 def row_share(seed: bytes, length: int) -> Words64:
-    """The hub's share of a row."""
     return np.frombuffer(keystream(seed, 8 * length), "<u8")

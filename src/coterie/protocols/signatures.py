@@ -68,10 +68,10 @@ class Grouped(fl.OfRound, frozen=True):
 
 
 class Founded(msgspec.Struct):
-    """The hub's state. totals: both sums, which only clients can open.  has: the clients that have both.
+    """The hub's state.  has: the clients that have both.
 
-    groups: by name.  told: whether the helper has groups to place others in; else all are in one.
-    why: the reason for fewer groups than stood out or were asked for, or "".
+    told: whether the helper has groups to place others in; else all are in one.  why: the reason for fewer groups than
+    stood out or were asked for, or "".
     """
 
     totals: tuple[Total, ...] = ()
@@ -186,8 +186,8 @@ def group(
 ) -> tuple[GroupingState, Grouped]:
     """The helper: groups of these signatures by position, found or existing, and its new state.
 
-    groups, smallest: as in ``find_groups``. Vectors that can be no signatures are left out. Raises PeerError if these
-    are most of them, or if the hub does not ask.
+    Vectors that can be no signatures are left out. Raises PeerError if these are most of them, or if the hub does not
+    ask.
     """
     fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
@@ -270,7 +270,7 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
 
 
 def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
-    """A client: its term of either sum, once for each. totals: the sums that it has, and so has given terms of.
+    """totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
     """

@@ -87,8 +87,8 @@ STEPS = 150
 def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS) -> fl.Fit:
     """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
-    weights: (d,) float32 start.  seed: of the order of the batches. Plain SGD: with momentum, convolutions separate
-    groups less well. Raises UserError unless there are a sample and a step.
+    weights: (d,) float32 start. Plain SGD: with momentum, convolutions separate groups less well. Raises UserError
+    unless there are a sample and a step.
     """
     if samples < 1 or steps < 1:
         raise fl.UserError(
@@ -103,9 +103,9 @@ def describe(
 ) -> fl.Work[Described]:
     """A device's description of its data.
 
-    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  gamma: of the
-    divergence (eq. 3).  round: of this description; a repeated round repeats its halves and noise.
-    Raises PeerError for an extractor, a layer or a centre that does not fit.
+    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: of this
+    description; a repeated round repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre
+    that does not fit.
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
     clipping = () if noise is None else (noise.centre, noise.clip, noise.basis)

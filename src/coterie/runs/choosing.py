@@ -1,8 +1,8 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training. Test data decide nothing.
 
 Every candidate is a run with the first seed, without fine-tuning. The lowest loss on the fifth of each client's
-training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the best one,
-with ``early_stop``). All seeds run with this choice.
+training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the
+best one, with ``early_stop``). All seeds run with this choice.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -46,7 +47,8 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     return given
 
 
-def field_types(kind: type) -> dict[str, tuple[Any, ...]]:
+@cache
+def field_types(kind: type) -> Mapping[str, tuple[Any, ...]]:
     """The alternatives of every field: types, ``Literal``s and ``NoneType``."""
     hints = typing.get_type_hints(kind)
     return {field.name: _alternatives(hints[field.name]) for field in dataclasses.fields(kind)}

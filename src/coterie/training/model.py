@@ -119,7 +119,6 @@ class Model:
         return losses
 
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss over the samples, a scalar."""
         return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> fl.Vector:

@@ -75,7 +75,6 @@ Batches = tuple[Tensor, NDArray[np.int64]]
 
 
 def batches(job: Job, width: int) -> Batches:
-    """The job's batches, each padded to ``width`` rows."""
     if job.private is not None:
         return job.private.padded(width)
     n, size = job.samples, job.batch

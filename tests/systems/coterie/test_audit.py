@@ -11,10 +11,9 @@ import pytest
 from benchmarks.security import coterie as study
 from coterie.privacy.audits import Finding, Recorded
 from coterie.privacy.audits.coterie import AUDIT
-from coterie.privacy.audits.hidden_coalitions import COUNTED, MEMBER, NO_NOISE, TOGETHER, WITH_MEMBER
+from coterie.privacy.audits.hidden_coalitions import COUNTED, MEMBER, NO_KEYS, NO_NOISE, TOGETHER, WITH_MEMBER, added
 from coterie.privacy.audits.hidden_grouping import PLANTED
 from coterie.privacy.audits.hidden_places import found_groups
-from coterie.privacy.audits.hidden_rounds import NO_KEYS, added
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
 from coterie.runs.recorded import record

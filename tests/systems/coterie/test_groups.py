@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
 from coterie.protocol.errors import PeerError, RunError, UserError
-from coterie.protocols import lists, sealed_founding, sealed_groups, setup_sums, shared_groups
+from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -122,13 +122,13 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
 @pytest.mark.parametrize("clients", [12, 24])
 def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub tries halves of the list, and of a small one all but one client. It offers no list twice."""
-    honest, asked = lists.mark, Counter[tuple[str, bytes]]()
+    honest, asked = sealed_groups.mark, Counter[tuple[str, bytes]]()
 
     def lying(key: Any, name: str, others: Any, of: bytes) -> bytes:
         asked[name, of] += 1
         return bytes(16) if name == "client/3" else honest(key, name, others, of)
 
-    monkeypatch.setattr(lists, "mark", lying)
+    monkeypatch.setattr(sealed_groups, "mark", lying)
     experiment = made("permute:2+dirichlet:0.5", clients=clients)
     helper, hub = experiment.federation.alter("helper"), experiment.federation.alter("hub")
     assert set(asked.values()) == {1}

@@ -24,8 +24,7 @@ from coterie.protocols.masked_sums import AskForTerm, Term, Total
 from coterie.protocols.signatures import DIMENSION, HELD, STATISTICS, Characterise, Characterised, Group
 from coterie.runs import RunConfig, build
 from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload
-from coterie.systems.fedcaprivacy.participant import round_seed
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload, round_seed
 from tests.clustering.test_signature import LABELS, clients
 
 TRUTH = [0, 1, 2] * 5

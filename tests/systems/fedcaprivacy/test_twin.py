@@ -21,8 +21,7 @@ from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import Secrets, rng
 from coterie.runs import Experiment, RunConfig, build
 from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.messages import Upload
-from coterie.systems.fedcaprivacy.participant import round_seed
+from coterie.systems.fedcaprivacy.messages import Upload, round_seed
 
 RHO = 16
 STEP = 2.0**-RHO

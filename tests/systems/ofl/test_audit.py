@@ -15,7 +15,9 @@ import coterie
 from coterie.dp.uploads import eligible
 from coterie.privacy.attacks.labels import selected_by_class, share_correlation
 from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.ofl import COALITION, asked, clusters, global_models, heard, passive, reports, within
+from coterie.privacy.audits.ofl import asked, passive, within
+from coterie.privacy.audits.ofl_active import COALITION
+from coterie.privacy.audits.ofl_views import clusters, global_models, heard, reports
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.reports import FIELDS

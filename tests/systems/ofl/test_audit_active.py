@@ -18,7 +18,7 @@ from coterie.privacy.attacks.joint_key import LeaderThief
 from coterie.privacy.attacks.key_in_sum import coefficients, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.audits.ofl import (
+from coterie.privacy.audits.ofl_active import (
     COALITION,
     active,
     boasted,

@@ -29,7 +29,7 @@ from benchmarks.security.closed_forms import (
 )
 from benchmarks.security.compared import compared
 from benchmarks.security.directed import played
-from coterie.aggregation.correction import class_weights
+from benchmarks.security.late_classes import class_weights
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_posterior, telling_accuracy, told_apart
 from coterie.privacy.audits import pafed as audit
 from coterie.protocol.errors import PeerError, UserError

@@ -15,7 +15,7 @@ from coterie.crypto.ckks import CipherVector
 from coterie.crypto.split_key import CommitteeShare, Partial, switched
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_coefficients
 from coterie.privacy.attacks.wrapping import wrap
-from coterie.privacy.audits.pafed import whole_key
+from coterie.privacy.audits.pafed_keys import whole_key
 from coterie.privacy.views import granted, held_key
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle

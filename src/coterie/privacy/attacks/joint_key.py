@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.aggregation.contribution import contribution
-from coterie.crypto import residues, threshold, threshold_pads
+from coterie.crypto import threshold, threshold_pads
 from coterie.crypto.ckks import PublicKey
 from coterie.dp.uploads import eligible
 from coterie.privacy.attacks.key_in_sum import KeyThief, coefficients, forged, key_agreement
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import Between, wrap
 from coterie.privacy.audits import Delays, Measured, Recorded, attack
 from coterie.privacy.views import check_real
-from coterie.protocols.threshold.pads import Once
 
 Guess = NDArray[np.int64]
 """(N,) coefficients of the joint secret: within +-1 for each of those who made it."""
@@ -55,7 +55,7 @@ class JointThief(KeyThief):
     def _encrypted(self, message: fl.Message, effect: fl.Encrypt, honest: Any) -> Any:
         if self._row is not None:
             return honest
-        if not isinstance(effect.key, PublicKey | Once) or effect.key.emulated:
+        if not isinstance(effect.key, PublicKey | threshold_pads.Padding) or effect.key.emulated:
             raise fl.UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         self._public = self._party.keys.public(self._name)
         self._row = self._shortest(effect.values, self.group.space.degree)
@@ -94,7 +94,7 @@ class LeaderThief(KeyThief):
         return result
 
     def _encrypted(self, message: fl.Message, effect: fl.Encrypt, honest: Any) -> Any:
-        if self._row is not None or not isinstance(effect.key, Once):
+        if self._row is not None or not isinstance(effect.key, threshold_pads.Padding):
             return honest
         self._group = honest.group
         self.secret = joint_secret(self._parties, self._name)
@@ -109,7 +109,7 @@ def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pa
     constant = int(group.space.scale(group.space.fresh) / share)
     moduli = group.moduli(array.shape[1])
     each = np.array([[constant % int(prime)] for prime in moduli[:, 0]], np.uint64)
-    array[row : row + 1] = residues.add(array[row : row + 1], np.broadcast_to(each, array[0].shape)[None], moduli)
+    array[row : row + 1] = group.plus(array[row : row + 1], np.broadcast_to(each, array[0].shape)[None])
     return threshold_pads.Padded(group, padded.pad, array, padded.words)
 
 
@@ -127,7 +127,6 @@ def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
 
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
-    """(N,) the truth, of whoever has all parties."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
     held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
     group = next(iter(holding.values())).joint.group(name)
@@ -160,3 +159,22 @@ def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
         raise fl.UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, joint_secret(parties, name))
     yield Measured(f"{client}, deviating", "the joint key", agreement, round=thief.round)
+
+
+def key_read_by_leader(run: Recorded, client: str, name: str, thieves: list[LeaderThief]) -> AttackResult:
+    """How much of the leaders' joint key this client reads, in the run once more. thieves: gets the thief.
+
+    Raises UserError if the attack does not apply.
+    """
+    check_real(run)
+
+    def meddle(federation: fl.Federation, delays: Delays) -> None:
+        parties = {one: federation.alter(one) for one in run.clients}
+        thieves.append(LeaderThief(parties[client], parties, name))
+        wrap(parties[client], thieves[0].between)
+
+    run.again(meddle)
+    (thief,) = thieves
+    if thief.guess is None or thief.secret is None:
+        raise fl.UserError(f"{client} led in no two rounds with a global model between: take more rounds")
+    return key_agreement(thief.guess, thief.secret)

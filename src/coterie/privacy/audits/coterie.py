@@ -77,7 +77,6 @@ def _alike(run: Recorded, who: str, by: str, names: Sequence[str], numbers: Floa
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run."""
     rows = list(row_shares(run, HUB, HELPER).values())
     return [*hidden_words(run), *hidden_rows(run, rows), *(grouping_steps(run) if rows else ()), *coalitions(run)]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.signature import FEATURES
-from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project, unrotate
 from coterie.privacy.attacks.blinded_rows import recover, recovery_error, relink, relink_accuracy, relink_by_profiles
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, View, attack
@@ -23,8 +23,7 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocols.anonymous import SERVICE, Relayed
 from coterie.protocols.cluster_sums import Received
 from coterie.protocols.signatures import DIMENSION, Characterised
-from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload
-from coterie.systems.fedcaprivacy.participant import round_seed
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload, round_seed
 
 Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]
@@ -40,7 +39,7 @@ SERVER = "business server"
 # -- recorded rounds ---------------------------------------------------------------------------------------------------
 
 
-def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
+def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
     """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
 
     The common mask cancels, so these differences are exact. m is d, or the length of a sketch.
@@ -122,7 +121,7 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
     return rounds
 
 
-def _opened(uploads: Mapping[str, Upload], key: SecretKey) -> tuple[dict[str, Rows], dict[str, Rows]]:
+def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], dict[str, Rows]]:
     """By name: what the service was to see, and the model (the same where there are no sketches)."""
     shown, models = {}, {}
     for name, m in uploads.items():
@@ -246,7 +245,7 @@ def models_from_colluder(run: Recorded, rounds: Sequence[ServiceRound]) -> Itera
 # -- from signatures ---------------------------------------------------------------------------------------------------
 
 
-def characterised(hub: View, key: SecretKey) -> dict[str, Rows]:
+def characterised(hub: View, key: Any) -> dict[str, Rows]:
     """The signatures (2 x DIMENSION,) of before round 1 by name, from the hub's view and the service's key."""
     sent = by_round(hub, Characterised).get(0, {})
     return {name: key.decrypt(key.public.from_bytes(message.cipher)) for name, message in sent.items()}
@@ -280,7 +279,6 @@ def signatures(run: Recorded) -> Iterator[Measured]:
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run."""
     protection, hub = run.settings.protection(run.mode), run.views[HUB]
     if protection == "signature":
         later = sorted({seen.round for seen, _ in hub.messages(Received) if seen.round})

@@ -48,7 +48,6 @@ class DeviceRows:
 
     @classmethod
     def of(cls, run: Recorded, found: Mapping[str, Any]) -> DeviceRows:
-        """From what is known by name."""
         names = [name for name in run.clients if name in found]
         return cls(np.array(run.numbers(names), np.int64), np.array([found[name] for name in names]))
 
@@ -173,7 +172,6 @@ def by_selections(run: Recorded) -> Iterator[Measured]:
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on one recorded run."""
     hardened = run.mode == "hardened"
     found: list[Finding] = []
     if HUB in run.views:
@@ -241,7 +239,6 @@ def largest(run: Recorded) -> list[str]:
 
 
 def selected(run: Recorded) -> Counter[str]:
-    """How often each device was selected."""
     return Counter(name for line in run.lines for name in line["notes"].get("selected", ()))
 
 

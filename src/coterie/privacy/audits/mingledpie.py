@@ -115,7 +115,6 @@ class IdentityRound:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """(k,) members of each true cluster."""
         return np.bincount(self.truth, minlength=self.sets.shape[1])
 
 

@@ -1,166 +1,47 @@
 """What OFL's parameter server, one leader, and all leaders but one find out in a recorded run.
 
-An active attack repeats the run, by the same seed, with one deviating client or with its leaders observed. Real keys
-and ciphers are fresh.
+Attacks that repeat the run: ``ofl_active``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.aggregation.contribution import contribution
-from coterie.crypto.roster import check_signed
-from coterie.devices.resources import Status
-from coterie.dp.uploads import Standard, eligible, shared_set
+from coterie.dp.uploads import Standard
 from coterie.privacy.attacks import labels
-from coterie.privacy.attacks.active.deviations import moved as lengthened
-from coterie.privacy.attacks.joint_key import LeaderThief
-from coterie.privacy.attacks.key_in_sum import key_agreement
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.attacks.wrapping import repeated, wrap
-from coterie.privacy.audits import Audit, Delays, Finding, Measured, Recorded, View, attack, tried
-from coterie.privacy.measures import alike, check_classes, memberships, profiles
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
+from coterie.privacy.audits.ofl_active import COALITION, active, boasting, forging, stealing, subtracting
+from coterie.privacy.audits.ofl_views import (
+    Heard,
+    clusters,
+    global_models,
+    heard,
+    leaders_views,
+    pooled,
+    reported_samples,
+    reports,
+)
+from coterie.privacy.measures import alike, check_classes, memberships
 from coterie.privacy.plain import losses, same_pool, some_rounds
-from coterie.privacy.views import check_real
-from coterie.protocols.reports import FIELDS, StatusReport
-from coterie.systems.ofl.messages import HUB, LEADER, MODEL, Lead, Led, Spread, Upload, named
-from coterie.systems.ofl.sparse import Indices, places_of
+from coterie.systems.ofl.messages import HUB, LEADER
 
 Doubles = NDArray[np.float64]
-COALITION = "all leaders but one, with the server"
-ONE_LEADER = "one leader, deviating"
-"""The same words for all runs, so that findings of several seeds are one row."""
-BOAST = 10.0
-"""How many times its device's speed a boasting client reports."""
-LENGTHS = (10.0, -10.0)
-"""How many times its change of the global model a forging leader sends; backwards, if it is negative."""
 SCALARS = {
     "fourier": ("energy of high frequencies", "squared norm", "squared distance"),
     "norms": ("squared norm", "dot product"),
 }
 """By detection, what is opened of each leader's model."""
 UNKNOWN = "the places of uploads follow from the run's session, which is not kept: take --crypto emulated"
-
-
-# -- what the record holds, by round -----------------------------------------------------------------------------------
-
-
-class Heard(NamedTuple):
-    """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: its number.
-
-    places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
-    are not known.  wanted: (w,) the parameters that the member wants to download.
-    """
-
-    round: int
-    member: int
-    leader: int
-    base: fl.Vector
-    places: Indices | None
-    change: Doubles | None
-    wanted: Indices
-
-    def step(self) -> Doubles:
-        """(d,) the change; 0 at what was not uploaded."""
-        found = np.zeros(len(self.base))
-        found[self.places] = self.change
-        return found
-
-
-def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
-    """The views of clients as leaders, with their clients' numbers."""
-    for view in run.views.values():
-        if view.role == LEADER:
-            yield run.clients.index(view.party.partition(" as ")[0]), view
-
-
-def heard(run: Recorded) -> dict[int, list[Heard]]:
-    """By round, the uploads that leaders have read, without empty, late or relayed ones.
-
-    A leader assumes that a member began with the server's model of that round. It knows this exactly only of a member
-    that downloads everything.
-    """
-    found: dict[int, list[Heard]] = {}
-    for leader, view in leaders_views(run):
-        model, bases = run.initial, dict[int, fl.Vector]()
-        for seen in view.seen:
-            message: Any = seen.message
-            if isinstance(message, Lead | Spread) and message.weights is not None:
-                model = np.asarray(message.weights)
-            if isinstance(message, Lead):
-                bases[message.round] = model
-            if isinstance(message, Upload) and len(message.values) and message.round == seen.round:
-                one = _heard(run, seen.src, leader, message, bases[message.round])
-                found.setdefault(message.round, []).append(one)
-    return dict(sorted(found.items()))
-
-
-def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector) -> Heard:
-    every = eligible(run.spec)
-    places = uploaded_places(run, src, upload)
-    values = upload.values.astype(np.float64)
-    change = None if places is None else values if run.settings.mechanism == "standard" else values - base[places]
-    wanted = every[places_of(upload.wanted, len(every))]
-    return Heard(upload.round, run.clients.index(src), leader, base, places, change, wanted)
-
-
-def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
-    """Where an upload's values belong.
-
-    Public places follow from the run's session, which a folder with real keys does not keep: None then, but for uploads
-    of the whole model.
-    """
-    if upload.places is not None:
-        return upload.places.astype(np.int64)
-    every, common = eligible(run.spec), run.federation.common
-    if len(upload.values) < len(every):
-        try:
-            check_signed(common, src, upload)
-        except (fl.PeerError, fl.CryptoError):
-            return None
-    return shared_set(every, len(upload.values), common.roster.session, src, upload.round)
-
-
-def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
-    """By round and client, the status reports that leaders have sent on to the server."""
-    found: dict[int, dict[str, StatusReport]] = {}
-    for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
-        parts = [fl.codec.decode(data, StatusReport) for data in fl.unbundle(led.reports, len(led.rounds))]
-        found.setdefault(seen.round, {}).update({one.client: one for one in parts})
-    return found
-
-
-def global_models(run: Recorded) -> dict[int, fl.Vector]:
-    """By round, the global model that the server made."""
-    return {spread.round: spread.weights for _, view in leaders_views(run) for _, spread in view.messages(Spread)}
-
-
-def clusters(run: Recorded) -> dict[int, dict[str, int]]:
-    """By round, the cluster of each client, as the server told the leaders."""
-    found: dict[int, dict[str, int]] = {}
-    for _, view in leaders_views(run):
-        for seen, lead in view.messages(Lead):
-            of = dict.fromkeys(named(lead.members, len(lead.counted)), lead.cluster)
-            found.setdefault(seen.round, {}).update(of)
-    return dict(sorted(found.items()))
-
-
-def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of the clients that each of these leaders represented in this round."""
-    members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
-    return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 
 
 # -- the parameter server ----------------------------------------------------------------------------------------------
@@ -185,10 +66,10 @@ def by_reports(run: Recorded) -> Iterator[Measured]:
         yield from memberships(HUB, np.array([*found.values()]), members, run.label_counts, run.groups)
 
 
-def _by_reports(run: Recorded, of_round: Mapping[str, StatusReport]) -> Iterator[Measured]:
+def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured]:
     """Clients' reported numbers of samples, and which of them have similar summaries of their last uploads."""
     reporting = run.numbers(of_round)
-    samples = np.array([report.values[FIELDS.index("samples")] for report in of_round.values()])
+    samples = reported_samples(of_round)
     truth = run.label_counts[reporting].sum(axis=1)
     yield tried(HUB, "number of samples, as reported", partial(labels.rank_correlation, samples, truth, "samples"))
     if not (summed := [i for i, report in enumerate(of_round.values()) if report.update.any()]):
@@ -257,21 +138,18 @@ FromUploads = Callable[[Sequence[Heard], fl.ModelSpec], Doubles]
 
 
 def by_steps(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from the values."""
     return labels.label_shares(np.stack([one.step() for one in uploads]), spec)
 
 
 def sent(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from what was selected."""
     return labels.selected_by_class(_masks([one.places for one in uploads], spec), spec)
 
 
 def asked(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
-    """A guess from the wishes."""
     return labels.selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
 
 
-def _masks(places: Sequence[Indices | None], spec: fl.ModelSpec) -> NDArray[np.bool_]:
+def _masks(places: Sequence[NDArray[Any] | None], spec: fl.ModelSpec) -> NDArray[np.bool_]:
     found = np.zeros((len(places), spec.size), np.bool_)
     for mask, one in zip(found, places, strict=True):
         mask[one] = True
@@ -341,193 +219,6 @@ def passive(run: Recorded) -> list[Finding]:
         *by_choices(run, of_round),
         *by_coalition(run),
     ]
-
-
-# -- parties that deviate ----------------------------------------------------------------------------------------------
-
-
-def active(run: Recorded) -> list[Finding]:
-    """All of them. Raises UserError for a run of fewer than 3 rounds, or in which nobody led."""
-    if len(run.lines) < 3:
-        raise fl.UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
-    if not terms(run):
-        raise fl.UserError("nobody led in this run, so there is no leader to deviate")
-    return [*subtracting(run), *stealing(run), *boasting(run), *forging(run)]
-
-
-def terms(run: Recorded) -> Counter[str]:
-    """In how many rounds each client led."""
-    return Counter(name for line in run.lines for name in line["notes"]["leaders"].values())
-
-
-def most_often(run: Recorded) -> str:
-    """The client that led in the most rounds; on a tie, the first."""
-    led = terms(run)
-    return max(run.clients, key=lambda name: led[name])
-
-
-# -- the joint key -----------------------------------------------------------------------------------------------------
-
-
-@attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
-def stealing(run: Recorded) -> Iterator[Measured]:
-    """How much of the leaders' joint key the client that led most often reads."""
-    client, thieves = most_often(run), list[LeaderThief]()
-
-    def meddle(federation: fl.Federation, delays: Delays) -> None:
-        parties = {one: federation.alter(one) for one in run.clients}
-        thieves.append(LeaderThief(parties[client], parties, MODEL))
-        wrap(parties[client], thieves[0].between)
-
-    def score() -> AttackResult:
-        check_real(run)
-        run.again(meddle)
-        thief = thieves[0]
-        if thief.guess is None or thief.secret is None:
-            raise fl.UserError(f"{client} led in no two rounds with a global model between: take more rounds")
-        return key_agreement(thief.guess, thief.secret)
-
-    found = tried(ONE_LEADER, "the joint key", score)
-    yield found._replace(round=thieves[0].round) if found.result else found
-
-
-# -- status reports ----------------------------------------------------------------------------------------------------
-
-
-@attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
-def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its device's speed, and constant presence.
-
-    Chance is how often it led honestly, with the spread of elections by lot.
-    """
-    led = terms(run)
-    name = min(run.clients, key=lambda one: led[one])
-
-    def more(message: fl.Message, effect: fl.Local, result: Any) -> Any:
-        return boasted(result, float(effect.arguments[1])) if isinstance(result, Status) else result
-
-    lied = repeated(run, name, {fl.Local: more})
-    before, after = (terms(one)[name] / len(one.lines) for one in (run, lied))
-    elections = sum(line["notes"]["reclustered"] for line in lied.lines) or 1
-    fair = sum(led.values()) / len(run.lines) / len(run.clients)
-    by_chance = float(np.sqrt(fair * (1 - fair) / elections))
-    result = AttackResult("rounds in which it leads (share)", after, before, 1.0, 1, by_chance)
-    yield Measured("one client, deviating", "leads, for a device that it does not have", result)
-
-
-def boasted(status: Status, step_s: float) -> Status:
-    """A device this many times as fast, always available."""
-    faster = {
-        name: BOAST * getattr(status, name)
-        for name in ("compute_flops_per_s", "cpu_ghz", "memory_gib", "up_bytes_per_s", "down_bytes_per_s")
-    }
-    return replace(status, **faster, share=1.0, present_s=step_s)
-
-
-# -- forged models -----------------------------------------------------------------------------------------------------
-
-
-@attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
-def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """The client that led most often sends a model whose change is this many times as long.
-
-    Two findings each: its model's remaining weight relative to its honest ones', and the effect on accuracy. Chance of
-    the latter is the honest run's accuracy, with its spread over the later half.
-    """
-    client = most_often(run)
-    for length in lengths:
-        forged = repeated(run, client, {fl.Compute: partial(_lengthened, length)})
-        words = f"its change {abs(length):g} times as long{', backwards' if length < 0 else ''}"
-        yield tried(ONE_LEADER, f"weight that a leader model keeps, {words}", partial(weighed, run, forged, client))
-        yield tried(ONE_LEADER, f"accuracy that is lost by a leader model, {words}", partial(spoilt, run, forged))
-
-
-def _lengthened(length: float, message: fl.Message, effect: fl.Compute, result: Any) -> Any:
-    if effect.function is not contribution:
-        return result
-    start, weights = effect.arguments
-    return lengthened(start, weights, length)
-
-
-def weight(run: Recorded, client: str) -> list[float]:
-    """The weight of a client's leader model over the largest, in every round with an opened sum."""
-    notes = [line["notes"] for line in run.lines if client in line["notes"].get("s_factors", {})]
-    return [float(note.get("influence", {}).get(client, 1.0)) for note in notes]
-
-
-def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
-    """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
-    honest, left = weight(run, client), weight(forged, client)
-    if not left or not honest or not fmean(honest):
-        raise fl.UserError("no round with its model was opened, or its honest models have no weight")
-    return AttackResult("weight over that of its honest models", min(1.0, fmean(left) / fmean(honest)), 0.0, 1.0, 1)
-
-
-def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
-    """The final global model's accuracy, with the forging leader and without it."""
-    honest, after = (
-        [float(line["global_accuracy"]) for line in one.lines if line.get("global_accuracy") is not None]
-        for one in (run, forged)
-    )
-    if not honest or not after:
-        raise fl.UserError("the task has no accuracy")
-    later = honest[len(honest) // 2 :]
-    spread = stdev(later) if len(later) > 1 else 0.0
-    guess = 1 / run.label_counts.shape[1]
-    return AttackResult("accuracy of the global model", after[-1], honest[-1], guess, 1, spread)
-
-
-# -- subtraction -------------------------------------------------------------------------------------------------------
-
-
-Own = Mapping[tuple[int, str], tuple[Doubles, Doubles]]
-"""By round and leader, its memory when it encrypts: (d,) the model that it began with, and its own."""
-
-
-def observed(run: Recorded) -> tuple[Own, Recorded]:
-    """The run again, with nobody deviating, and each leader's memory."""
-    own: dict[tuple[int, str], tuple[Doubles, Doubles]] = {}
-
-    def meddle(federation: fl.Federation, delays: Delays) -> None:
-        for name in run.clients:
-            wrap(federation.alter(name), {fl.Compute: partial(keep, name)})
-
-    def keep(name: str, message: fl.Message, effect: fl.Compute, result: Any) -> Any:
-        if effect.function is contribution:
-            began, model = (np.asarray(weights, np.float64) for weights in (effect.arguments[0], result))
-            own[int(getattr(message, "round", 0)), name] = began, model
-        return result
-
-    return own, run.again(meddle)
-
-
-@attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
-def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, compared with its memory.
-
-    Also what the models, each known to the coalition of all others, reveal: label shares of a leader's clients.
-    """
-    own, run = observed(honest)
-    places, models, before = eligible(run.spec), global_models(run), run.initial
-    for line in run.lines:
-        r, note = line["round"], line["notes"]
-        if r not in models or len(of := list(note["s_factors"])) < 2:
-            continue
-        weights, divisor = note["weights"], note["divisor"]
-        after = models[r].astype(np.float64)
-        changes = run.settings.sends_changes
-        sent = {name: own[r, name][1] - changes * own[r, name][0] for name in of}
-        last = max(weights, key=lambda name: weights[name])
-        rest = sum(weight * sent[name] for name, weight in weights.items() if name != last)
-        found = (divisor * (after - changes * before) - rest) / weights[last]
-        steps = {name: own[r, name][1] - own[r, name][0] for name in of}
-        error = float(np.linalg.norm((found - sent[last])[places]) / (np.linalg.norm(steps[last][places]) or 1.0))
-        result = AttackResult("relative error of its change of the model", error, 1.0, 0.0, 1)
-        yield Measured(COALITION, "the last leader's model, subtracted", result)
-        if run.label_counts.shape[1] > 1:
-            for one in profiles(COALITION, np.stack([*steps.values()]), pooled(run, note, of), run.spec):
-                yield one._replace(what=f"{one.what} of a cluster")
-        before = models[r]
 
 
 # -- the noise ---------------------------------------------------------------------------------------------------------

@@ -15,23 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.crypto.keys import public_key
-from coterie.crypto.pads import Padded, completed, counterpart
 from coterie.crypto.seal import ring
-from coterie.crypto.split_key import CommitteeShare, joined
 from coterie.privacy.attacks import masks
 from coterie.privacy.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.privacy.audits import Audit, Delays, Finding, Measured, Meddle, Recorded, View, attack
+from coterie.privacy.audits.pafed_keys import UPDATES, opened, opener, whole_key
 from coterie.privacy.measures import profiles
-from coterie.privacy.views import check_real, granted, held_key
-from coterie.protocols.pads import PADS, Ratchet, dealt_pads, pad_key
+from coterie.privacy.views import check_real, held_key
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
-from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER
 
-UPDATES = messages.Update, messages.PaddedUpdate
 COUNTED = "number of conflicting late updates"
 
 Doubles = NDArray[np.float64]
@@ -70,7 +66,7 @@ def recorded_rounds(
     oldest: by how many rounds an update may be late. Updates that don't open, or were dropped, are left out.
     update: an update (d,) from what was encrypted.
     """
-    key, opened = held_key(views[HELPER], SERVICE), opener(views)
+    key, read = held_key(views[HELPER], SERVICE), opener(views)
     rounds, now = [], CosineRound(1)
     for seen in views[HUB].seen if HUB in views else ():
         message = seen.message
@@ -79,7 +75,7 @@ def recorded_rounds(
             now = CosineRound(seen.round)
         elif isinstance(message, UPDATES) and now.number - message.round <= oldest:
             try:
-                found = update(opened(seen.src, message))
+                found = update(read(seen.src, message))
             except fl.CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
@@ -94,34 +90,12 @@ def recorded_rounds(
     return [one for one in rounds if one.early or one.late]
 
 
-def opener(views: Mapping[str, View]) -> Callable[[str, Any], Doubles]:
-    """Opens a client's update, (d,) as encrypted, with the helper's grant and, for a shared key, the committee's
-    members.
-    Raises CoterieError.
-    """
-    keys, key = granted(views[HELPER]), whole_key(views)
-    ratchets = dealt_pads(keys[f"secret {PADS}"]) if f"secret {PADS}" in keys else {}
-
-    def opened(name: str, message: Any) -> Doubles:
-        if isinstance(message, messages.Update):
-            return _opened(key, message.cipher)
-        pad = pad_key(key.public, Ratchet(ratchets[name]).take(message.round), message.nonce)
-        padded = Padded.from_bytes(key.public, message.padded)
-        return np.asarray(key.decrypt(completed(padded, counterpart(key, [pad.key], padded.length))))
-
-    return opened
-
-
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = fl.unbundle(message.ciphers, each * message.count)
-        return np.array([float(_opened(key, part)[0]) for part in parts])
+        return np.array([float(opened(key, part)[0]) for part in parts])
     return None
-
-
-def _opened(key: Any, cipher: bytes) -> Doubles:
-    return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
 
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
@@ -191,14 +165,12 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
     for name in (name for name in clients if name in views):
         for r, cipher in _models(views[name]).items():
             if r not in models:
-                models[r] = _opened(held_key(views[name], USER), cipher)
+                models[r] = opened(held_key(views[name], USER), cipher)
     probabilities = []
     for seen, message in views[HELPER].messages(messages.Refresh):
         if {seen.round, seen.round - 1} <= models.keys():
             pair = models[seen.round], models[seen.round - 1]
-            probabilities.append(
-                masks.told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0]
-            )
+            probabilities.append(masks.told_apart(opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
     if probabilities:
         result = masks.telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
         yield Measured("helper", "the model under its mask", result)
@@ -216,8 +188,8 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
     for r, cipher in sent.pop(helping, {}).items():
         other = next((name for name in sent if r in sent[name]), None)
         if other is not None:
-            model = _opened(held_key(views[helping], USER), cipher)
-            truth = _opened(held_key(views[other], USER), sent[other][r])
+            model = opened(held_key(views[helping], USER), cipher)
+            truth = opened(held_key(views[other], USER), sent[other][r])
             error = float(np.linalg.norm(model - truth) / (np.linalg.norm(truth - start) or 1.0))
             result = AttackResult("relative error of the model", error, 1.0, 0.0, 1)
             yield Measured("aggregator with one client", "global model", result)
@@ -328,17 +300,6 @@ def asked_most(run: Recorded) -> str:
             "no client was asked in two rounds, and it reads the key off the next model: take more rounds"
         )
     return name
-
-
-def whole_key(views: Mapping[str, View]) -> Any:
-    """sk_s, from the views of all that hold a part of it. Raises UserError where recording began too late."""
-    key = held_key(views[HELPER], SERVICE)
-    held = (granted(view).get(f"secret {SERVICE}") for view in views.values() if view.role == CLIENT)
-    shares = [CommitteeShare.load(share) for share in held if share is not None]
-    if not shares:
-        return key
-    public: Any = public_key(granted(views[HUB])[f"public {SERVICE}"])
-    return joined(public, key, shares)
 
 
 def active(run: Recorded) -> list[Finding]:

@@ -3,9 +3,9 @@
     sender --its system's own message (``vouched``)--> hub    a ciphertext, and the sender's signature over its c_1
     hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
 
-``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. ``open_sums``
-opens it. Each holder adds up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the
-round and nothing else. Unlike joint pads this does not keep a sender from choosing its own c_1.
+``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. Each holder adds
+up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. Unlike
+joint pads this does not keep a sender from choosing its own c_1.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import coterie.protocol.core as fl
 from coterie.crypto.ckks import CipherVector
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
 from coterie.protocol.codec import content, weighs, weighted
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import unbundle
 from coterie.protocols.threshold.keys import Joint, key_digest
 
 
@@ -47,7 +46,7 @@ class SignedSum:
         halves, weights = dict[str, Half](), dict[str, int]()
         for half, weight in self._flat():
             if halves.setdefault(half.sender, half).name != half.name:
-                raise CryptoError(f"a sum of two vectors of {half.sender}")
+                raise fl.CryptoError(f"a sum of two vectors of {half.sender}")
             weights[half.sender] = weights.get(half.sender, 0) + weight
         return halves, weights
 
@@ -74,7 +73,6 @@ def vouched(party: Any, name: str, cipher: CipherVector, r: int, *, part: int = 
 
 
 def signed(party: Any, name: str, half: Half, r: int) -> Half:
-    """This party's own half, for a sum of round r."""
     return replace(half, signature=signing_key(party.own).sign(*_signed(party, name, half, r)))
 
 
@@ -92,7 +90,7 @@ def parted(data: bytes) -> tuple[bytes, bytes]:
     """The signature and the ciphertext of ``vouched``. Raises DecodeError."""
     held = content(data)
     if len(held) < SIGNATURE_BYTES:
-        raise DecodeError(f"{len(held)} bytes are no signed ciphertext")
+        raise fl.DecodeError(f"{len(held)} bytes are no signed ciphertext")
     return bytes(held[:SIGNATURE_BYTES]), weighted(weighs(data) - SIGNATURE_BYTES, held[SIGNATURE_BYTES:])
 
 
@@ -100,14 +98,14 @@ def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
     """Raises PeerError unless its sender may send, and has signed it for a sum of round r."""
     entry = party.common.roster.by_name.get(half.sender)
     if entry is None or entry.role not in joint.roles:
-        raise PeerError(f"{half.sender!r:.40} sends nothing under key {joint.name!r}")
+        raise fl.PeerError(f"{half.sender!r:.40} sends nothing under key {joint.name!r}")
     verify_key(party.common, half.sender).verify(half.signature, *_signed(party, joint.name, half, r))
 
 
 def signed_halves(party: Any, joint: Joint, group: Group, data: bytes, r: int) -> dict[bytes, Half]:
     """By their names, what came with a request. Raises PeerError unless the senders have signed it for round r."""
     found = dict[bytes, Half]()
-    for part in unbundle(data, int.from_bytes(data[:4], "little")):
+    for part in fl.unbundle(data, int.from_bytes(data[:4], "little")):
         half = Half.read(group, part)
         check_vouched(party, joint, half, r)
         found[half.name] = half

@@ -146,7 +146,6 @@ def endorsement(common: fl.Common, key: str, terms: Terms) -> tuple[Field, ...]:
 
 
 def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
-    """The seed that two holders share, from a half of each."""
     (first, x), (second, y) = sorted(((a, of_a), (b, of_b)))
     return digest("common seed", first, second, x, y)
 
@@ -154,12 +153,11 @@ def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
 # ---- a holder's side: of a key that is being made it keeps a type for each round
 
 
-class Making(msgspec.Struct, kw_only=True, tag=True):
+class Making(fl.SecretStruct, kw_only=True, tag=True):
     """SECRET: a key that a party is about to hold, and other holders' pieces, which may come early.
 
-    sources: whose pieces make up the share; none if it is the holder's own contribution.  summands: of the key.
-    own, seeds: halves of common seeds, by the other holder's name.  pieces: of the share, by their source.
-    opened: in a hand-over, how many ciphertexts were opened before.
+    sources: whose pieces make up the share; none if it is the holder's own contribution.  own, seeds: halves of common
+    seeds, by the other holder's name.  opened: in a hand-over, how many ciphertexts were opened before.
     """
 
     number: int
@@ -170,9 +168,6 @@ class Making(msgspec.Struct, kw_only=True, tag=True):
     seeds: dict[str, bytes] = msgspec.field(default_factory=dict)
     pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
     opened: int = 0
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.number} of {len(self.holders)} holders>"
 
     def lacks(self, me: str) -> list[str]:
         lacking = {name for name in self.holders if name != me and name not in self.seeds}
@@ -228,13 +223,10 @@ class Whole(Making):
 MakingRound = Inheriting | Committing | Revealing | Exchanged | Whole
 
 
-class Makings(msgspec.Struct):
+class Makings(fl.SecretStruct):
     """SECRET: the keys that are being made, by name."""
 
     rounds: dict[str, MakingRound] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Makings of {', '.join(sorted(self.rounds)) or 'no key'}>"
 
 
 def _cost(making: KeyMaking, msg: Any) -> fl.Cost:

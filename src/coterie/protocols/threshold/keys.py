@@ -60,20 +60,15 @@ Of = tuple[int, str, int]
 class Joint:
     """The declaration of one joint key. All parties declare it alike, so a hub cannot have a weaker one made.
 
-    name: without blanks or line breaks.  parameters: a named set of ``crypto.threshold``.
-    roles: only parties of these roles may hold a share.
-    threshold: t, the holders that open a sum; 0 for all.  least: the fewest holders.
-    fewest: the fewest senders of a sum that a holder helps to open.
-    dealer: whether the key centre deals the key; else its holders make it.
-    products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
-    pads: whether all vectors come under joint pads.
-    effective: with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
-    missing: with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any
-    weights. The vectors have shares of noise.
+    name: without blanks or line breaks.  roles: only parties of these roles may hold a share.  threshold: t, the
+    holders that open a sum; 0 for all.  fewest: the fewest senders of a sum that a holder helps to open.  dealer:
+    whether the key centre deals the key; else its holders make it.  products: whether ciphertexts can be multiplied,
+    and rotated as the parameters' evaluation keys allow.  pads: whether all vectors come under joint pads.  effective:
+    with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.  missing:
+    with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any weights.
     sums: how many different sums of vectors are opened in a round. More than one have weights of 1, and no combination
-    of them shows fewer than ``fewest`` vectors.
-    scalars: how many scalars are opened in a round for each holder.
-    openings: Q_D, the ciphertexts that are opened under one key. The flooding noise is sized for so many.
+    of them shows fewer than ``fewest`` vectors.  scalars: how many scalars are opened in a round for each holder.
+    openings: Q_D, the ciphertexts that are opened under one key.
     """
 
     name: str
@@ -174,7 +169,6 @@ def lines(text: str) -> tuple[str, ...]:
 
 
 def text(names: Iterable[str]) -> str:
-    """The inverse of ``lines``."""
     return "\n".join(names)
 
 
@@ -211,11 +205,10 @@ class Terms(msgspec.Struct, frozen=True):
     label: bytes = b""
 
 
-class Held(msgspec.Struct):
+class Held(fl.SecretStruct):
     """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
 
-    round, sums: those announced, (senders, length) by number.  tries: answers given for each sum.
-    passed: the last making for which it handed the share over.  nonces: of its own pads, by round.
+    tries: answers given for each sum.  nonces: of its own pads, by round.
     """
 
     number: int
@@ -227,9 +220,6 @@ class Held(msgspec.Struct):
     sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     tries: dict[int, int] = msgspec.field(default_factory=dict)
     nonces: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<Held {self.number} of {len(self.holders)} holders>"
 
 
 class Helped(msgspec.Struct):
@@ -255,9 +245,8 @@ class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
     holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
-    helped: openings in the last round, whatever keys were made in it.
-    noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.
-    accounts: what this party has opened, by digest of the public key, which a hand-over keeps.
+    noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.  accounts: what this party has
+    opened, by digest of the public key, which a hand-over keeps.
     """
 
     terms: dict[str, Terms] = msgspec.field(default_factory=dict)
@@ -277,9 +266,6 @@ class JointSecrets(Stated):
         key = key_digest(self.terms[name].public)
         others = [(other, kept) for other, kept in self.accounts.items() if other != key]
         self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
-
-    def __repr__(self) -> str:
-        return f"<JointSecrets of {', '.join(sorted(self.terms)) or 'no key'}>"
 
 
 def key_digest(public: bytes) -> bytes:

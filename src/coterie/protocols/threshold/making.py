@@ -44,8 +44,8 @@ def make_keys(
 ) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
-    tell: whom to tell besides the new and the old holders; by default everybody.  deadline_s: of each step.
-    Raises NoAnswerError (a RunError), with the reasons, if too few holders are left to make it.
+    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError (a RunError),
+    with the reasons, if too few holders are left to make it.
     """
     joint = hub.joint.of(name)
     if joint.dealer:
@@ -114,7 +114,6 @@ def _attempts(
     tell: Sequence[str] | None,
     deadline_s: float | None,
 ) -> fl.Steps[ReadyKey]:
-    """Each attempt leaves out those that earlier ones have lost."""
     missing, numbers = Lost(), hub.joint.secret.numbers
     while True:
         left = tuple(one for one in dict.fromkeys(holders) if one not in missing)
@@ -262,7 +261,6 @@ def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
 
 
 def _tried(attempt: Attempt) -> fl.Steps[tuple[str, ...]]:
-    """Open an encryption of zero. Returns the holders of false shares."""
     hub, joint = attempt.hub, attempt.joint
     one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
     sums = {keys.TRIAL: Closed(0, 1, partial(threshold_pads.sum_dec, one, key, None, {}, {}))}

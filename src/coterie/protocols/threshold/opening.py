@@ -71,7 +71,6 @@ class KeyOpening(AboutJoint):
         return Consent(*msg.of)
 
     def decrypt_cost(self, msg: Decrypt) -> fl.Cost:
-        """A partial decryption of each sum, and its c_1."""
         joint, held = self.party.joint.of(msg.key), self.party.joint.secret.held.get(msg.key)
         one = self.party.joint.group(msg.key)
         sums = [held.sums.get(int(n), (0, 1)) for n in msg.numbers] if held else []
@@ -116,7 +115,6 @@ class KeyOpening(AboutJoint):
 def opened_sum(
     one: threshold.Group, pads: Mapping[str, threshold_pads.Addend], weights: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What a holder states of a sum of vectors (``openings.Opening``)."""
     first = next(iter(pads.values()))
     name = threshold_pads.sum_name(one, pads, weights)
     return {"cipher": name, "length": first.length, "weights": weights, "part": first.part}
@@ -258,7 +256,6 @@ def open_sum(
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> fl.Steps[OpenedSum]:
-    """As ``open_sums``, for one sum."""
     opened = yield from open_sums(hub, name, {number: cipher}, r, deadline_s=deadline_s, present=present)
     return opened[number]
 
@@ -279,10 +276,9 @@ def open_sums(
     A sum of vectors is one of what was ``taken`` (``halves``). Scalars, and all under a key with
     ``Joint.given``, are ciphertexts.
 
-    deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
-    partly: leave out those that open to nonsense while others do not.
-    deadline_s: of each step.  present: whom to ask, if not all holders.
-    Raises NoAnswerError (a RunError), with the reasons, if they cannot be opened.
+    deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).  partly: leave out
+    those that open to nonsense while others do not. Raises NoAnswerError (a RunError), with the reasons, if they cannot
+    be opened.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     sums, signed = dict[int, Closed](), list[list[bytes]]()
@@ -328,7 +324,6 @@ def open_closed(
     deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> fl.Steps[dict[int, OpenedSum]]:
-    """As ``open_sums``, for anything that can be prepared."""
     terms, one = hub.joint.terms(name), hub.joint.group(name)
     of = r, name, terms.number
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]

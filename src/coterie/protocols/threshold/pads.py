@@ -15,13 +15,11 @@ the others' afterwards would show its vector to a hub that has its answer after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 import coterie.protocol.core as fl
 from coterie.aggregation.detection import effective
@@ -134,27 +132,8 @@ class JointPads(AboutJoint):
         return Answer(*msg.of, part)
 
 
-@dataclass
-class Once:
-    """Encrypts one vector under one pad, and no second: two would show their difference."""
-
-    padding: threshold_pads.Padding
-    used: bool = False
-
-    @property
-    def emulated(self) -> bool:
-        return self.padding.emulated
-
-    def encrypt(self, values: ArrayLike) -> threshold_pads.Padded:
-        """As ``threshold_pads.Padding``. Raises CryptoError for a second vector."""
-        if self.used:
-            raise fl.CryptoError("a pad hides one vector: make another padding for the next")
-        self.used = True
-        return self.padding.encrypt(values)
-
-
-def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
-    """What a sender gives to ``Encrypt`` in place of the public key. An upload is half as long as a ciphertext.
+def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> threshold_pads.Padding:
+    """What a sender gives to ``Encrypt`` in place of the public key.
 
     among: the holders who will contribute, of a t-of-n key. Raises PeerError for a party without a share.
     """
@@ -164,10 +143,9 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> Once:
     one, nonce = party.joint.group(name), party.secrets(f"pad under {name}", r).bytes(NONCE_BYTES)
     held.nonces = {known: each for known, each in held.nonces.items() if known > r - KEPT_ROUNDS} | {r: nonce}
     share = threshold.Share.load(one, held.share)
-    own = threshold_pads.Padding(
+    return threshold_pads.Padding(
         one, party.keys.public(name), share, party.name, keys.pad_context(r), tuple(among), lambda count: nonce[:count]
     )
-    return Once(own)
 
 
 def loaded(

@@ -36,12 +36,10 @@ def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCent
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each client's group model, as it has opened it."""
     return {client.name: client.state.weights for client in federation.of_role(CLIENT)}
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The groups, which only the observer knows by name."""
     groups = [client.row.secret.group for client in federation.of_role(CLIENT)]
     return {"membership": [[k] if k >= 0 else [] for k in groups]}
 

@@ -133,7 +133,6 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(GroupRow, answers=RowOpened)
     def take(self, msg: GroupRow, src: str) -> RowOpened:
-        """Open its group's sum, which says the model."""
         row = self.row.secret
         if self.row.has(msg, src):  # its answer was late, so the hub sends it again
             return RowOpened(msg.round)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 import coterie.method as fl
 from coterie.crypto.one_hot import word_name
-from coterie.protocol.spool import Spool
 from coterie.protocols.hidden_servers import HubRows, Taken
 from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
 from coterie.protocols.key_centre import Keys
@@ -50,7 +49,6 @@ class Hub(fl.Party, role=HUB):
     config: CoterieConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Keys, and the groups of the clients that are there."""
         yield from super().setup()
         yield from self.groups.found(HELPER, fl.joined(self.clients, self.config, 1), self.config.deadline_s)
 
@@ -70,7 +68,7 @@ class Hub(fl.Party, role=HUB):
         if behind := [name for name in gathering.asked if name in self.state.behind]:
             yield from self._give(r, behind)
         skipped: dict[str, Any] = {"renewed": True} if renewed else {}
-        with closing(Spool()) as spool:
+        with closing(fl.Spool()) as spool:
             tickets: list[tuple[str, HiddenUpdate, int]] = []
             names: dict[tuple[str, int], bytes] = {}
 

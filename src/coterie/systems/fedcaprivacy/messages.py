@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from coterie.protocol.messages import Flags2D, Floats, Integers, OfRound, Signed, message
 
 HUB = "business_server"
 CSP = "csp"
 PARTICIPANT = "participant"
 GROUP = "group"  # the grant of the participants' common seed
+
+
+def round_seed(group_seed: bytes, r: int) -> bytes:
+    """A seed for round r that the participants share and no server knows."""
+    return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
 @message(src=HUB, dst=PARTICIPANT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 
 import numpy as np
@@ -21,14 +20,9 @@ from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total
 from coterie.protocols.signatures import Characterise, Characterised
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, Protection, with_protection
-from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, PARTICIPANT, round_seed
 
 by_signature = with_protection("signature")
-
-
-def round_seed(group_seed: bytes, r: int) -> bytes:
-    """A seed for round r that the participants share and no server knows."""
-    return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
 class Participant(fl.Party, role=PARTICIPANT):

@@ -33,7 +33,6 @@ CHANNELS = 64
 
 @fl.local("data digest")
 def digest(own: fl.OwnData) -> bytes:
-    """16 bytes that identify a party's training data."""
     hashed = hashlib.blake2b(repr((own.x.shape, own.y.shape)).encode(), digest_size=16)
     hashed.update(own.x.tobytes())
     hashed.update(own.y.tobytes())
@@ -165,7 +164,6 @@ class Device(Describer, role=DEVICE):
 
     @fl.on(Train, Describer.training_cost, answers=messages.Update)
     def train(self, msg: Train, src: str) -> fl.Work[messages.Update]:
-        """Algorithm 4, l. 7 and 8."""
         if msg.weights is None:
             raise fl.PeerError("asked to train without a model")
         start = fl.check_model(self.spec, msg.spec, msg.weights)

@@ -172,7 +172,6 @@ class Server(fl.Party, role=HUB):
         return {}
 
     def describe(self, r: int, names: Sequence[str]) -> fl.Steps[dict[str, Any]]:
-        """Algorithm 1: ask these devices."""
         found: dict[str, Any] = {}
 
         def fold(name: str, msg: Any) -> None:

@@ -124,7 +124,6 @@ class Server(fl.Party, role=HUB):
         yield from fl.ask_each(self, r, new, parameters, messages.Noted, fold)
 
     def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
-        """Line 23: send the sums to these clients."""
         rebuilt: dict[str, bool] = {}
 
         def fold(name: str, received: messages.Received) -> None:

@@ -23,7 +23,7 @@ from coterie.systems.ofl.messages import CLIENT, LEADER, MANDATE_BYTES, MODEL, U
 from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
 
 
-class Office(msgspec.Struct):
+class Office(fl.SecretStruct):
     """SECRET: a leader's state for its cluster.
 
     model: (d,) the leader model.  base: (d,) the global model that it began with.  version: of that.
@@ -42,12 +42,9 @@ class Office(msgspec.Struct):
     usual: float
     numbers: NDArray[np.float64] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Office of cluster {self.cluster} in round {self.round}>"
-
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
-    class Secret(msgspec.Struct):
+    class Secret(fl.SecretStruct):
         """SECRET. office: as a leader.  late: by member, an upload that came after the round was closed.
 
         successors: by member, its new leader, for uploads that come still later.
@@ -56,9 +53,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         office: Office | None = None
         late: dict[str, bytes] = msgspec.field(default_factory=dict)
         successors: dict[str, str] = msgspec.field(default_factory=dict)
-
-        def __repr__(self) -> str:
-            return "<Client.Secret>"
 
     secret: Secret
 

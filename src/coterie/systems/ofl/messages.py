@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.protocol.messages import ArrayOf, Bundle, Floats, Integers, OfRound, Signed, bundle, message, unbundle
+from coterie.protocol.messages import ArrayOf
 
 HUB = "server"
 LEADER = "leader"
@@ -23,14 +23,14 @@ MANDATE_BYTES = 64
 
 
 def names(texts: Iterable[str]) -> bytes:
-    return bundle([text.encode() for text in texts])
+    return fl.bundle([text.encode() for text in texts])
 
 
 def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[str]:
     """The names of a bundle, of so many if stated. Raises DecodeError, also for a repeated name if ``once``."""
     stated = int.from_bytes(data[:4], "little")
     try:
-        found = [part.decode() for part in unbundle(data, stated if count is None else count)]
+        found = [part.decode() for part in fl.unbundle(data, stated if count is None else count)]
     except UnicodeDecodeError as error:
         raise fl.DecodeError(f"a name that is none: {error}") from None
     if once and len(set(found)) < len(found):
@@ -42,13 +42,13 @@ Places = Annotated[NDArray[np.int32], ArrayOf("<i4", 1)]
 """Indices into the model's flat vector, ascending."""
 
 
-@message(src=HUB, dst=CLIENT)
-class Tell(OfRound, frozen=True):
+@fl.message(src=HUB, dst=CLIENT)
+class Tell(fl.OfRound, frozen=True):
     """Report your status, for the clusters and elections of this round."""
 
 
-@message(src=HUB, dst=LEADER)
-class Mandate(Signed, frozen=True):
+@fl.message(src=HUB, dst=LEADER)
+class Mandate(fl.Signed, frozen=True):
     """Names a member's cluster and leader in this round. The member is signed, too.
 
     It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
@@ -60,8 +60,8 @@ class Mandate(Signed, frozen=True):
     usual: float
 
 
-@message(src=HUB, dst=LEADER)
-class Lead(OfRound, frozen=True):
+@fl.message(src=HUB, dst=LEADER)
+class Lead(fl.OfRound, frozen=True):
     """Aggregate the uploads of this cluster (algorithm 2).
 
     version: of the global model, its number of global aggregations.  weights: (d,) the model, None for a leader that
@@ -73,16 +73,16 @@ class Lead(OfRound, frozen=True):
     spec: bytes
     cluster: int
     version: int
-    weights: Floats | None
-    members: Bundle
+    weights: fl.Floats | None
+    members: fl.Bundle
     mandates: bytes
     asked: bytes
-    counted: Integers
+    counted: fl.Integers
     usual: float
 
 
-@message(src=LEADER, dst=CLIENT)
-class Work(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=CLIENT)
+class Work(fl.OfRound, frozen=True):
     """Train, and upload what you select. mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
 
     cluster: int
@@ -90,8 +90,8 @@ class Work(OfRound, frozen=True):
     usual: float
 
 
-@message(src=CLIENT, dst=LEADER)
-class Upload(Signed, frozen=True):
+@fl.message(src=CLIENT, dst=LEADER)
+class Upload(fl.Signed, frozen=True):
     """What a member selected (algorithm 2, l. 11 to 14), and what it wants to download. It may be handed over.
 
     round: the round that asked for it.  places: of the values, None if they are the public set of this upload.
@@ -101,101 +101,101 @@ class Upload(Signed, frozen=True):
 
     spec: bytes
     places: Places | None
-    values: Floats
+    values: fl.Floats
     wanted: bytes
     report: bytes
 
 
-@message(src=LEADER, dst=HUB)
-class Led(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=HUB)
+class Led(fl.OfRound, frozen=True):
     """The leader's model is ready. It has these uploads, by member and round; some may be late ones.
 
     reports: one for each of these uploads.  up, down: mean gamma_up and gamma_down of these uploads.
     """
 
     cluster: int
-    members: Bundle
-    rounds: Integers
-    reports: Bundle
+    members: fl.Bundle
+    rounds: fl.Integers
+    reports: fl.Bundle
     up: float
     down: float
 
 
-@message(src=HUB, dst=LEADER)
-class Submit(OfRound, frozen=True):
+@fl.message(src=HUB, dst=LEADER)
+class Submit(fl.OfRound, frozen=True):
     """Encrypt the leader model (algorithm 4, l. 6). among: all leaders whose shares make the pads."""
 
-    among: Bundle
+    among: fl.Bundle
 
 
-@message(src=LEADER, dst=HUB)
-class Submitted(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=HUB)
+class Submitted(fl.OfRound, frozen=True):
     """[theta_i]: the parameters of the leader model, or of its change, under a joint pad of the leaders."""
 
     cipher: bytes
 
 
-@message(src=HUB, dst=LEADER)
-class Spread(OfRound, frozen=True):
+@fl.message(src=HUB, dst=LEADER)
+class Spread(fl.OfRound, frozen=True):
     """The new global model, for the leader and for its members. version: as in ``Lead``."""
 
     spec: bytes
     version: int
-    weights: Floats
+    weights: fl.Floats
 
 
-@message(src=LEADER, dst=CLIENT)
-class Fresh(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=CLIENT)
+class Fresh(fl.OfRound, frozen=True):
     """Parameters of the global model. places: one bit a parameter, those that the member wanted, or fewer."""
 
     cluster: int
     mandate: bytes
     usual: float
     places: bytes
-    values: Floats
+    values: fl.Floats
 
 
-@message(src=CLIENT, dst=LEADER)
-class Kept(OfRound, frozen=True):
+@fl.message(src=CLIENT, dst=LEADER)
+class Kept(fl.OfRound, frozen=True):
     pass
 
 
-@message(src=LEADER, dst=HUB)
-class Forwarded(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=HUB)
+class Forwarded(fl.OfRound, frozen=True):
     members: int
 
 
-@message(src=HUB, dst=LEADER)
-class HandOver(OfRound, frozen=True):
+@fl.message(src=HUB, dst=LEADER)
+class HandOver(fl.OfRound, frozen=True):
     """Send each upload that no model has counted to its member's new leader.
 
     members, leaders: names, one leader for each member.
     """
 
-    members: Bundle
-    leaders: Bundle
+    members: fl.Bundle
+    leaders: fl.Bundle
 
 
-@message(src=LEADER, dst=LEADER)
-class Inherited(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=LEADER)
+class Inherited(fl.OfRound, frozen=True):
     """Uploads that came too late for their leader, each signed by the member of this name.
 
     awaited: whether the hub waits for confirmation.
     """
 
-    members: Bundle
-    uploads: Bundle
+    members: fl.Bundle
+    uploads: fl.Bundle
     awaited: bool
 
 
-@message(src=LEADER, dst=HUB)
-class HandedOver(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=HUB)
+class HandedOver(fl.OfRound, frozen=True):
     """How many uploads were sent on, and to how many leaders."""
 
     uploads: int
     letters: int
 
 
-@message(src=LEADER, dst=HUB)
-class Received(OfRound, frozen=True):
+@fl.message(src=LEADER, dst=HUB)
+class Received(fl.OfRound, frozen=True):
     pass

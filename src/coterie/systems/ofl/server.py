@@ -109,7 +109,6 @@ class Server(fl.Party, role=HUB):
         return [name for name in fl.joined(self.clients, self.config, r) if name not in self.numbers]
 
     def hear(self, r: int, clients: Iterable[str]) -> fl.Steps[None]:
-        """Ask for status reports. A newcomer joins the nearest cluster."""
         heard: list[str] = []
 
         def fold(name: str, report: StatusReport) -> None:
@@ -206,7 +205,6 @@ class Server(fl.Party, role=HUB):
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def lead(self, r: int) -> fl.Steps[tuple[Round, fl.Answers, int]]:
-        """Have every leader aggregate its cluster."""
         state, led, members = self.state, Round(), self.members()
         asked = set(fl.asked_in(self.clients, self.config, self.randomness.seed, r))
         requests = {

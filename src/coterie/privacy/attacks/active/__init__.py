@@ -16,7 +16,6 @@ from coterie.privacy.attacks.active import deviations
 from coterie.privacy.attacks.active.deviations import Deeds, Replaced, remember
 from coterie.privacy.attacks.active.samples import TRIGGER, Poison
 from coterie.privacy.attacks.wrapping import deviate
-from coterie.protocol.errors import suggest
 from coterie.protocol.import_path import import_object, is_object
 
 ATTACKERS = 0.2
@@ -117,7 +116,7 @@ def kind_of(name: str) -> Kind:
     if name in KINDS:
         return KINDS[name]
     if not is_object(name):
-        raise fl.UserError(f"unknown attack {name!r}{suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
+        raise fl.UserError(f"unknown attack {name!r}{fl.suggest(name, KINDS)} Attacks: {', '.join(KINDS)}")
     function = import_object(name, "attack")
     return Kind(
         words=(function.__doc__ or name).strip().split("\n")[0],

@@ -1,0 +1,51 @@
+"""Commands in processes of their own, which are forked: they have their imports already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from command import heard
+
+from coterie.operate.supervision import warm
+
+PROXIES = ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY")
+
+
+def fork(words: Sequence[str], out: Path, err: Path, at: Path | None = None, **env: str) -> Any:
+    """``coterie WORDS`` of a shell, started: a ``multiprocessing.Process``. at: its folder.  env: what it has more."""
+    warm()
+    made = multiprocessing.get_context("forkserver").Process(target=_command, args=(words, at or Path(), env, out, err))
+    made.start()
+    return made
+
+
+@contextmanager
+def command(log: Path, *words: str) -> Iterator[Any]:
+    """A command that is killed in the end if it still runs. log: of all it says."""
+    made = fork(words, log, log)
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.join()
+
+
+def _command(words: Sequence[str], at: Path, env: dict[str, str], out: Path, err: Path) -> None:
+    from coterie.cli.app import main
+
+    os.chdir(at)
+    os.umask(0o077)
+    for name in PROXIES:
+        os.environ.pop(name, None)
+    os.environ.update(env)
+    heard()
+    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream.fileno())
+    sys.argv = ["coterie", *words]
+    main()
