@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded, loading, say
+from coterie.cli.guard import console, fits, guarded, loading, new_table, say
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, size
 from coterie.runs.options import HOW
@@ -198,8 +196,7 @@ def _found(content: Row, shell: Console) -> Iterator[Any]:
 
     if content["attacks"]:
         whole = _attacks(content["attacks"])
-        fits = Measurement.get(shell, shell.options.update(width=10_000), whole).maximum <= shell.width
-        yield whole if fits else _leaks(content["attacks"])
+        yield whole if fits(whole, shell) else _leaks(content["attacks"])
     for names, why in by_reason(content["not_applicable"]):
         yield Text(f"Not applicable: {names}: {why}.")
     for role, fields in by_role(content["not_judged"]):
@@ -208,7 +205,7 @@ def _found(content: Row, shell: Console) -> Iterator[Any]:
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:
     numbers = (Column(head, justify="right") for head in ("messages", "size", "rounds"))
-    table = Table("role", "received", "from", *numbers, box=SIMPLE, pad_edge=False)
+    table = new_table("role", "received", "from", *numbers)
     for role in roles:
         name = role["role"] + (f" ({role['parties']})" if role["parties"] > 1 else "")
         for row in role["received"]:
@@ -226,7 +223,7 @@ def _attacks(rows: Sequence[Row]) -> Table:
     theory = any(row["closed_form"] is not None for row in rows)
     heads = ("leak", "±", "found", "chance", "all", *["theory"] * theory, "clients")
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
-    table = Table("attack", "verdict", "measure", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
+    table = new_table("attack", "verdict", "measure", *numbers, collapse_padding=True)
     keys = ("value", "chance", "perfect", *["closed_form"] * theory)
     several = any("leaks" in row for row in rows)
     for row in rows:
@@ -238,7 +235,6 @@ def _attacks(rows: Sequence[Row]) -> Table:
         f"{_LEAK}; found: mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if "
         f"everything leaked; {'theory: closed form; ' * theory}clients: scored in the last round"
     )
-    table.caption_justify = "left"
     return table
 
 
@@ -246,12 +242,11 @@ def _leaks(rows: Sequence[Row]) -> Table:
     from coterie.runs.findings import noise
 
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))
-    table = Table("attack", Column("verdict", no_wrap=True), *numbers, box=SIMPLE, pad_edge=False)
+    table = new_table("attack", Column("verdict", no_wrap=True), *numbers)
     for row in rows:
         cells = (MISSING if number is None else f"{number:.3f}" for number in (row["leak"], noise(row)))
         table.add_row(_name(row), Text(row["verdict"], _STYLES.get(row["verdict"], "")), *cells)
     table.caption = f"{_LEAK}. A wider terminal, --json and the report show the measures"
-    table.caption_justify = "left"
     return table
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.live import Live
-from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded, say
+from coterie.cli.guard import console, fits, guarded, new_table, say
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, duration, percent, plural, size
 
@@ -34,7 +32,6 @@ _NUMBERS = ("round", "sent", "received", "work", "missed", "refused")
 _HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
 _SPARED = ("keys", "work", "role", "received", "sent", "last seen")
 """Columns that a narrow terminal does without, the first one first."""
-_WIDEST = 1000
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -102,7 +99,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     yield from (Text(line, "bold yellow") for line in _ending(status, now))
     for count in range(len(_SPARED) + 1):
         table = _table(status, now, _SPARED[:count])
-        if Measurement.get(shell, shell.options.update(width=_WIDEST), table).maximum <= shell.width:
+        if fits(table, shell):
             break
     yield table
     if count:
@@ -159,7 +156,7 @@ def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Tabl
 
     heads = [head for head in _HEADS if head not in without]
     columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
-    table = Table(*columns, box=SIMPLE, pad_edge=False)
+    table = new_table(*columns)
     hub = next(iter(status.parties), None)
     for one in status.parties:
         presence = _presence(one, status.phase in ("ended", "failed"), status.run > 1 and one is not hub)

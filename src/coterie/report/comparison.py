@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,24 +20,55 @@ from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
 
+
+class Topic(NamedTuple):
+    """What servers may learn: in words, in a word or two, and told as all, as part and as next to nothing of it."""
+
+    words: str
+    short: str
+    told: tuple[str, str, str]
+
+
 TOPICS = {
-    "models": "clients' models",
-    "identity": "whose model is whose from round to round",
-    "labels": "label shares",
-    "groups": "which clients are alike",
-    "samples": "training samples",
-    "other": "the system's other secrets",
+    "models": Topic(
+        "clients' models",
+        "models",
+        ("read every client's model", "read part of the models", "read next to nothing of the models"),
+    ),
+    "identity": Topic(
+        "whose model is whose from round to round",
+        "whose model is whose",
+        (
+            "follow every client's model from round to round",
+            "follow part of the models from round to round",
+            "hardly follow a model from round to round",
+        ),
+    ),
+    "labels": Topic(
+        "label shares",
+        "label shares",
+        ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
+    ),
+    "groups": Topic(
+        "which clients are alike",
+        "who is alike",
+        ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
+    ),
+    "samples": Topic(
+        "training samples",
+        "samples",
+        (
+            "know the training samples",
+            "know something of the training samples",
+            "know next to nothing of training samples",
+        ),
+    ),
+    "other": Topic(
+        "the system's other secrets",
+        "other secrets",
+        ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
+    ),
 }
-"""What servers may learn, by topic."""
-SHORT = {
-    "models": "models",
-    "identity": "whose model is whose",
-    "labels": "label shares",
-    "groups": "who is alike",
-    "samples": "samples",
-    "other": "other secrets",
-}
-"""The same in a word or two."""
 _ACCURACY = msgspec.structs.asdict(ACCURACY)
 Content = Mapping[str, Any]
 """``compare.json``."""
@@ -440,22 +471,6 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
     return f"{when}, {shown(abs(mean))} ± {shown(interval)}{unit} {better} than training alone{lower}"
 
 
-_LEARNED = {
-    "models": ("read every client's model", "read part of the models", "read next to nothing of the models"),
-    "identity": (
-        "follow every client's model from round to round",
-        "follow part of the models from round to round",
-        "hardly follow a model from round to round",
-    ),
-    "labels": ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
-    "groups": ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
-    "samples": (
-        "know the training samples",
-        "know something of the training samples",
-        "know next to nothing of training samples",
-    ),
-    "other": ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
-}
 _ALL, LITTLE = 0.995, 0.1
 """From where on a leak is told as everything, and below which as next to nothing."""
 
@@ -463,7 +478,7 @@ _ALL, LITTLE = 0.995, 0.1
 def graded(topic: str, leak: float) -> str:
     """What servers do that learn so much of a topic: ``read every client's model (100 %)``."""
     grade = 0 if leak >= _ALL else 1 if leak >= LITTLE else 2
-    return f"{_LEARNED[topic][grade]} ({100 * max(leak, 0.0):.0f} %)"
+    return f"{TOPICS[topic].told[grade]} ({100 * max(leak, 0.0):.0f} %)"
 
 
 def _told(row: Mapping[str, Any]) -> str:
@@ -473,10 +488,10 @@ def _told(row: Mapping[str, Any]) -> str:
         return f"; it was not attacked: {why}" if why else ""
     if not learned:
         return "; its server learns nothing of models or data"
-    known = {topic: leak["mean"] for topic in _LEARNED if (leak := learned.get(topic)) is not None}
+    known = {topic: leak["mean"] for topic in TOPICS if (leak := learned.get(topic)) is not None}
     told = "".join(f", {graded(topic, leak)}" for topic, leak in known.items() if leak > 0)
-    none = ", ".join(SHORT[topic] for topic, leak in known.items() if not leak > 0)
-    unsure = ", ".join(SHORT[topic] for topic in unsure_of(row))
+    none = ", ".join(TOPICS[topic].short for topic, leak in known.items() if not leak > 0)
+    unsure = ", ".join(TOPICS[topic].short for topic in unsure_of(row))
     parts = [f"its servers {told.removeprefix(', ')}"] if told else []
     parts += [f"nothing found of {none}"] if none else []
     parts += [f"the attacks cannot tell of {unsure}"] if unsure else []

@@ -118,7 +118,7 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
         "forms": score_table.form_table(told),
         "forms_title": score_table.FORMS_TITLE,
         "forms_note": score_table.form_note(told),
-        "topics": [comparison.TOPICS[topic] for topic in topics],
+        "topics": [comparison.TOPICS[topic].words for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [comparison.leak_cell(row, topic) for topic in topics]}
             for row in told["rows"]

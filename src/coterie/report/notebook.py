@@ -145,7 +145,7 @@ def shown_comparison(content: Content, folder: str) -> str:
     """A comparison as its report begins: the verdict, the chart, the table of five columns."""
     from coterie.report.compared_plots import WIDE, tradeoff
     from coterie.report.figure import METHODS
-    from coterie.report.marked_up import coded
+    from coterie.report.templates import coded
 
     inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
     chart = tradeoff(standings(content), msgspec.convert(measures(content)[0], Measure), WIDE)

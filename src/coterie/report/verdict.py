@@ -10,7 +10,6 @@ from coterie.record.load import Run
 from coterie.report.comparison import (
     FEWEST_SEEDS,
     LITTLE,
-    SHORT,
     TOPICS,
     Content,
     graded,
@@ -175,10 +174,10 @@ def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
     if most[1] >= LITTLE:
         told = [topic for topic in TOPICS if found.get(topic, 0) >= LITTLE] if whole else [most[0]]
         return f"{servers} {_listed([graded(topic, found[topic]).removesuffix(' (100 %)') for topic in told])}"
-    tried, unsure = [SHORT[topic] for topic in found], [SHORT[topic] for topic in unsure_of(row)]
+    tried, unsure = [TOPICS[topic].short for topic in found], [TOPICS[topic].short for topic in unsure_of(row)]
     what = "nothing beyond chance" if most[1] == 0 else f"next to nothing, at most {metric(most[1], True)},"
     said = f"In what {servers} receive our attacks found {what} of {_listed(tried)}"
-    none = [SHORT[topic] for topic in topics if topic not in learned] if whole else []
+    none = [TOPICS[topic].short for topic in topics if topic not in learned] if whole else []
     said += f"; they cannot tell for {_listed(unsure)}" if unsure else ""
     return said + (f"; none applies to {_listed(none)}" if none else "")
 
@@ -231,5 +230,5 @@ def _learned(one: MethodStanding, attacked: bool) -> str:
     topic, share = one.worst
     if not topic:
         return "nothing to attack"
-    told = f"{100 * share:.0f} ({SHORT[topic]})" if share > 0 else "0"
+    told = f"{100 * share:.0f} ({TOPICS[topic].short})" if share > 0 else "0"
     return f"{told}; {CANNOT_TELL} {', '.join(one.unsure)}" if one.unsure else told

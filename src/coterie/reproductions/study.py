@@ -211,9 +211,11 @@ def percent(values: Sequence[float | None]) -> str | None:
     return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 
-def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("global", "local")) -> Row:
+def last_rounds(found: Sequence[Curve], words: str) -> Row:
     """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for either name."""
-    return {words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in which}
+    return {
+        words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in ("global", "local")
+    }
 
 
 def digest(resolved: Resolved) -> str:
