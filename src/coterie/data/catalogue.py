@@ -38,9 +38,7 @@ def is_synthetic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the web. md5: as its publisher or torchvision states it, against a broken or foreign file (an
-    attacker cannot make a second file for a *given* MD5).
-    """
+    """A file on the web. md5: as its publisher or torchvision states it (nobody can make a file for a *given* MD5)."""
 
     url: str
     md5: str

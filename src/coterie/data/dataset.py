@@ -212,8 +212,8 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     """Training and test indices, ascending, for data in one piece: no seed, the same on every machine.
 
-    share: of test samples. In order of class, equal classes in file order, every fifth sample, from the first on, is a
-        test sample (for a share of .2). So every class is split within one sample of it.
+    share: of test samples. In order of class, then of the file, every fifth sample is one (for a share of .2), from the
+        first on.
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
@@ -226,8 +226,7 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
 def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
     """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class.
 
-    So the seeds 0 to folds - 1 test each sample once, and the next ones do so again, in parts that are drawn anew. Seed
-    0 with five parts is ``fixed_split``.
+    Seeds 0 to folds - 1 test each sample once, the next ones again in other parts. Seed 0 of five is ``fixed_split``.
     """
     again, part = divmod(seed, folds)
     draw = rng(again, "split", "folds").permutation(len(y)) if again else np.arange(len(y))

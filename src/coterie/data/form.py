@@ -71,8 +71,7 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
     and y_test.
 
     An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
-    the hub's public samples. Raises UserError for anything that the plan's model cannot take: what is wrong, where, and
-    what is wanted.
+    the hub's public samples. Raises UserError for anything that the plan's model cannot take.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")

@@ -51,8 +51,7 @@ def swollen(size: int, claimed: int) -> bool:
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
     """Raises UserError for a small file that claims to hold very much, before anything is read.
 
-    Files of samples hold up to some tens of times their own size, compressed zeros a thousand times. claimed: bytes in
-    memory.  again: how to write it readably.
+    claimed: bytes in memory.  again: how to write it readably.
     """
     size = path.stat().st_size
     if swollen(size, claimed):

@@ -194,9 +194,8 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
     """Bring every client to ``floor`` samples by moving samples. log_q: (clients, K), label proportions, unnormalised.
 
-    A client that is short gets classes drawn from its own label proportions, or, where the givers run out of a class,
-    from its other classes. Lots decide which samples the clients above the floor lose. So the label skew stays, and so
-    does the mean of every client's count of a class, (class size) / clients.
+    A client that is short gets classes drawn from its own label proportions; lots decide what clients above the floor
+    lose. So the label skew stays, and the mean of every client's count of a class, (class size) / clients.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)

@@ -61,8 +61,7 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value. Raises UserError.
 
-    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many. Text of a
-        number is a number: 1 and 1.0 are the same class.
+    labels: where they are from, and (n,) numbers or text. Text of a number is a number: 1 and 1.0 are one class.
     """
     for where, y in labels:
         if y.ndim != 1:

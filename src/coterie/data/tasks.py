@@ -11,9 +11,8 @@
 ``blur:K``        group g sees images through a Gaussian filter of g/32 of their shorter side
 ``colour:K``      group g sees colour images with hues turned by g 360/K degrees
 
-A label skew may follow: ``rotate:4+dirichlet:0.3``; the default is ``iid``. It is drawn over all clients: a seed deals
-the same indices with and without groups. Groups are drawn by lot, and their sizes differ by at most one. With
-``domains`` each data set is dealt to its own group. A task changes a client's training and test samples alike.
+A label skew may follow (``rotate:4+dirichlet:0.3``), by default ``iid``; a seed deals the same indices with and without
+groups. Groups are drawn by lot, of sizes that differ by at most one. A task changes training and test samples alike.
 """
 
 from __future__ import annotations

@@ -244,8 +244,7 @@ def locked(
     """Hold the folder for this process, also against its other threads. held: the message if another process holds it;
     {} is the folder.  wait: for that one to end, where the system can.
 
-    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
-    in it. Warns if the file system has no locks.
+    Raises UserError if another process holds it, or for a linked lock, and RunError. Warns where there are no locks.
     """
     descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
     try:

@@ -26,8 +26,7 @@ class Attacked(NamedTuple):
 
 
 def attacked(run: Recorded, *, active: bool = False) -> Attacked:
-    """What the system's own attacks find, and those on plain updates, sums and short arrays of any
-    system.
+    """What the system's own attacks find, and those on any system.
 
     active: also repeat the run with a deviating client. Raises UserError if the system has no such attack.
     """

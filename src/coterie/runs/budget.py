@@ -134,11 +134,10 @@ def plan(
 ) -> ComparisonPlan:
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
-    methods: systems, each as ``name`` or ``name@mode``.  options: ``mode`` applies to methods that have it and name
-    none; others run as ``paper``.  settings: texts; ``key`` goes to every method that has it, ``method.key`` to that
-    one.
-    budget_from: the method whose budget all share, by default the first.  each_own: every method keeps its own, but for
-    the public data.  local: add the baseline ``local`` if it is not named.
+    methods: systems, each as ``name`` or ``name@mode``.  options: ``mode`` is of methods that have it and name none.
+    settings: texts; ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: the method whose
+    budget all share, by default the first.  each_own: every method keeps its own, but for the public data.
+    local: add the baseline ``local``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:

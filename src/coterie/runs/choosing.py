@@ -38,9 +38,9 @@ RunOne = Callable[[str, Resolved], FinishedRun]
 class HeldOutChoice:
     """What is chosen, and from what.
 
-    tune: by setting (``key``, or ``method.key`` for one method), the values that are tried.  plans: the comparison
-    with each combination of them, and the combination.  candidates: by label, the places of the combinations in which
-    this method's settings differ.  again: plans the comparison with more settings (``--set`` texts).
+    tune: by setting (``key`` or ``method.key``), the values that are tried.  plans: each combination of them, and the
+    comparison with it.  candidates: by label, the places of combinations in which its settings differ.
+    again: plans the comparison with more settings.
     """
 
     tune: Mapping[str, Sequence[str]]

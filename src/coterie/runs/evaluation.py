@@ -166,7 +166,7 @@ class Evaluator:
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
         """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
 
-        Mean over the clients of these models, each on the test set of its own task, or on the sample of it.
+        Mean over the clients, each on the test set of its own task, or its sample.
         """
         owns, every = [self.data[name] for name in models], list(models.values())
         taken = 0.0

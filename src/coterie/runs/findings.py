@@ -129,9 +129,8 @@ def cut_short(folder: Path, stopped: int) -> str:
 def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack on a method's runs, as their ``merged`` audit.
 
-    mean: 0 for the verdict "nothing found", 1 for everything; a round without a result counts 0.  interval: the
-    ``noise``.  values: of every run.  None: one attack cannot tell, and none found any. Empty if no server receives
-    anything to attack.
+    mean: 0 for "nothing found", 1 for everything; a round without a result counts 0.  interval: the ``noise``.
+    values: of every run.  None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
     """
     rows = merged(runs)
     rounds = max((row["rounds"] for row in rows), default=0)

@@ -243,8 +243,8 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of a run by these names, or the task's own. The first one leads in all results.
 
-    A name is one of ``METRICS``, or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises
-    UserError for an unknown or repeated name, and for a function named like a score of the run.
+    Or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises UserError for an unknown or
+    repeated name, and for a function named like a score of the run.
     """
     known = METRICS[task]
     found = []

@@ -89,8 +89,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
     """Write every distinct model, and then the index. models: by client, as ``Experiment.models(r)`` gives them.
 
-    There is no index while models are missing. Files of an earlier round are removed. Raises RunError, and UserError if
-    ``models`` is a symbolic link or another user's.
+    Files of an earlier round are removed. Raises RunError, and UserError if ``models`` is a link or another user's.
     """
     folder, everybody = out / MODELS, experiment.data.clients
     make_folder(folder)
@@ -290,8 +289,8 @@ def encode(model: TrainedModel) -> bytes:
 def decode(data: bytes, where: str) -> TrainedModel:
     """The trained model in the bytes of a file. where: the file, for errors.
 
-    Raises UserError for bytes that are no whole file, and for facts, names, shapes, types or numbers that cannot be a
-    model's. Whether the tensors fit the architecture is checked by ``TrainedModel.module``.
+    Raises UserError for anything that cannot be a model's; ``TrainedModel.module`` checks that it fits its
+    architecture.
     """
     facts = _told(data, len(data), where)
     try:

@@ -186,8 +186,8 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
-    Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;
-    and the largest message, as bytes and decoded. Numbers take four bytes.
+    Weights, gradients and one more vector; a batch's activations with their gradients; the client's samples; the
+    largest message, as bytes and decoded. Numbers take four bytes.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

@@ -30,8 +30,8 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 def own_code(config: Resolved) -> dict[str, str]:
     """By name of a module, the SHA-256 of its file, in hexadecimal. Raises UserError for an unreadable module.
 
-    The modules are those of the system, model, loss, metrics, partition and attack that a resolved config names as
-    ``module:NAME``, and one's own modules that these import. Objects given in Python are left out.
+    The modules are those that a resolved config names as ``module:NAME``, and one's own that these import. Objects
+    given in Python are left out.
     """
     found: dict[str, str] = {}
     waiting = list(_modules(config))
