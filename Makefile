@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=  # compiled once, tests are collected in half the time, and commands start in half of it
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .PHONY: demo test test-long lint bench docs docs-tables evidence lock clean
 
@@ -39,8 +40,8 @@ lint: $(READY)  ## style, types, layers, sizes
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m benchmarks.speed docs/bench.json
 
-docs: $(VENV)/.docs  ## the pages as a site in build/site, with a reference; a warning is an error
-	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site
+docs: $(VENV)/.docs  ## the pages as a site in build/site/VERSION, with a reference and executed notebooks; a warning is an error
+	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site/$(VERSION)
 	$(BIN)/python -m pytest tests/docs/test_site.py
 
 docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them

@@ -156,8 +156,8 @@ def measure(path: Path, data_dir: str | None) -> None:
 
 
 def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> str:
-    """A paper's table."""
-    costs, own, rows = json.loads(COSTS.read_text())["rounds"], items(), []
+    """A paper's table, and below it what was not run of it."""
+    costs, own, rows, rest = json.loads(COSTS.read_text())["rounds"], items(), [], []
     for name, verdict in found.items():
         if name.partition("/")[0] == paper:
             item = own[verdict.get("item", name)]
@@ -165,23 +165,20 @@ def table(found: Mapping[str, Mapping[str, Any]], paper: str) -> str:
             done = run_of(item, paths)
             whole = {cell.name: length(cell) for cell in item.cells}
             rounds = sorted({(made, whole[cell]) for (cell, _), made in done.items() if whole[cell]})
-            judged = f"**{verdict['verdict']}** ({verdict['reading']}): {verdict['says']}"
-            needs = f"; {verdict['needs']}" if "needs" in verdict else ""
-            rows.append(
-                [
-                    of_paper[1] if (of_paper := OF_PAPER.search(verdict.get("title", item.title))) else "ours",
-                    f"`coterie reproduce {item.name} --seeds {len(SEEDS)}`",
-                    ", ".join(map(_link, paths)) or "–",
-                    f"{len({cell for cell, _ in done})} of {len(item.cells)}",
-                    _range([sum(cell == other for other, _ in done) for cell, _ in done]),
-                    ", ".join(f"{made} of {of}" for made, of in rounds) or "–",
-                    judged,
-                    verdict["sure"],
-                    left(item, done, costs) + needs,
-                ]
-            )
-    head = ("of the paper", "command", "record", "cells", "seeds", "rounds", "verdict", "how sure", "left")
-    return grid(head, rows)
+            title = of_paper[1] if (of_paper := OF_PAPER.search(verdict.get("title", item.title))) else "ours"
+            more = left(item, done, costs) + (f"; {verdict['needs']}" if "needs" in verdict else "")
+            if verdict["verdict"] == VERDICTS[-1]:
+                rest.append(f"{title} (`{item.name}`; {verdict['reading']}; left: {more})")
+                continue
+            ran = [
+                f"{len({cell for cell, _ in done})} of {len(item.cells)}",
+                _range([sum(cell == other for other, _ in done) for cell, _ in done]),
+                ", ".join(f"{made} of {of}" for made, of in rounds) or "–",
+            ]
+            judged = f"**{verdict['verdict']}** ({verdict['reading']}): {verdict['says']} *{verdict['sure']}*"
+            rows.append([f"{title}: {', '.join(map(_link, paths))}", "; ".join(ran), judged, more])
+    shown = grid(("of the paper: record", "cells; seeds; rounds", "verdict, and how sure", "left"), rows)
+    return shown + (f"\nNot run: {'; '.join(rest)}.\n" if rest else "")
 
 
 def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -196,7 +193,7 @@ def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _link(path: str) -> str:
     record = json.loads((ROOT / path).read_text())
-    rounded = "" if "curves" in record or "values" in record else " (rounded, no curves)"
+    rounded = "" if "curves" in record or "values" in record else "\\*"
     return f"[{Path(path).parent.name}/{Path(path).stem}]({path.replace('docs', '..', 1)}){rounded}"
 
 

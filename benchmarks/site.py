@@ -1,19 +1,24 @@
-"""What the site shows beside the pages: a reference of docstrings, annotated options and commands; notebooks.
+"""What the site shows beside the pages: a reference of docstrings, annotated options and commands; its versions.
 
-``<!-- reference: python -->`` in a page stands for one of the texts of ``REFERENCE``. Of a notebook, which is
-committed without outputs, the site shows the cells.
+``<!-- reference: python -->`` in a page stands for one of the texts of ``REFERENCE``. Each version is a folder of
+``build/site``; ``versions.js`` beside them names them, for the selector of every page: a script loads from a disk, too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Protocol
 
 import typer
+from packaging.version import Version
 from typer.cli import get_docs_for_click
 
 import coterie
@@ -25,32 +30,61 @@ from coterie.runs.registry import SYSTEMS
 from coterie.runs.settings import described
 
 MARK = re.compile(r"<!-- reference: (\w+) -->")
+DOOR = '<!doctype html><title>Coterie</title><meta http-equiv="refresh" content="0; url={}/index.html">\n'
+STARTUP = '''"""A line with ! ends a notebook if its command fails."""
+shell = get_ipython()
+def system(command, plain=shell.system):
+    plain(command)
+    if code := shell.user_ns.get("_exit_code"):
+        raise SystemError(f"{command} ended with code {code}")
+shell.system = system
+'''
 _EXAMPLES = re.compile(r"(?:^  \S.*\n(?:\n(?=  \S))?)+\n*", re.MULTILINE)
 _HEAD = "setting", "default", "must", "what it does"
 _ENTRY = re.compile(r"(?:^|  |\n)(\w+(?:, \w+)*): ")
 
 
 class Sphinx(Protocol):
-    """Of Sphinx what is used here."""
+    """Of Sphinx what is used here. outdir: where the site of this version is written."""
+
+    outdir: Any
 
     def connect(self, event: str, callback: Callable[..., Any]) -> Any: ...
 
 
 def fill_in(_: object, __: str, content: list[str]) -> None:
     """The handler of Sphinx's event ``source-read``. content: the text of a page, replaced there."""
-    text = content[0]
-    content[0] = cells(text) if text.startswith("{") else MARK.sub(lambda mark: REFERENCE[mark[1]](), text)
+    content[0] = MARK.sub(lambda mark: REFERENCE[mark[1]](), content[0])
 
 
-def cells(notebook: str) -> str:
-    """A notebook as Markdown."""
-    found = ((cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"])
-    return "\n\n".join(_code(text) if kind == "code" else text for kind, text in found)
+def digest(package: Path) -> str:
+    """Of all files of a package but what Python compiles: 16 hex digits. The cache of executed notebooks has it."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        found.update(f"{path.relative_to(package)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
-def _code(text: str) -> str:
-    shell = re.search(r"^\s*[!%]", text, re.MULTILINE)  # lines that Python does not know
-    return f"```{'text' if shell else 'python'}\n{text}\n```"
+def prepare_kernels(place: Path) -> None:
+    """Notebooks run with this environment's commands, of which none may fail. place: a folder for IPython's files."""
+    startup = place / "profile_default" / "startup" / "commands.py"
+    startup.parent.mkdir(parents=True, exist_ok=True)
+    startup.write_text(STARTUP)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ |= {"PATH": path, "TERM": "dumb", "IPYTHONDIR": str(place)}
+
+
+def list_versions(app: Sphinx, error: Exception | None) -> None:
+    """The handler of Sphinx's event ``build-finished``: writes ``versions.js`` and a front door beside the version."""
+    if error is None:
+        write_versions(Path(app.outdir).parent)
+
+
+def write_versions(place: Path) -> None:
+    """place: a folder with a site a version, each in a folder of its name. The newest comes first."""
+    names = sorted((path.parent.name for path in place.glob("[0-9]*/index.html")), key=Version, reverse=True)
+    (place / "versions.js").write_text(f"coterieVersions = {json.dumps(names)};\n")
+    (place / "index.html").write_text(DOOR.format(names[0]))
 
 
 # -- docstrings --------------------------------------------------------------------------------------------------------

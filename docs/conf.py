@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
 from benchmarks import site
 
@@ -14,11 +15,21 @@ import coterie
 project, author, copyright = "Coterie", "The Coterie developers", "The Coterie developers"
 version = release = coterie.__version__
 
-extensions = ["myst_parser", "sphinx_external_toc"]
+extensions = ["myst_nb", "sphinx_external_toc"]
 external_toc_path = "toc.yml"
-source_suffix = {".md": "markdown", ".ipynb": "markdown"}
+templates_path = ["_templates"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 myst_heading_anchors = 4  # links to #headings, as code hosts make them
 suppress_warnings = ["etoc.glob"]  # folders that may be empty
+
+# Notebooks are executed, and again whenever they or the package change.
+site.prepare_kernels(ROOT / "build" / "ipython")
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "notebooks" / site.digest(Path(coterie.__file__).parent))
+nb_execution_in_temp = True
+nb_execution_timeout = 250  # seconds a cell
+nb_execution_raise_on_error = True
+nb_merge_streams = True
 
 highlight_language = "text"  # of blocks that name none
 html_theme = "furo"
@@ -27,5 +38,6 @@ html_copy_source = False
 
 
 def setup(app: site.Sphinx) -> None:
-    """Fill in what is generated."""
+    """Fill in what is generated, and list the versions beside this one."""
     app.connect("source-read", site.fill_in)
+    app.connect("build-finished", site.list_versions)

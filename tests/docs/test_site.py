@@ -1,7 +1,11 @@
-"""The site that ``make docs`` builds: whole, without other hosts, and every question is answered within two clicks."""
+"""The site that ``make docs`` builds: whole, without other hosts, and every question is answered within two clicks.
+
+It is also the test of the notebooks: the build executes them, and fails where one does.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -12,13 +16,25 @@ import pytest
 bs4 = pytest.importorskip("bs4", reason="the extra docs is not installed")
 
 ROOT = Path(__file__).parents[2]
-SITE = ROOT / "build" / "site"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+SITE = ROOT / "build" / "site" / VERSION
 QUESTIONS = {
     question: page
     for asked in tomllib.loads((ROOT / "docs" / "questions.toml").read_text()).values()
     for question, page in asked.items()
 }
-pytestmark = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="there is no build/site: make docs")
+pytestmark = pytest.mark.skipif(
+    not (SITE / "index.html").exists(), reason="there is no site of this version: make docs"
+)
+SAYS = {
+    "1_first_run": ["accuracy on all test data", "Linear", "config.toml", "<img"],
+    "2_four_hospitals": ["va           alone", "Predictions of 200 samples", "Sequential"],
+    "3_attack_a_system": ["nothing found"],
+    "4_compare_for_a_paper": ["@misc", r"\begin{tabular}", "| fedprox |", "<svg"],
+    "5_your_own_method": ["Near, sealed", "server with any client"],
+    "6_deploy_on_this_machine": ["models_sha256", "accuracy"],
+}
+"""What the outputs of each have, among other things."""
 
 
 @cache
@@ -90,3 +106,50 @@ def test_the_search_knows_the_pages() -> None:
     index = (SITE / "searchindex.js").read_text()
     assert '"glossary"' in index
     assert '"systems/coterie"' in index
+
+
+def test_the_notebooks_are_these() -> None:
+    assert [path.stem for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))] == list(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_notebook_is_shown_with_its_outputs(name: str) -> None:
+    outputs = parsed(SITE / "notebooks" / f"{name}.html").select(".cell_output")
+    text, markup = "\n".join(one.get_text() for one in outputs), "\n".join(map(str, outputs))
+    assert [words for words in SAYS[name] if words not in text and words not in markup] == []
+    assert not re.search("Traceback|Error:", text)
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_says_its_version_and_loads_the_others() -> None:
+    listed = (SITE.parent / "versions.js").read_text()
+    assert f'"{VERSION}"' in listed
+    assert (SITE.parent / "index.html").exists()
+    for page in built():
+        (chosen,) = parsed(page).select("select#version option[selected]")
+        assert chosen.get_text() == VERSION
+
+
+def test_versions_are_the_folders_beside_and_the_newest_comes_first(tmp_path: Path) -> None:
+    site = pytest.importorskip("benchmarks.site")
+    for name in ("0.9.0", "0.10.0", "0.10.0rc1", "1.0"):
+        (tmp_path / name).mkdir()
+    for name in ("0.9.0", "0.10.0", "0.10.0rc1"):  # 1.0 is being built
+        (tmp_path / name / "index.html").write_text("")
+    site.write_versions(tmp_path)
+    assert (tmp_path / "versions.js").read_text() == 'coterieVersions = ["0.10.0", "0.10.0rc1", "0.9.0"];\n'
+    assert "url=0.10.0/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_notebooks_are_executed_again_when_a_file_of_the_package_changes(tmp_path: Path) -> None:
+    site = pytest.importorskip("benchmarks.site")
+    (tmp_path / "inner").mkdir()
+    path = tmp_path / "inner" / "one.py"
+    path.write_text("x = 1")
+    first = site.digest(tmp_path)
+    path.with_suffix(".pyc").write_bytes(b"compiled")
+    assert site.digest(tmp_path) == first
+    path.write_text("x = 2")
+    assert site.digest(tmp_path) != first

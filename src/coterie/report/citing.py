@@ -11,6 +11,7 @@ from typing import Any
 from coterie.record.folder import CONFIG
 from coterie.record.load import Run, compared, find, load
 from coterie.report import comparison
+from coterie.report.authors import BY_TITLE
 from coterie.report.score_table import escaped
 from coterie.report.words import plural
 from coterie.runs.registry import SYSTEMS
@@ -40,7 +41,10 @@ def system_entry(system: str, title: str) -> str:
     """The entry of a system's paper; empty where it has none of its own."""
     known = SYSTEMS.get(system)  # no code is imported that a folder names
     found = None if known is None else parsed(known.citation)
-    return "" if found is None else entry(system, {**found, "note": f"System {title}"})
+    if found is None:
+        return ""
+    authors = " and ".join(BY_TITLE.get(found["title"], ())) or found["author"]
+    return entry(system, {**found, "author": authors, "note": f"System {title}"})
 
 
 def parsed(citation: str) -> dict[str, str] | None:
