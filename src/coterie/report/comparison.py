@@ -213,35 +213,6 @@ def _row(found: RunGroup, fields: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class CostMeasure:
-    title: str
-    unit: str
-    until: Callable[[Run], list[float] | None]
-
-
-def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
-    return [
-        cost for cost in COSTS.values() if all(cost.until(run) is not None for found in groups for run in found.runs)
-    ]
-
-
-def _sent(run: Run) -> list[float] | None:
-    moved = run.client_bytes("bytes_up")
-    return moved and [float(total) / 1e6 for total in np.cumsum(moved)]
-
-
-def _clock(run: Run) -> list[float] | None:
-    _, clocks = run.points("virtual_seconds")
-    return clocks if len(clocks) == len(run.rounds) else None
-
-
-COSTS = {
-    "bytes": CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
-    "time": CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
-}
-
-
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 

@@ -79,7 +79,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
         "leading": measure,
         "scores": compared_plots.compared_scores(groups),
-        "costs": compared_plots.compared_costs(groups) if comparison.counted(groups) else None,
+        "costs": compared_plots.compared_costs(groups) if compared_plots.counted(groups) else None,
     }
     return TEMPLATES.get_template("template.html").render(
         title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
