@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
@@ -61,6 +62,7 @@ from coterie.protocols.local_training import (
 )
 from coterie.protocols.local_training import training_cost as training
 from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
+from coterie.protocols.padded_counts import PaddedCounts
 from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
 
 if TYPE_CHECKING:
@@ -217,7 +219,43 @@ def system(
     }
     title, citation = _cited(sys.modules[described_in or settings.__module__].__doc__ or name)
     fields |= {"title": title, "citation": citation, **more}
-    return System(name=name, config=settings, learns=learns, **fields)
+    why = _why_uncounted(server, client, choice is not None, fields)
+    if why:
+        return System(name=name, config=settings, learns=learns, uncounted=why, **fields)
+    fields |= {"counts": _told_counts, "releases": partial(_counted_releases, fields["releases"])}
+    return System(name=name, config=settings, learns=partial(_counted_learns, learns), **fields)
+
+
+def _why_uncounted(server: PartyFactory, client: PartyFactory, chooses: bool, fields: Mapping[str, Any]) -> str:
+    """Why clients cannot learn the label counts of their model, or ""."""
+    if not chooses and fields["models"] not in (global_models, own_models):
+        return "every client has a model of its own"
+    if not issubclass(party_type(server), Server) or not issubclass(party_type(client), Client):
+        return "its parties have no messages for them"
+    if fields["releases"] is None or "ledger" in fields:
+        return "its ledger has no line for them, which nothing protects but their sum"
+    return ""
+
+
+def _told_counts(client: Any) -> NDArray[np.int64] | None:
+    counts: NDArray[np.int64] | None = client.counts.secret.total
+    return counts
+
+
+def _counted_releases(releases: Any, config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
+    counts = {PaddedCounts: PaddedCounts.TELLS} if config.label_counts else {}
+    return {**releases(config, mode), **counts}
+
+
+def _counted_learns(learns: Any, config: Any, mode: str) -> Mapping[str, str]:
+    words: Mapping[str, str] = learns(config, mode) if callable(learns) else learns
+    if not config.label_counts:
+        return words
+    more = {
+        "server": "; after the last round, label counts in sums of three clients or more that hold one model",
+        "client": "; after the last round, the label counts of the clients that hold its model",
+    }
+    return {role: text + more.get(role, "") for role, text in words.items()}
 
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:
@@ -251,7 +289,7 @@ def global_models(federation: Federation) -> Mapping[str, Vector]:
 
 def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
     """What the clients' messages tell, or None if one of them does not say."""
-    kinds = {kind for handler in party_type(client).handlers.values() for kind in handler.answers}
+    kinds = {kind for handler in party_type(client).handlers.values() for kind in handler.answers} - {PaddedCounts}
     told = {kind: kind.TELLS for kind in kinds}
     if any(words is None for words in told.values()):
         return None

@@ -35,6 +35,10 @@ class Client(fl.Client):
     class State(fl.Client.State):
         cluster: int | None = None
 
+    @property
+    def held_model(self) -> int:
+        return self.state.cluster or 0
+
     def cost(self, msg: fl.Train) -> fl.Cost:  # k forward passes, a third of a training step each, and its epochs
         return fl.Cost(self.samples * (self.epochs + self.config.clusters / 3), self.spec.flops_per_sample)
 

@@ -95,8 +95,8 @@ def predict(
         bool,
         typer.Option(
             "--prior",
-            help="With the client's own label shares, for the folder of a run. They are left out where 30 samples or "
-            "more do not look like them.",
+            help="With the client's own label shares, for the folder of a run, or the home of a party in a run with "
+            "--set label_counts=true. They are left out where 30 samples or more do not look like them.",
         ),
     ] = False,
 ) -> None:
@@ -118,13 +118,13 @@ def predict(
     with loading():
         from coterie.record.files import atomic_write
         from coterie.runs.models import check_new
-        from coterie.runs.priors import prior_of, with_prior
+        from coterie.runs.priors import with_prior
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions become a csv or npz file: name it FILE.csv or FILE.npz")
     trained = _source(source, client)
     x, y, ids = _samples(samples, trained)
-    own = prior_of(source, trained) if prior else None
+    own = _prior(source, trained) if prior else None
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
     if own is not None:
         found, said = with_prior(found, own)
@@ -159,6 +159,13 @@ def _is_home(source: Path) -> bool:
     from coterie.deploy.home import INFO
 
     return (source / INFO).exists()
+
+
+def _prior(source: Path, trained: TrainedModel) -> Any:
+    from coterie.operate.own_model import own_prior
+    from coterie.runs.priors import prior_of
+
+    return own_prior(source) if _is_home(source) else prior_of(source, trained)
 
 
 def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:

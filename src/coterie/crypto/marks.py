@@ -9,12 +9,18 @@ as the masks of secure aggregation (Bonawitz et al., CCS 2017). **All marks add 
 row of an honest client of the list is missing, or stands twice, while another's is there, the sum has t_ij of these
 two, which nobody else knows. **No names**: as long as two clients of the list are honest, their marks are uniform words
 of a known sum, also for who knows the keys of all others.
+
+**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import OpeningKey, SealingKey
 
 MARK_BYTES = 16
@@ -27,12 +33,26 @@ def mark(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes
     others: the keys of all others of the list, by name.  of: 32 bytes that name the list and its use. Raises
     DecodeError for a key that keeps no secrets.
     """
-    total = 0
+    terms = (int.from_bytes(term[:MARK_BYTES], "little") * sign for term, sign in _terms(key, name, others, "mark", of))
+    return (sum(terms) % _MODULUS).to_bytes(MARK_BYTES, "little")
+
+
+def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> NDArray[np.uint64]:
+    """SECRET: (length,) words of this client, which add up to 0 with those of all others of the list, as ``mark``."""
+    total = np.zeros(length, np.uint64)
+    for term, sign in _terms(key, name, others, "pad", of):
+        stream = np.frombuffer(keystream(term[:SEED_BYTES], 8 * length), "<u8")
+        (np.add if sign > 0 else np.subtract)(total, stream, out=total)
+    return total
+
+
+def _terms(
+    key: OpeningKey, name: str, others: Mapping[str, SealingKey], use: str, of: bytes
+) -> Iterator[tuple[bytes, int]]:
+    """SECRET: with each other client 32 bytes, and the sign with which this one adds what follows from them."""
     for other, public in others.items():
         pair = sorted((name, other))
-        term = int.from_bytes(key.agreed(public, "mark", *pair, of)[:MARK_BYTES], "little")
-        total += term if pair[0] == name else -term
-    return (total % _MODULUS).to_bytes(MARK_BYTES, "little")
+        yield key.agreed(public, use, *pair, of), 1 if pair[0] == name else -1
 
 
 def add_up(marks: Iterable[bytes]) -> bool:

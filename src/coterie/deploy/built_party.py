@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coterie.data.form import read_data
 from coterie.data.targets import Targets
@@ -31,9 +32,11 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
+from coterie.record.comparison import PRIOR
 from coterie.runs.config import Resolved
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import delays_of, epochs_of
+from coterie.runs.forms import scored_forms
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
@@ -84,8 +87,9 @@ class BuiltParty:
         return self.party.samples if "samples" in self.allowed else 0
 
     @cached_property
-    def _observer(self) -> Evaluator | None:
-        if self.data is None or not len(self.data.test):
+    def observer(self) -> Evaluator | None:
+        """Of its own data; None without data."""
+        if self.data is None:
             return None
         effects, config = self.effects, self.config
         return Evaluator(
@@ -97,13 +101,31 @@ class BuiltParty:
         )
 
     def scores(self) -> dict[str, float]:
-        """Its current model's scores on its own held-out samples that it may report (``local_accuracy``)."""
-        wanted = [name for name in self.allowed if name.startswith("local_")]
-        model = self.own_model() if wanted and self._observer is not None else None
-        if model is None or self._observer is None:
+        """Its current model's scores on its own held-out samples that it may report (``local_accuracy``), and those
+        with the prior of its labels (``prior_local_accuracy``).
+        """
+        wanted = [name for name in self.allowed if name.startswith(("local_", PRIOR))]
+        tested = self.data is not None and len(self.data.test) > 0
+        model = self.own_model() if wanted and tested else None
+        if model is None or self.observer is None:
             return {}
-        found = self._observer.scores({self.party.name: model}).means()
+        models = {self.party.name: model}
+        found = self.observer.scores(models).means()
+        if (
+            self.told is not None
+            and self.config.class_weights is None
+            and any(name.startswith(PRIOR) for name in wanted)
+        ):
+            told, seed = {self.party.name: self.told}, self.config.seed
+            forms = scored_forms(self.observer, models, seed, told=told, mixes=("local",))
+            found |= {f"{PRIOR}{name}": value for name, value in forms[PRIOR].means().items()} if PRIOR in forms else {}
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
+
+    @property
+    def told(self) -> NDArray[np.int64] | None:
+        """(classes,) the label counts of its model's training data, as messages have told it."""
+        counts = self.config.definition.counts
+        return None if counts is None or self.data is None else counts(self.party)
 
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
         """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewPlanError."""

@@ -18,6 +18,7 @@ from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
 from coterie.deploy.status import ReportedSums
 from coterie.protocol.messages import Message
+from coterie.record.comparison import PRIOR
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
 from coterie.runs.metrics import Metric
@@ -42,8 +43,10 @@ class Check:
 
     def __init__(self, kinds: Iterable[type[Message]], measures: Sequence[Metric], allowed: Collection[str]) -> None:
         self.kinds = PACKET_KINDS.union(kind.__name__ for kind in kinds)
-        self.allowed = frozenset(allowed) & {"local_loss", *(f"local_{metric.name}" for metric in measures)}
-        self.shares = {f"local_{metric.name}" for metric in measures if metric.share}
+        forms = ("", PRIOR)
+        names = {f"{form}local_{metric.name}": metric.share for metric in measures for form in forms}
+        self.allowed = frozenset(allowed) & {"local_loss", *names}
+        self.shares = {name for name, share in names.items() if share}
 
     def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
         """The report with the fields that count, or None for an impossible report. Only clients have scores."""
@@ -84,7 +87,7 @@ def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
         for name, value in own.items():
             by_name.setdefault(name, []).append(value)
     means = {name: float(np.mean(values)) for name, values in by_name.items()}
-    plain = ("local_accuracy", "local_loss")
+    plain = ("local_accuracy", "local_loss", f"{PRIOR}local_accuracy")
     others = {name: mean for name, mean in means.items() if name not in plain}
     line: Line = {name: means[name] for name in plain if name in means}
     if others:

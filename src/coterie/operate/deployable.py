@@ -15,8 +15,8 @@ from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import GIB, MOST_GIB, Settings
 from coterie.protocol.errors import UserError
-from coterie.runs import Resolved, RunConfig, from_toml, read_toml, resolve
-from coterie.runs.defaults import defaults_for
+from coterie.record.comparison import PRIOR
+from coterie.runs import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL
@@ -50,12 +50,16 @@ _IN_REHEARSAL = frozenset(
 
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:
-    """What a party may report about itself with permission: each metric, its loss and its samples.
+    """What a party may report about itself with permission: each metric, its loss and its samples; and with the setting
+    ``label_counts`` each metric with the prior of its labels.
 
     Raises UserError for unknown metrics.
     """
     measures = metrics_of(named(config.metrics or defaults_for(config.data).metrics), config.task)
-    return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
+    found = [f"local_{metric.name}" for metric in measures]
+    resolved = resolve(config)
+    counted = found if resolved.definition.counts_labels(resolved.own) else ()
+    return (*found, *(f"{PRIOR}{name}" for name in counted), "local_loss", "samples")
 
 
 def deployable(

@@ -15,7 +15,9 @@ from coterie.deploy.home import read_home
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.protocols.openings import Statements, collected
+from coterie.runs.forms import offered, priors_of
 from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
+from coterie.training.prior import Prior
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
@@ -52,6 +54,29 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     where = f"the model of {home.name} in {home.path}"
     done = min(kept.era[0] if kept.era is not None else 0, found.rounds)
     return TrainedModel(facts, shares, tensors, zero, unit, where, None, *scale), done
+
+
+def own_prior(path: Path) -> Prior:
+    """The prior of a client's labels for its current model, from its own data and the label counts that it was told.
+
+    Raises UserError as ``own_model`` does, and if it was told none, or its own samples speak against them.
+    """
+    home = read_home(path)
+    found, _ = stored_party(home)
+    own, data, observer = found.own_model(), found.data, found.observer
+    if own is None or data is None or observer is None or not offered(observer) or found.config.class_weights:
+        raise UserError(f"{home.name} has no prior, for it is no client with a classifier without class weights")
+    if found.told is None:
+        raise UserError(
+            f"{home.name} was told no label counts of its model yet: the operator founds the run with --set "
+            "label_counts=true, where the system has a message for them, and some systems send it after the last round"
+        )
+    priors = priors_of(observer, {home.name: own}, {home.name: found.told})
+    if home.name not in priors:
+        raise UserError(
+            f"{home.name}: its own samples speak against the label counts that it was told; leave out --prior"
+        )
+    return priors[home.name]
 
 
 def own_account(path: Path) -> str:

@@ -145,6 +145,8 @@ class System:
     learns: by role, in words, what it learns; or the same of a config and a mode. What it receives follows from the
     handlers of the parties (``received``).
     own_model: a client's prediction model from its own state alone. Deployments need it.
+    counts: of a client, by its own state alone, the label counts (labels,) of the training data of its model, as
+    messages have told it (the setting ``label_counts``), or None before.  uncounted: without it, why there are none.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``, imported when needed.
@@ -173,6 +175,8 @@ class System:
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     baseline: bool = False
     own_model: Callable[[Any], ClientModel] | None = None
+    counts: Callable[[Any], NDArray[np.int64] | None] | None = None
+    uncounted: str = ""
     fine_tunes: bool = True
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -225,6 +229,19 @@ class System:
                 f"{self.name} with these settings trains its first models on the clients' data, which no machine of a "
                 "deployment has: set start=random"
             )
+
+    def counts_labels(self, config: Any) -> bool:
+        """Whether the settings ask that clients learn the label counts of their model."""
+        return bool(getattr(config, "label_counts", False))
+
+    def check_counted(self, config: Any, task: str) -> None:
+        """Raises UserError, with the reason, if clients cannot learn the label counts that the settings ask for."""
+        if not self.counts_labels(config):
+            return
+        why = "" if self.counts is not None else self.uncounted or "it has no message for them"
+        why = why or ("" if task == "classes" else f"the task is {task}, which has no classes")
+        if why:
+            raise UserError(f"{self.name} tells clients no label counts: {why}. Leave label_counts out")
 
     def check_warm(self, config: Any, mode: str) -> None:
         """Raises UserError, with the reason, if parties cannot begin with their models of a former run."""

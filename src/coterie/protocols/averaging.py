@@ -21,7 +21,9 @@ import coterie.protocol.core as fl
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocols import local_training
-from coterie.protocols.local_training import fit
+from coterie.protocols.local_training import MOST_SAMPLES as MOST_SAMPLES
+from coterie.protocols.local_training import counts_labels, fit
+from coterie.protocols.padded_counts import CountsClient, CountsServer
 from coterie.training.solvers import MOST_WEIGHT, largest
 
 Sends = Literal["model", "change"]
@@ -70,9 +72,6 @@ class Last(fl.Message, frozen=True):
     spec: bytes
     weights: fl.Floats
 
-
-MOST_SAMPLES = 1 << 24
-"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 OUTLYING = 100.0
 """An update stands out if its largest weight is so many times that of the model (or 1, if that is more).
@@ -176,6 +175,12 @@ class ModelClient(fl.Party, role="client"):
 
     state: Any
     local: ClassVar[Any] = None
+    counts = CountsClient()
+
+    @property
+    def held_model(self) -> int:
+        """Which of the server's models it predicts with."""
+        return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
         """(k, d) the models in a message of the server. Raises PeerError for another shape."""
@@ -259,6 +264,7 @@ class Server(fl.Party, role="server"):
     state: Any
     config: Any
     rule: ClassVar[Any] = None
+    counts = CountsServer()
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         notes, _ = yield from self.average(
@@ -313,11 +319,20 @@ class Server(fl.Party, role="server"):
 
     @property
     def finishes(self) -> bool:
+        return self._hands_out or counts_labels(self.config, self.common.mode)
+
+    @property
+    def _hands_out(self) -> bool:
         return self.common.deployed or type(self).finish is not Server.finish
 
-    def finish(self) -> fl.Steps[None]:
-        if not self.finishes:
-            return
+    def finish(self) -> fl.Steps[Mapping[str, Any] | None]:
+        if self._hands_out:
+            yield from self._hand_out()
+        if counts_labels(self.config, self.common.mode):
+            return (yield from self.counts.tell(self.last()))
+        return None
+
+    def _hand_out(self) -> fl.Steps[None]:
         made: dict[int, Last] = {}  # one message for all that get the same
         models = self.last()
         for weights in models.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb
 from typing import Annotated, Literal
@@ -17,10 +17,12 @@ from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_size
+from coterie.protocols.noise import affords
 
 LITTLE_NOISE = 0.005
 RISK = 1e-6
 UPDATE = "update, in sums of a hidden group"
+COUNTS = "label counts, in a sum of a hidden group"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,23 @@ class HiddenSums(LateTraining):
             r,
             against=("hub", "helper", "other clients"),
         )
+
+    def affords(self, grid: Grid, uploads: int) -> bool:
+        """Whether the budget has room for an upload, or for label counts, after so many of them."""
+        return affords(self.budget(), self.release(grid), uploads)
+
+    def counts_noise(self, grid: Grid) -> float:
+        """The standard deviation of each server's noise on label counts, over the most that a client may count.
+
+        A client's counts add up to 1 at most, so its replacement moves them by at most sqrt(2): noise that has the same
+        proof as that on an upload.
+        """
+        return float(2**0.5 * self.noise_on(grid) / (2 * grid.longest))
+
+    def counts_release(self, grid: Grid) -> Release:
+        """A client's label counts, in the sum of its group."""
+        one = self.release(grid)
+        return replace(one, what=COUNTS, sensitivity_l2=None if one.sensitivity_l2 is None else 2**0.5)
 
     def may_leave_out(self, clients: int, groups: int) -> int:
         """How many absences leave no group with fewer than ``fewest``, whoever chooses them."""

@@ -146,8 +146,12 @@ class RowOpened(fl.OfRound, frozen=True):
 # -------------------------------------------------------------------------------------------------------- the clients
 
 
-def upload_name(client: str, upload: HiddenUpdate, named: bytes) -> bytes:
-    """32 bytes that name what both servers get of an upload, but for the hub's own seeds. named: its word's name."""
+def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
+    """32 bytes that name what both servers get of an upload, but for the hub's own seeds.
+
+    named: its word's name, of an upload that does not hold its word.
+    """
+    named = named or one_hot.word_name(upload.word)
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 

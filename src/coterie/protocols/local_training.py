@@ -22,6 +22,9 @@ from coterie.training.solvers import MOST_WEIGHT
 Share = Annotated[float, Meta(ge=0, le=1)]
 _hints = cache(get_type_hints)
 
+MOST_SAMPLES = 1 << 24
+"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
+
 
 def at_least(config: Any, **least: int) -> None:
     """Raises UserError for the first setting below its least value."""
@@ -87,6 +90,8 @@ class LocalTraining:
     clipped.
     founders: how many clients take part from the start; 0 for all.  newcomers: how many of the others join each time,
     in the order of their numbers.  join_every: rounds between two such times.
+    label_counts: clients learn the label counts of the training data of the model that they hold, by a sum in which no
+    server sees one client's, for the prior at prediction; systems that have no such sum refuse it.
     """
 
     lr: float = 0.01
@@ -102,6 +107,7 @@ class LocalTraining:
     founders: Annotated[int, Meta(ge=0)] = 0
     newcomers: Annotated[int, Meta(ge=1)] = 10
     join_every: Annotated[int, Meta(ge=1)] = 10
+    label_counts: bool = False
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -381,3 +387,8 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
 def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
     """(classes,) how many of the party's samples have each label."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
+
+
+def counts_labels(config: Any, mode: str) -> bool:
+    """Whether clients learn the label counts of their model."""
+    return bool(getattr(config, "label_counts", False))

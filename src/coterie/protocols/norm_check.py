@@ -130,7 +130,7 @@ class ClientNorms(fl.Component):
         oldest = update.round - self.party.config.max_staleness
         kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
         hub = one_hot.share(one_hot.seeds_of(update.master, groups), np.frombuffer(update.word, "<u4"))
-        name = upload_name(self.party.name, update, one_hot.word_name(update.word))
+        name = upload_name(self.party.name, update)
         self.secret.sent = {**kept, update.round: Uploaded(name, x, hub)}
 
     @fl.on(Challenge, answers=NormProof)

@@ -254,6 +254,11 @@ class ClientSums(fl.Component):
     def _map_seed(self) -> int:
         return int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "map"), "big")
 
+    @property
+    def largest(self) -> float:
+        """A power of two that the samples of no client in the sum ``HELD`` reach."""
+        return 2.0 ** int(np.flatnonzero(np.rint(self.secret.totals[HELD][-SIZES:]) > 0).max(initial=0))
+
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
@@ -270,9 +275,8 @@ class ClientSums(fl.Component):
         words = _words(msg.words, length) - masks
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
-            largest = 2.0 ** int(np.flatnonzero(np.rint(totals[HELD][-SIZES:]) > 0).max(initial=0))
             private = self.party.config.epsilon is not None  # the noise is sized for the heaviest client
-            self.secret.weight = PARTS if private else weight_of(self.party.samples, largest)
+            self.secret.weight = PARTS if private else weight_of(self.party.samples, self.largest)
         return SumOpened(msg.round, msg.number)
 
 

@@ -12,7 +12,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 s
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
 
 
-FORMS: Mapping[str, str] = {"": "as it is", "fine_tuned_": "tuned", "prior_": "prior", "mixed_": "mixed"}
+PRIOR = "prior_"
+FORMS: Mapping[str, str] = {"": "as it is", "fine_tuned_": "tuned", PRIOR: "prior", "mixed_": "mixed"}
 """How the scores of each form begin, and its name."""
 MIXES: Mapping[str, str] = {
     "local": "its own",

@@ -9,6 +9,7 @@ from coterie.protocol.import_path import lazily
 if TYPE_CHECKING:
     from coterie.runs.config import Resolved, RunConfig, resolve
     from coterie.runs.config_file import from_toml, read_toml, to_toml
+    from coterie.runs.defaults import defaults_for
     from coterie.runs.experiment import Experiment, build
     from coterie.runs.finished import FinishedRun, load, load_result
     from coterie.runs.models import export_model, load_exported, load_models
@@ -24,6 +25,7 @@ __all__ = [
     "Resolved",
     "RunConfig",
     "build",
+    "defaults_for",
     "export_model",
     "from_toml",
     "get",
@@ -38,5 +40,5 @@ __all__ = [
     "to_toml",
 ]
 
-_HOMES = ("config", "config_file", "registry", "models", "finished", "running", "runner", "experiment")
+_HOMES = ("config", "config_file", "defaults", "registry", "models", "finished", "running", "runner", "experiment")
 __getattr__ = lazily(__name__, __all__, _HOMES)

@@ -129,7 +129,9 @@ def resolve(config: RunConfig) -> Resolved:
     of_data = {**defaults.settings, **defaults.of_model.get(given["model"], {})}
     layer = {key: value for key, value in of_data.items() if key in known}
     own = typed_settings(config.system, config.settings, text=False)
-    given["settings"] = values_of(system.config(**{**layer, **system.defaults(config.mode), **own}))
+    settings = system.config(**{**layer, **system.defaults(config.mode), **own})
+    system.check_counted(settings, config.task)
+    given["settings"] = values_of(settings)
     return Resolved(**given)
 
 

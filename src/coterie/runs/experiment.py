@@ -197,6 +197,13 @@ class Experiment:
         there: Collection[str] = here if isinstance(here, fl.Names) else frozenset(here)
         return {name: models[name] for name in self.shown if name in there}
 
+    def told_counts(self) -> dict[str, NDArray[np.int64] | None] | None:
+        """By client, the label counts of its model as messages have told it; None without the setting."""
+        counts = self.system.counts
+        if counts is None or not self.system.counts_labels(self.settings):
+            return None
+        return {one.name: counts(one) for one in self.seen.of_role(self.common.roster.client_role)}
+
     def set_up(self) -> Line:
         _, costs = self._driven(0, self._hub.setup())
         self.parties.rest()
@@ -314,7 +321,7 @@ class Experiment:
         except fl.RunError as error:
             raise fl.RunError(f"after round {r}: {error}") from error
         observed = time.perf_counter()
-        moved = models_digest(self.models(r)) != before
+        moved = models_digest(self.models(r)) != before or self.system.counts_labels(self.settings)
         line = {**costs, "began_virtual_seconds": began, "notes": notes, **self._observed(r, scores=moved, tunes=moved)}
         self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
@@ -353,7 +360,8 @@ class Experiment:
             line |= {"untuned": untuned} if untuned else {}
             self.scored = self.scored and self.scored.beside(fine_tuned_=of_all)
         plain = self.config.class_weights is None  # else the mixture that a model bets on is not that of its samples
-        forms = scored_forms(self.observer, models, self.config.seed, kept, likeliest) if plain else {}
+        told = self.told_counts()
+        forms = scored_forms(self.observer, models, self.config.seed, kept, likeliest, told) if plain else {}
         for form, scores_of in forms.items():
             line = merged(line, scores_of.line(form))
         self.scored = self.scored and self.scored.beside(**forms)

@@ -1,14 +1,15 @@
 """What a client can make of the model that it is left with, and its worth on three mixes of test labels.
 
 Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
-mixture's label counts, which the simulation supplies; ``mixed_``, the last two mixed by the likelihood of the client's
-held-out samples. Mixes: ``local``, the client's own test samples; ``own_classes`` and ``all_classes``, as many test
-samples of its task, drawn with labels that are uniform over the client's classes, or over all.
+mixture's label counts; ``mixed_``, the last two mixed by the likelihood of the client's held-out samples. Messages have
+told the client the mixture's counts (the setting ``label_counts``); without these the simulation supplies them. Mixes:
+``local``, the client's own test samples; ``own_classes`` and ``all_classes``, as many test samples of its task, drawn
+with labels that are uniform over the client's classes, or over all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,10 @@ from coterie.runs.evaluation import Doubles, Evaluator, Scores, alike, hits
 from coterie.runs.metrics import METRICS
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.mixing import mixing_shares
-from coterie.training.prior import LEAST_BATCH, Prior
+from coterie.training.prior import LEAST_BATCH, Counts, Prior, bears_out
+
+Told = Mapping[str, Counts | None]
+"""By client, (classes,) label counts of the training data of its model, as messages have told it; None for none."""
 
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
@@ -44,45 +48,58 @@ def scored_forms(
     seed: int,
     kept: Mapping[str, Vector] | None = None,
     tuned: Mapping[str, Vector] | None = None,
+    told: Told | None = None,
+    mixes: Collection[str] = MIXES,
 ) -> dict[str, Scores]:
     """By form, the scores of these clients' models beside those of ``Evaluator.scores``; none beyond classes.
 
     ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
     ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
-    prior out, NaN for a batch that is too small to be checked. A model's mixture of labels is that of the clients that
-    hold the same model, so a model of one client's own is left as it is. Mixtures of models have no prior.
+    prior out, NaN for a batch that is too small to be checked. Clients without a prior (``priors_of``) have NaN.
 
     kept: the models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of the
-    samples that are drawn and of the guard's permutations.
+    samples that are drawn and of the guard's permutations.  told: as for ``priors_of``.  mixes: of test labels.
     """
     if not offered(observer):
         return {}
-    priors = priors_of(observer, models)
+    priors = priors_of(observer, models, told)
     found: dict[str, dict[str, Doubles]] = {}
     for i, (name, model) in enumerate(models.items()):
         own, likeliest = (None if of is None else of[name] for of in (kept, tuned))
-        for key, value in _Alone(observer, name, seed, model, own, likeliest, priors.get(name)).scores():
+        for key, value in _Alone(observer, name, seed, model, own, likeliest, priors.get(name)).scores(mixes):
             form, _, score = key.partition("/")
             found.setdefault(form, {}).setdefault(score, np.full(len(models), np.nan))[i] = value
     return {form: Scores(values) for form, values in found.items()}
 
 
-def priors_of(observer: Evaluator, models: Mapping[str, ClientModel]) -> dict[str, Prior]:
+def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told | None = None) -> dict[str, Prior]:
     """By client, what the prior of its labels needs; none for mixtures of models, nor beyond classes.
 
-    The mixture that a model was trained on is that of the clients that hold the same model.
+    told: what messages have told clients of the mixture that their model was trained on. A client that was told
+    nothing, or what its own samples speak against (``bears_out``), has no prior. None where the simulation supplies
+    the mixture: that of the clients that hold the same model, so that a model of one client's own is left as it is.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}
-    labels, names, every = observer.model.outputs or 0, list(models), list(models.values())
-    found = {}
-    for same in alike(every):
-        counts = np.stack([np.bincount(observer.data[names[i]].y.numpy(), minlength=labels) for i in same])
-        for i, own in zip(same, counts, strict=True):
-            data = observer.data[names[i]]
-            said = observer.outputs(every[i], TensorSamples(data.x, data.y)).argmax(axis=1)
-            found[names[i]] = Prior(own, counts.sum(axis=0), np.bincount(said, minlength=labels))
-    return {name: found[name] for name in names}
+    labels, found = observer.model.outputs or 0, {}
+    own = {name: np.bincount(observer.data[name].y.numpy(), minlength=labels) for name in models}
+    mixtures = _supplied(models, own) if told is None else told
+    for name, model in models.items():
+        mixture, data = mixtures.get(name), observer.data[name]
+        if mixture is not None:
+            outputs = observer.outputs(model, TensorSamples(data.x, data.y))
+            said = np.bincount(outputs.argmax(axis=1), minlength=labels)
+            prior = Prior(own[name], mixture, said)
+            if told is None or bears_out(outputs, data.y.numpy(), prior.shift):
+                found[name] = prior
+    return found
+
+
+def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
+    names, every = list(models), list(models.values())
+    return {
+        names[i]: np.sum([own[names[j]] for j in same], axis=0, dtype=np.int64) for same in alike(every) for i in same
+    }
 
 
 def offered(observer: Evaluator) -> bool:
@@ -102,12 +119,12 @@ class _Alone:
     tuned: Vector | None
     prior: Prior | None
 
-    def scores(self) -> Iterator[tuple[str, float]]:
+    def scores(self, mixes: Collection[str]) -> Iterator[tuple[str, float]]:
         """By ``form/score``."""
         own = self.observer.data[self.name]
         metrics = [one for one in self.observer.metrics if one.name != "accuracy"]
         balanced = [] if any(one.name == BALANCED.name for one in metrics) else [BALANCED]
-        for mix in MIXES:
+        for mix in mixes:
             batch = of_mix(own, mix, self.seed, self.name)
             labels, outputs = batch.y.numpy(), self._outputs(batch)
             if (dropped := outputs.pop("dropped", None)) is not None:

@@ -45,7 +45,8 @@ class Priors(msgspec.Struct, frozen=True):
 
 def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
     """Write these clients' priors for the models of round r; no file where there are none (``runs/forms.py``)."""
-    found = priors_of(experiment.observer, models) if experiment.config.class_weights is None else {}
+    told = experiment.told_counts()
+    found = priors_of(experiment.observer, models, told) if experiment.config.class_weights is None else {}
     if found:
         clients = {name: {key: values.tolist() for key, values in vars(prior).items()} for name, prior in found.items()}
         write_json(out / PRIORS, {"format": 1, "round": r, "clients": clients}, FILE_MODE)
@@ -55,11 +56,13 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
     """The prior of a client's model, out of the folder of its run. Raises UserError if there is none."""
     path, facts = folder / PRIORS, model.facts
     if folder.is_file():
-        raise UserError(f"{folder} has no prior: give the run's folder instead of the exported file")
+        raise UserError(
+            f"{folder} has no prior: give the run's folder, or the party's home, instead of the exported file"
+        )
     if not path.is_file():
         raise UserError(
             f"{folder} has no {PRIORS}: the prior is for the folder of a finished run whose models are classifiers, "
-            "and between machines no message tells a client which labels the others hold"
+            "or for the home of a party in a run with --set label_counts=true"
         )
     r, client, classes = load_models(folder).index.round, str(facts.client), facts.classes
     with reading(path, "run again"), opened(path) as file:

@@ -3,7 +3,8 @@
 A classifier that was trained on a mixture of labels bets on that mixture. A client that expects its own labels adds
 log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker, Neural Computation 2002, section 2). The bet
 is lost where test labels are others. So a client compares the labels that the model predicts for a batch with those
-that it predicts for the client's own samples, and leaves the prior out where they differ.
+that it predicts for the client's own samples, and leaves the prior out where they differ. A mixture that others tell
+may be false: a client asks its own training samples, and has no prior where these speak against it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ LEAST_BATCH = 30
 """Samples from which on a batch is checked."""
 ALARM = 0.01  # the p-value below which a batch does not look like the client's own samples
 DRAWS = 999
+SURE = 2.0
+"""Standard errors by which samples must lose to speak against a prior."""
 
 Doubles = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -48,6 +51,19 @@ def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:
     return np.asarray(_log_shares(own) - _log_shares(mixture), np.float64)
 
 
+def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
+    """Whether a client's own samples don't speak against a shift of the logits: their likelihood loses by less than
+    ``SURE`` standard errors.
+
+    outputs: (n, classes) of the model.  labels: (n,).  shift: (classes,). False without samples.
+    """
+    if not len(labels):
+        return False
+    plain = np.asarray(outputs, np.float64)
+    gains = _log_p(plain + shift, labels) - _log_p(plain, labels)
+    return bool(gains.mean() >= -SURE * gains.std() / len(labels) ** 0.5)
+
+
 def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
     """Whether a batch can be of the client's own label mix, by counts (labels,) of what the model predicts for both.
 
@@ -60,6 +76,13 @@ def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
     drawn = rng.multivariate_hypergeometric(together, int(batch.sum()), size=DRAWS)
     at_least = int((_chi_square(drawn, together) >= seen - 1e-9).sum())
     return (1 + at_least) / (1 + DRAWS) >= ALARM
+
+
+def _log_p(logits: Doubles, labels: Counts) -> Doubles:
+    """(n,) the log-likelihood of these labels."""
+    largest = logits.max(axis=1, keepdims=True)
+    all_of = np.log(np.exp(logits - largest).sum(axis=1)) + largest[:, 0]
+    return np.asarray(logits[np.arange(len(labels)), labels] - all_of)
 
 
 def _log_shares(counts: NDArray[Any]) -> Doubles:

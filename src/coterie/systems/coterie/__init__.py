@@ -55,6 +55,18 @@ def cold(config: CoterieConfig, mode: str) -> str:
     return "" if config.foundings > 1 else "no client ever sends a whole model with foundings=1: set foundings=2"
 
 
+MORE = {
+    HUB: "; with a member of a group, its label counts, too",
+    HELPER: "; with any client all groups' label counts, too",
+    CLIENT: "; once, the label counts of its group",
+}
+"""With ``label_counts``."""
+
+
+def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
+    return {role: words + (MORE.get(role, "") if config.label_counts else "") for role, words in LEARNS.items()}
+
+
 LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
@@ -77,7 +89,8 @@ SYSTEM = fl.System(
     cold=cold,
     models=models,
     own_model=lambda client: client.state.weights,
-    learns=LEARNS,
+    counts=lambda client: client.counts.secret.total,
+    learns=learns,
     encrypted=True,
     observe=observe,
     ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},

@@ -10,10 +10,10 @@ import numpy as np
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
+from coterie.protocols.hidden_counts import ClientCounts
 from coterie.protocols.hidden_settings import UPDATE
 from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened, numbers_name
 from coterie.protocols.key_centre import HeldKeys
-from coterie.protocols.noise import affords
 from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
 from coterie.protocols.setup_sums import ClientSums
@@ -29,6 +29,7 @@ class Client(fl.Party, role=CLIENT):
     norms = ClientNorms(HELPER)
     sums = ClientSums(HELPER)
     groups = ClientGroups(HELPER)
+    counts = ClientCounts(HELPER)
 
     class State(fl.State):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
@@ -73,7 +74,8 @@ class Client(fl.Party, role=CLIENT):
         config, wholes, training = self.config, self.state.wholes, None
         if config.sample_noise is not None:
             (training,) = fl.told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)
-        return [
+        counts = [] if self.counts.secret.sent is None else [config.counts_release(self.grid)]
+        return counts + [
             replace(config.release(self.grid, r, whole=r in wholes), sample=None if r in wholes else training)
             for r in self.state.uploads
         ]
@@ -100,7 +102,8 @@ class Client(fl.Party, role=CLIENT):
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         uploads = self.state.uploads
-        if msg.round not in uploads and not affords(self.config.budget(), self.config.release(self.grid), len(uploads)):
+        spent = len(uploads) + (self.counts.secret.sent is not None)
+        if msg.round not in uploads and not self.config.affords(self.grid, spent):
             raise fl.PeerError(f"{self.name} has spent its privacy budget, and uploads nothing in round {msg.round}")
         start = self.state.weights
         turn = self._turn()

@@ -65,6 +65,11 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
         raise fl.UserError(
             f"foundings={config.foundings}: not with control_variates, which need the last movement of the same group"
         )
+    if config.label_counts and (config.foundings > 1 or config.min_cluster < FEWEST):
+        raise fl.UserError(
+            f"label_counts: not with foundings above 1, since the counts of groups that are made anew would differ "
+            f"from the former ones by those of the clients that came or left, nor with min_cluster below {FEWEST}"
+        )
     grid = config.grid(clients, common.spec)
     if (budget := config.budget()) is not None:
         warn_of_silence(budget, config.release(grid))

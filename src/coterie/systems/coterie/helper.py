@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import coterie.method as fl
+from coterie.protocols.hidden_counts import HelperCounts
 from coterie.protocols.hidden_servers import HelperRows
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.norm_check import HelperNorms
@@ -21,5 +22,6 @@ class Helper(fl.Party, role=HELPER):
     norms = HelperNorms()
     sums = HelperSums()
     groups = HelperGroups()
+    counts = HelperCounts()
     config: CoterieConfig
     running: Running | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import coterie.method as fl
-from coterie.crypto.one_hot import word_name
+from coterie.protocols.hidden_counts import HubCounts
 from coterie.protocols.hidden_servers import HubRows, Taken
 from coterie.protocols.hidden_sums import HiddenUpdate, upload_name
 from coterie.protocols.key_centre import Keys
@@ -28,6 +28,7 @@ class Hub(fl.Party, role=HUB):
     groups = HubGroups()
     rows = HubRows()
     norms = HubNorms()
+    counts = HubCounts()
     takes = (HiddenUpdate,)
 
     class State(fl.State):
@@ -49,8 +50,13 @@ class Hub(fl.Party, role=HUB):
     config: CoterieConfig
 
     def setup(self) -> fl.Steps[None]:
+        """Keys, the groups of the clients that are there, and with ``label_counts`` what labels these hold."""
         yield from super().setup()
-        yield from self.groups.found(HELPER, fl.joined(self.clients, self.config, 1), self.config.deadline_s)
+        names, deadline_s = fl.joined(self.clients, self.config, 1), self.config.deadline_s
+        yield from self.groups.found(HELPER, names, deadline_s)
+        yield from self.counts.gather(
+            0, HELPER, [name for name in names if name in self.state.founded.joined], deadline_s
+        )
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
@@ -65,6 +71,8 @@ class Hub(fl.Party, role=HUB):
         if not self.rows.begins:  # else newcomers, who have no model yet, would add theirs
             yield from self._place(r, gathering)
         joined = self.state.founded.joined
+        present = [name for name in gathering.asked if name in joined]
+        yield from self.counts.gather(r, HELPER, present, self.config.deadline_s)
         if behind := [name for name in gathering.asked if name in self.state.behind]:
             yield from self._give(r, behind)
         skipped: dict[str, Any] = {"renewed": True} if renewed else {}
@@ -82,7 +90,7 @@ class Hub(fl.Party, role=HUB):
                 if (age := gathering.settle(name, upload.round)) is not None:
                     tickets.append((name, replace(upload, word=b""), spool.put(upload.word)))
                     if self.config.check == "norm":
-                        names[name, upload.round] = upload_name(name, upload, word_name(upload.word))
+                        names[name, upload.round] = upload_name(name, upload)
                     gathering.used[age] += 1
 
             def load(ticket: tuple[str, HiddenUpdate, int]) -> Taken:

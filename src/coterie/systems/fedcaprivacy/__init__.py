@@ -110,6 +110,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Participant.model,
+    uncounted="its server would learn label counts by cluster, which its summed uploads do not show",
     learns=learns,
     modes=("paper", "literal", "hardened"),
     settings_in={"hardened": {"descriptor": "signature", "clusters": "auto", "cipher": "pads"}},

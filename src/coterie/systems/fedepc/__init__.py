@@ -98,6 +98,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Describer.model,
+    uncounted="clusters of its hardened mode would show label counts that its noisy vectors hide",
     learns=lambda _, mode: LEARNS_HARDENED if mode == "hardened" else LEARNS,
     settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round", "cipher": "pads"}},
     modes=("paper", "literal", "hardened"),

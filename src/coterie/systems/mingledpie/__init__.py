@@ -105,6 +105,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Client.model,
+    uncounted="a list of the clients of a cluster would show the memberships that it hides",
     learns=learns,
     modes=("paper", "literal", "hardened"),
     encrypted=True,

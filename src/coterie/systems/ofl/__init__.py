@@ -86,6 +86,7 @@ SYSTEM = fl.System(
     also={CLIENT: (LEADER,)},
     models=models,
     own_model=lambda client: client.model,
+    uncounted="its hub would learn label counts by cluster, which its noise does not cover",
     learns=learns,
     settings_in={"hardened": {"mechanism": "standard"}},
     modes=("paper", "literal", "hardened"),

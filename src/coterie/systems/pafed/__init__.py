@@ -127,6 +127,7 @@ SYSTEM = fl.System(
     check=check,
     models=models,
     own_model=Client.model,
+    uncounted="its server would learn the label counts of all clients together, and it sees no sum of theirs",
     learns=learns,
     settings_in={"literal": PRINTED},
     modes=("paper", "literal", "hardened"),

@@ -1,0 +1,408 @@
+"""Label counts of hidden groups: each client opens those of its own group, and no server opens any.
+
+    hub     --AskForCounts / HiddenCounts-->  client     its label counts, in one-hot shares (``crypto/one_hot.py``)
+    hub     --AddCounts / CountsSealed-->     helper     shares that both count by their tags; the helper's masked rows
+    hub     --GroupCounts / CountsOpened-->   client     all groups' rows under both servers' masks
+
+Words are x = floor(S n / N): n the client's label counts, N a power of two that no client's samples reach, S steps. So
+sums of fewer than 2^16 samples a client are exact but for the servers' noise. A group's sum is formed once: of two, the
+difference would be the counts of those who are in one. Assumptions are those of ``hidden_sums``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto import one_hot, shared_rows
+from coterie.crypto.signing import OVERHEAD_BYTES, digest
+from coterie.protocol.effects import Local
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
+from coterie.protocol.party import Component, Work, from_hub, on
+from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
+from coterie.protocols.hidden_settings import shows_few
+from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Words, opened_from, sealed_to
+from coterie.protocols.local_training import counts_labels, label_counts
+from coterie.protocols.masked_sums import FEWEST
+
+FINEST = 16
+"""A client's counts have at most 2^16 steps."""
+SURE = 8.0
+"""So many standard deviations of the noise are not exceeded."""
+
+Counts = NDArray[np.int64]
+
+
+@message(src=ANY, dst=ANY)
+class AskForCounts(OfRound, frozen=True):
+    """Send the label counts of your training data in shares."""
+
+
+@message(src=ANY, dst=ANY)
+class HiddenCounts(OfRound, frozen=True):
+    """As ``hidden_sums.HiddenUpdate``, of (labels,) words."""
+
+    word: bytes
+    check: bytes
+    master: bytes
+    seeds: bytes
+
+
+@message(src=ANY, dst=ANY)
+class AddCounts(OfRound, frozen=True):
+    """Add the counts of these clients, one name a line. words, checks, seeds: theirs.  tags: as the hub computes them,
+    32 bytes each.
+    """
+
+    names: str
+    words: Bundle
+    checks: bytes
+    seeds: Bundle
+    tags: bytes
+
+
+@message(src=ANY, dst=ANY)
+class CountsSealed(OfRound, frozen=True):
+    """flags: a byte for each client, 1 if both servers count it.  rows: (G, labels) words under the helper's masks."""
+
+    flags: bytes
+    nonce: bytes
+    rows: bytes
+
+
+@message(src=ANY, dst=ANY)
+class GroupCounts(OfRound, frozen=True):
+    """rows: (G, labels) of all groups under both servers' masks.  nonces: the hub's and the helper's.
+
+    counted: whether the client's own counts are in the sum.
+    """
+
+    nonces: bytes
+    rows: bytes
+    counted: bool
+
+
+@message(src=ANY, dst=ANY)
+class CountsOpened(OfRound, frozen=True):
+    """The client has opened its row."""
+
+
+def labels_of(party: Any) -> int:
+    return int(party.spec.outputs)
+
+
+def steps_of(clients: int) -> int:
+    """S: a power of two, so that those of so many clients fit words of 32 bits."""
+    return 1 << min(FINEST, 29 - clients.bit_length())
+
+
+def words_of(counts: Counts, largest: float, steps: int) -> Words:
+    """(labels,) words of a client's counts. largest: N; a client that has more samples is scaled down to it."""
+    scale = steps / max(largest, float(counts.sum()))
+    return np.asarray(np.floor(counts * scale), np.uint32)
+
+
+def counts_of(
+    total: NDArray[np.int32], own: Counts | None, largest: float, steps: int, weight: int, deviation: float
+) -> Counts | None:
+    """(labels,) the counts in an opened row; None for a row that no honest clients have made.
+
+    own: the client's own counts, if they are in the sum.  weight: the group's, in 16ths; of a client it is at least 1,
+    and at least two thirds of its samples' share of N.  deviation: of the noise, in words.
+    """
+    slack = SURE * deviation
+    least = np.zeros(len(total)) if own is None else words_of(own, largest, steps).astype(np.float64)
+    most = 1.5 * weight * steps / shared_rows.PARTS + slack * len(total) ** 0.5
+    if (total < least - slack).any() or total.sum(dtype=np.int64) > most:
+        return None
+    found = np.maximum(np.rint(total * (largest / steps)), 0).astype(np.int64)
+    return found if found.any() else None
+
+
+def _refuse(party: Any) -> None:
+    if not party.config.label_counts:
+        raise PeerError("label counts, which the settings do not ask for")
+
+
+def _context(party: Any, name: str, groups: int) -> bytes:
+    return digest("coterie/hidden counts/1", party.common.roster.session, name, groups, labels_of(party))
+
+
+def _words(data: bytes | memoryview, *shape: int) -> Words:
+    if len(data) != 4 * int(np.prod(shape)):
+        raise PeerError(f"{len(data)} bytes where {shape} words of counts were expected")
+    words: Words = np.frombuffer(data, "<u4").reshape(shape)
+    return words
+
+
+def _deviation(party: Any) -> float:
+    """Of each server's noise, in words."""
+    clients = len(party.clients)
+    return float(party.config.counts_noise(party.config.grid(clients, party.spec)) * steps_of(clients))
+
+
+# -------------------------------------------------------------------------------------------------------- the clients
+
+
+class CountsHeld(msgspec.Struct):
+    """SECRET. sent: its counts as they were sent, in any attempt, or None.  opened: whether it has its group's row.
+
+    total: (labels,) its group's counts; None before, and if no honest clients can have made them.
+    """
+
+    sent: Counts | None = None
+    opened: bool = False
+    total: Counts | None = None
+
+    def __repr__(self) -> str:
+        return "<CountsHeld>"
+
+
+class ClientCounts(Component):
+    """A client's part. It has ``row`` (``ClientRow``) and ``sums`` (``ClientSums``), and state ``uploads``.
+
+    helper: its name.
+    """
+
+    Secret = CountsHeld
+    secret: CountsHeld
+
+    def __init__(self, helper: str) -> None:
+        super().__init__(counts_labels)
+        self.helper = helper
+
+    def lasts(self, secret: CountsHeld) -> None:
+        self.secret.sent = secret.sent
+
+    @on(AskForCounts, answers=HiddenCounts)
+    def share(self, msg: AskForCounts, src: str) -> Work[HiddenCounts]:
+        """Its label counts in fresh shares. Raises PeerError without a group, and beyond its privacy budget."""
+        from_hub(self.party, msg, src)
+        _refuse(self.party)
+        party, secret, row = self.party, self.secret, self.party.row.secret
+        if row.group < 0:
+            raise PeerError(f"{party.name} has no group yet")
+        clients = len(party.clients)
+        if secret.sent is None:
+            if not party.config.affords(party.config.grid(clients, party.spec), len(party.state.uploads)):
+                raise PeerError(f"{party.name} has spent its privacy budget, and tells no label counts")
+            secret.sent = yield Local(label_counts, (labels_of(party),))
+        assert secret.sent is not None
+        x = words_of(secret.sent, party.sums.largest, steps_of(clients))
+        context = _context(party, party.name, row.groups)
+        shares = one_hot.shared(x, row.group, row.groups, context, party.secrets("shares of counts", msg.round))
+        word = shares.word.tobytes()
+        seeds = sealed_to(party, self.helper, shares.seeds, "counts", shares.check, one_hot.word_name(word))
+        return HiddenCounts(msg.round, word, shares.check, shares.master, seeds)
+
+    @on(GroupCounts, answers=CountsOpened)
+    def open(self, msg: GroupCounts, src: str) -> CountsOpened:
+        """Open its group's row. A row that cannot be right is dropped, unsaid: it would show who is in the group."""
+        from_hub(self.party, msg, src)
+        _refuse(self.party)
+        party, secret, row = self.party, self.secret, self.party.row.secret
+        if row.group < 0:
+            raise PeerError(f"{party.name} has no group yet")
+        size = shared_rows.NONCE_BYTES
+        rows = _words(msg.rows, row.groups, labels_of(party))
+        if len(msg.nonces) != 2 * size:
+            raise PeerError(f"{len(msg.nonces)} bytes are no two nonces")
+        if not secret.opened:  # else its answer was late
+            total = shared_rows.unmasked(rows[row.group], row.masks, (msg.nonces[:size], msg.nonces[size:]))
+            own = secret.sent if msg.counted else None
+            steps, noise = steps_of(len(party.clients)), 2**0.5 * _deviation(party)
+            secret.total = counts_of(total, own, party.sums.largest, steps, row.total, noise)
+            secret.opened = True
+        return CountsOpened(msg.round)
+
+
+# -------------------------------------------------------------------------------------------------------- the servers
+
+
+class ServerCounts(Component):
+    """What both servers do. It has ``rows`` (``ServerRows``). sign: of this one's shares."""
+
+    sign: int
+
+    def __init__(self) -> None:
+        super().__init__(counts_labels)
+
+    def fresh(self) -> Words:
+        return np.zeros((self.party.rows.groups, labels_of(self.party)), np.uint32)
+
+    def shows_few(self, added: int) -> str:
+        """Why a sum of so many clients must not be formed, or ""."""
+        config, rows = self.party.config, self.party.rows
+        fewest = max(FEWEST, config.fewest)
+        return shows_few(rows.secret.members, added, rows.groups, config.min_cluster, fewest)
+
+    def sealed(self, r: int, total: Words, names: Collection[str]) -> tuple[bytes, Words]:
+        """A nonce, and its share with noise under its masks. names: of those whose counts are added."""
+        party = self.party
+        source = party.kept("noise of counts", digest("coterie/counted/1", *sorted(names)))
+        noise = shared_rows.noise(total.shape, _deviation(party), source)
+        nonce = party.secrets("nonce of counts", r).bytes(shared_rows.NONCE_BYTES)
+        return nonce, shared_rows.masked(total + noise, party.rows.secret.masks, nonce)
+
+
+class CountsGathered(msgspec.Struct):
+    """SECRET: of the hub. shares: by client.  nonces, rows: sealed by both.  counted: the clients in the sum.
+
+    has: the clients that have opened it.
+    """
+
+    shares: dict[str, HiddenCounts] = msgspec.field(default_factory=dict)
+    nonces: bytes = b""
+    rows: bytes = b""
+    counted: frozenset[str] = frozenset()
+    has: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<CountsGathered of {len(self.shares)}>"
+
+
+class HubCounts(ServerCounts):
+    """The hub's part: steps of its set-up and its rounds."""
+
+    Secret = CountsGathered
+    secret: CountsGathered
+    sign = 1
+
+    def gather(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
+        """Ask those of these clients that have not told their counts, form the sums once they are of enough, and give
+        them to those that lack them. Whatever fails is tried again in a later round.
+        """
+        secret = self.secret
+        if not self.party.config.label_counts or not self.party.rows.groups:
+            return
+        if not secret.counted:
+            yield from self._told(r, [name for name in names if name not in secret.shares], deadline_s)
+            if self.shows_few(len(secret.shares)):
+                return
+            try:
+                yield from ask(helper, self._request(r), CountsSealed, partial(self._sealed, r))
+            except (NoAnswerError, PeerError):
+                return
+        lacking = [name for name in names if name not in secret.has]
+        requests = {name: GroupCounts(r, secret.nonces, secret.rows, name in secret.counted) for name in lacking}
+        if requests:
+            answers = yield from for_each(requests, CountsOpened, partial(_opened, r), deadline_s=deadline_s)
+            secret.has |= frozenset(answers.got)
+
+    def _told(self, r: int, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
+        sealed = one_hot.SEED_BYTES * self.party.rows.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
+        wanted = 4 * labels_of(self.party), one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed
+
+        def fold(name: str, told: HiddenCounts) -> None:
+            lengths = len(told.word), len(told.check), len(told.master), len(told.seeds)
+            if told.round != r or lengths != wanted:
+                raise PeerError(f"{name}: counts of {', '.join(map(str, lengths))} bytes, of round {told.round} in {r}")
+            self.secret.shares[name] = told
+
+        if names:
+            yield from for_each(dict.fromkeys(names, AskForCounts(r)), HiddenCounts, fold, deadline_s=deadline_s)
+
+    def _request(self, r: int) -> AddCounts:
+        groups, shares = self.party.rows.groups, self.secret.shares
+        tags = [
+            one_hot.tag(
+                _context(self.party, name, groups),
+                one_hot.seeds_of(one.master, groups),
+                one.check,
+                one_hot.word_name(one.word),
+            )
+            for name, one in shares.items()
+        ]
+        every = list(shares.values())
+        return AddCounts(
+            r,
+            "\n".join(shares),
+            bundle([one.word for one in every]),
+            b"".join(one.check for one in every),
+            bundle([one.seeds for one in every]),
+            b"".join(tags),
+        )
+
+    def _sealed(self, r: int, answer: CountsSealed) -> None:
+        """Add this server's share to the helper's. Raises PeerError for anything else than the answer to it."""
+        secret, total = self.secret, self.fresh()
+        theirs = _words(answer.rows, *total.shape)
+        if (answer.round, len(answer.flags), len(answer.nonce)) != (r, len(secret.shares), shared_rows.NONCE_BYTES):
+            raise PeerError(f"{len(answer.flags)} flags of round {answer.round} for {len(secret.shares)} counts")
+        counted = [name for name, flag in zip(secret.shares, answer.flags, strict=True) if flag == 1]
+        if why := self.shows_few(len(counted)):
+            raise PeerError(why)
+        for name in counted:
+            one = secret.shares[name]
+            word = _words(one.word, labels_of(self.party))
+            one_hot.fold(total, one_hot.seeds_of(one.master, len(total)), word, self.sign)
+        nonce, own = self.sealed(r, total, counted)
+        secret.nonces, secret.rows = nonce + answer.nonce, (own + theirs).tobytes()
+        secret.counted, secret.shares = frozenset(counted), {}
+
+
+class CountsSummed(msgspec.Struct):
+    """SECRET: of the helper. names: the clients whose counts were summed, in any attempt."""
+
+    names: frozenset[str] = frozenset()
+
+
+class HelperCounts(ServerCounts):
+    """The helper's part."""
+
+    Secret = CountsSummed
+    secret: CountsSummed
+    sign = -1
+
+    def lasts(self, secret: CountsSummed) -> None:
+        self.secret.names = secret.names
+
+    @on(AddCounts, answers=CountsSealed)
+    def add(self, msg: AddCounts, src: str) -> CountsSealed:
+        """Add the counts whose tags are equal, and mask the rows. Raises PeerError for sums that would show few, and
+        for those of other clients than it has summed before.
+        """
+        from_hub(self.party, msg, src)
+        _refuse(self.party)
+        names, wide, long = msg.names.split("\n"), one_hot.CHECK_BYTES, one_hot.TAG_BYTES
+        if not len(set(names)) == len(names) == len(msg.checks) / wide == len(msg.tags) / long:
+            raise PeerError(f"{len(names)} names, and other numbers of checks and tags, or a name twice")
+        words, sealed = unbundle(msg.words, len(names)), unbundle(msg.seeds, len(names))
+        total, counted = self.fresh(), dict[int, str]()
+        for at, name in enumerate(names):
+            check, tag = msg.checks[wide * at : wide * (at + 1)], msg.tags[long * at : long * (at + 1)]
+            if (seeds := self._seeds(name, words[at], check, sealed[at], tag)) is not None:
+                one_hot.fold(total, seeds, _words(words[at], labels_of(self.party)), self.sign)
+                counted[at] = name
+        added = frozenset(counted.values())
+        if why := self.shows_few(len(added)):
+            raise PeerError(why)
+        if self.secret.names not in (frozenset(), added):
+            raise PeerError("counts of other clients were summed: the difference would show some")
+        self.secret.names = added
+        nonce, rows = self.sealed(msg.round, total, added)
+        return CountsSealed(msg.round, bytes(at in counted for at in range(len(names))), nonce, rows.tobytes())
+
+    def _seeds(self, name: str, word: bytes, check: bytes, sealed: bytes, told: bytes) -> bytes | None:
+        """SECRET: of the helper's shares, if the client has a place and both servers have the same tag; else None."""
+        party, named = self.party, one_hot.word_name(bytes(word))
+        if name not in party.rows.secret.queries or len(word) != 4 * labels_of(party):
+            return None
+        try:
+            seeds = opened_from(party, name, sealed, "counts", check, named)
+            if one_hot.tag(_context(party, name, party.rows.groups), seeds, check, named) != told:
+                return None
+        except (PeerError, CryptoError):
+            return None
+        return seeds if len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
+
+
+def _opened(r: int, name: str, answer: CountsOpened) -> None:
+    if answer.round != r:
+        raise PeerError(f"{name} has opened counts of round {answer.round} in round {r}")

@@ -1,0 +1,194 @@
+"""Label counts of the clients that hold one model, summed under pads, for servers that know who holds which.
+
+    hub  --WantCounts / CountsReady-->   client      who is there after the last round, and which model it holds
+    hub  --AskForPadded / PaddedCounts-->  client    its label counts under pads of all clients on its list
+    hub  --ModelCounts-->   client                   the sum over the lists of its model
+
+Every two clients of a list have a pad that both can compute, and that cancels in the sum (``crypto/marks.py``;
+Bonawitz et al., CCS 2017). So the hub learns the sums of lists, of ``FEWEST`` clients or more, and nothing of one
+client, as long as two clients of its list keep their keys from it. A sum opens if all of its list answer. A client
+tells its counts beside one list alone: of two, the difference would be the counts of those who are on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+import coterie.protocol.core as fl
+from coterie.crypto.marks import pad
+from coterie.crypto.signing import OpeningKey, SealingKey, digest
+from coterie.protocols.local_training import MOST_SAMPLES, counts_labels, label_counts
+
+FEWEST = 3
+LONGEST = 64
+"""The most clients on a list: one that lies, or is lost, costs a model the counts of its list alone."""
+
+Counts = NDArray[np.int64]
+
+
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class WantCounts(fl.Message, frozen=True):
+    """Say that you are there, and which of the server's models you hold."""
+
+
+@fl.message(src=fl.ANY, dst=fl.ANY, tells=())
+class CountsReady(fl.Message, frozen=True):
+    model: int
+
+
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class AskForPadded(fl.Message, frozen=True):
+    """Send your label counts under the pads of these clients, one name a line."""
+
+    names: str
+
+
+@fl.message(src=fl.ANY, dst=fl.ANY, tells=("label counts, in a sum",))
+class PaddedCounts(fl.Message, frozen=True):
+    """words: of 64 bits, one for each label."""
+
+    words: bytes
+
+
+@fl.message(src=fl.ANY, dst=fl.ANY)
+class ModelCounts(fl.Message, frozen=True):
+    """counts: (labels,) of the training data of your model."""
+
+    counts: fl.Integers
+
+
+class CountsTold(msgspec.Struct):
+    """SECRET. names: the list that it was told, and sent: its counts then, in any attempt.  total: its model's."""
+
+    names: str = ""
+    sent: Counts | None = None
+    total: Counts | None = None
+
+    def __repr__(self) -> str:
+        return "<CountsTold>"
+
+
+class CountsClient(fl.Component):
+    """A client's part. Its party has ``held_model``."""
+
+    Secret = CountsTold
+    secret: CountsTold
+
+    def __init__(self) -> None:
+        super().__init__(counts_labels)
+
+    def lasts(self, secret: CountsTold) -> None:
+        self.secret.names, self.secret.sent = secret.names, secret.sent
+
+    @fl.on(WantCounts, answers=CountsReady)
+    def ready(self, msg: WantCounts, src: str) -> CountsReady:
+        self._refuse(msg, src)
+        return CountsReady(self.party.held_model)
+
+    @fl.on(AskForPadded, answers=PaddedCounts)
+    def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
+        """Its counts under its pads. Raises PeerError for a second list, and for one that is too short, or not of
+        clients with itself.
+        """
+        self._refuse(msg, src)
+        party, secret, names = self.party, self.secret, msg.names.split("\n")
+        if not FEWEST <= len(set(names)) == len(names) <= LONGEST or not {party.name} <= set(names) <= set(
+            party.clients
+        ):
+            raise fl.PeerError(
+                f"a list of {len(names)}: of {FEWEST} to {LONGEST} clients, with its own name, once each"
+            )
+        if secret.names not in ("", msg.names):
+            raise fl.PeerError("its counts were told beside other clients: the difference would show some")
+        labels = int(party.spec.outputs)
+        if secret.sent is None:
+            secret.sent, secret.names = (yield fl.Local(label_counts, (labels,))), msg.names
+        assert secret.sent is not None
+        roster, key = party.common.roster, OpeningKey.load(party.own.identity.opening)
+        others = {name: SealingKey(roster.by_name[name].sealing_key) for name in names if name != party.name}
+        padded = secret.sent.view(np.uint64) + pad(key, party.name, others, _use(party, msg.names), labels)
+        return PaddedCounts(padded.astype("<u8").tobytes())
+
+    @fl.on(ModelCounts)
+    def take(self, msg: ModelCounts, src: str) -> None:
+        """Keep its model's counts. Raises PeerError for a second sum, and for impossible counts."""
+        self._refuse(msg, src)
+        counts, most = msg.counts, MOST_SAMPLES * len(self.party.clients)
+        if self.secret.total is not None or not _possible(counts, int(self.party.spec.outputs), most):
+            raise fl.PeerError(f"{len(counts)} counts of labels, which are impossible, or come again")
+        self.secret.total = counts
+
+    def _refuse(self, msg: fl.Message, src: str) -> None:
+        fl.from_hub(self.party, msg, src)
+        if not counts_labels(self.party.config, ""):
+            raise fl.PeerError("label counts, which the settings do not ask for")
+
+
+class CountsServer(fl.Component):
+    """The hub's part: steps after the last round."""
+
+    def tell(self, models: Mapping[str, Any]) -> fl.Steps[dict[str, Any]]:
+        """Sum up label counts, and tell them. Returns, as a note, of how many clients they are.
+
+        models: by client, what the hub has for it; clients with equal arrays and numbers have the same model.
+        """
+        hub, waits, ready = self.party, self.party.config.deadline_s, dict[str, int]()
+
+        def here(name: str, answer: CountsReady) -> None:
+            if not 0 <= answer.model < hub.config.models:
+                raise fl.PeerError(f"{name} holds model {answer.model} of {hub.config.models}")
+            ready[name] = answer.model
+
+        yield from fl.for_each(dict.fromkeys(models, WantCounts()), CountsReady, here, deadline_s=waits)
+        names_of, groups = dict[int, bytes](), dict[tuple[bytes, int], list[str]]()
+        for name in (name for name in models if name in ready):
+            array = models[name]
+            if id(array) not in names_of:
+                names_of[id(array)] = digest("coterie/counted model/1", np.ascontiguousarray(array).tobytes())
+            groups.setdefault((names_of[id(array)], ready[name]), []).append(name)
+        lists = {"\n".join(names): names for group in groups.values() for names in divided(group)}
+        terms: dict[str, NDArray[np.uint64]] = {}
+        labels = int(hub.spec.outputs)
+
+        def fold(name: str, answer: PaddedCounts) -> None:
+            if len(answer.words) != 8 * labels:
+                raise fl.PeerError(f"{name}: {len(answer.words)} bytes of counts of {labels} labels")
+            terms[name] = np.frombuffer(answer.words, "<u8")
+
+        asked = {name: AskForPadded(told) for told, names in lists.items() for name in names}
+        yield from fl.for_each(asked, PaddedCounts, fold, deadline_s=waits)
+        counted = 0
+        for group in groups.values():
+            total = np.zeros(labels, np.int64)
+            for names in divided(group):
+                if terms.keys() >= {*names}:
+                    part = np.sum([terms[name] for name in names], axis=0, dtype=np.uint64).view(np.int64)
+                    if _possible(part, labels, MOST_SAMPLES * len(names)):  # else one of them has lied
+                        total, counted = total + part, counted + len(names)
+            if total.any():
+                yield from fl.post(dict.fromkeys(group, ModelCounts(total)))
+        return {"counted": counted}
+
+
+def divided(names: Sequence[str]) -> list[Sequence[str]]:
+    """Lists of like lengths, of at most ``LONGEST``; none of fewer than ``FEWEST``."""
+    if len(names) < FEWEST:
+        return []
+    parts = -(-len(names) // LONGEST)
+    ends = [len(names) * at // parts for at in range(parts + 1)]
+    return [names[start:end] for start, end in pairwise(ends)]
+
+
+def _possible(counts: Counts, labels: int, most: int) -> bool:
+    """most: of each label, and of all together."""
+    return counts.shape == (labels,) and counts.min() >= 0 and counts.max() <= most and 0 < counts.sum() <= most
+
+
+def _use(party: Any, names: str) -> bytes:
+    return digest("coterie/padded counts/1", party.common.roster.session, names)

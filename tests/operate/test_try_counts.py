@@ -1,0 +1,66 @@
+"""Label counts between machines: as in one process, at a client's home, for its predictions and in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.operate.own_model import own_model, own_prior
+from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig
+from coterie.runs.priors import Priors
+from coterie.runs.runner import run
+
+pytest.importorskip("nats", reason="the engine is an extra, deploy")
+
+
+def options(out: Path | None = None, **more: Any) -> dict[str, Any]:
+    settings = {"label_counts": True, "lr": 0.1, **more}
+    base = {"rounds": 2, "clients": 6, "model": "linear", "partition": "dirichlet:0.3", "seed": 7}
+    return {**base, "settings": settings, "out": None if out is None else str(out)}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("coterie", {"clusters": 2}), pytest.param("fedavg", {}, marks=pytest.mark.long)]
+)
+def test_homes_hold_the_counts_and_predict_as_the_simulation_does(
+    tmp_path: Path, name: str, more: dict[str, Any]
+) -> None:
+    emulated = {"crypto": "emulated"} if name == "coterie" else {}
+    ours = run(RunConfig(name, fine_tune="held_out", **options(tmp_path / "simulated", **more), **emulated))
+    alone = run(RunConfig(name, **options(tmp_path / "plain", **more), **emulated))
+    result = rehearse(tmp_path / "d", RunConfig(name, **options(**more), **emulated))
+    assert result.summary["models_sha256"] == alone.rounds[-1]["models_sha256"]
+    assert ours.summary["rounds_done"] == 2
+    priors = msgspec.json.decode((tmp_path / "plain" / "priors.json").read_bytes(), type=Priors)
+    assert len(priors.clients) >= 5
+    shown = 0
+    for place in (tmp_path / "d" / HOMES).iterdir():
+        model, _ = own_model(place) if place.name.startswith("client") else (None, 0)
+        if model is None or model.facts.client not in priors.clients:
+            continue
+        want, found = priors.clients[model.facts.client], own_prior(place)
+        for key in ("own", "mixture", "predicted"):
+            np.testing.assert_array_equal(getattr(found, key), getattr(want, key))
+        shown += 1
+    assert shown == len(priors.clients)
+    assert name == "fedavg" or "prior_local_accuracy" in result.rounds[-1]["reported"]
+
+
+def test_a_home_without_counts_says_how_to_get_them(tmp_path: Path) -> None:
+    rehearse(tmp_path / "d", RunConfig("fedavg", rounds=1, clients=3, model="linear", seed=7))
+    home = next(one for one in (tmp_path / "d" / HOMES).iterdir() if one.name.startswith("client"))
+    with pytest.raises(UserError, match="label_counts=true"):
+        own_prior(home)
+    new = tmp_path / "new.npz"
+    np.savez(new, x=np.zeros((2, 1, 8, 8), np.float32))
+    found = CliRunner().invoke(app, ["predict", str(home), str(new), "--prior"])
+    assert found.exit_code == 2
+    assert "label_counts" in found.output
