@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.protocol.errors import UserError
 from coterie.record.files import locked
 from coterie.record.folder import COMPARE, CONFIG, write_json
 from coterie.runs.advice import advise, past_its_best
-from coterie.runs.budget import Choose, ComparisonPlan, naming
+from coterie.runs.budget import ComparisonPlan, naming
 from coterie.runs.config import Resolved
 from coterie.runs.experiment import build
 from coterie.runs.finished import FinishedRun, finished
@@ -20,6 +20,9 @@ from coterie.runs.folder import claim_comparison
 from coterie.runs.runner import run
 from coterie.runs.running import Interrupted
 from coterie.runs.scores import Learned, compared_content
+
+if TYPE_CHECKING:
+    from coterie.runs.budget import Choose
 
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
 
