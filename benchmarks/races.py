@@ -67,6 +67,14 @@ RACES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "`hidden`, 4": {**_SIGNS, "signs": "hidden", "dummies": 4},
         "`hidden`, 16": {**_SIGNS, "signs": "hidden", "dummies": 16},
     },
+    "secagg": {
+        f"{clients} clients": {
+            **_SHORT,
+            **{"methods": ["fedavg", "secagg"], "model": "mlp", "crypto": "real"},
+            **{"clients": clients, "rounds": 5, "partition": "dirichlet:0.5"},
+        }
+        for clients in (10, 30)
+    },
     "audit": {"": {**_SHORT, "methods": ["fedavg", "scaffold", "fedcaprivacy"], "crypto": "emulated", "record": True}},
 }
 """By name, the cases with the options of their comparison. Recorded ones are attacked."""
@@ -90,8 +98,8 @@ def shown(values: Sequence[float | None], measure: str) -> str:
     known = [float(value) for value in values if value is not None]
     if len(known) < len(values) or not known:
         return "–"
-    factor = 100 if measure.endswith(("accuracy", "rate", "alarms")) else 1
-    digits = 1 if factor == 100 or measure == "virtual_seconds" else 2
+    factor = 100 if measure.endswith(("accuracy", "rate", "alarms")) else 1e-6 if measure.startswith("bytes") else 1
+    digits = 1 if factor != 1 or measure == "virtual_seconds" else 2
     middle, half = mean_and_interval([factor * value for value in known])
     return f"{middle:.{digits}f} ± {half or 0.0:.{digits}f}"
 
@@ -102,6 +110,7 @@ WORDS = {
     "fine_tuned_local_accuracy": "local %, tuned",
     "ari": "groups found",
     "virtual_seconds": "virtual s",
+    "bytes_up": "MB sent",
     "detection_rate": "detected %",
     "false_alarms": "false alarms %",
 }

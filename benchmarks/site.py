@@ -31,7 +31,10 @@ from coterie.runs.settings import described
 
 MARK = re.compile(r"<!-- reference: (\w+) -->")
 DOOR = '<!doctype html><title>Coterie</title><meta http-equiv="refresh" content="0; url={}/index.html">\n'
-STARTUP = '''"""A line with ! ends a notebook if its command fails."""
+STARTUP = '''"""A line with ! ends a notebook if its command fails, and draws no bars."""
+import os
+os.environ.pop("FORCE_COLOR", None)
+os.environ["TERM"] = "dumb"
 shell = get_ipython()
 def system(command, plain=shell.system):
     plain(command)
@@ -71,7 +74,7 @@ def prepare_kernels(place: Path) -> None:
     startup.parent.mkdir(parents=True, exist_ok=True)
     startup.write_text(STARTUP)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    os.environ |= {"PATH": path, "TERM": "dumb", "IPYTHONDIR": str(place)}
+    os.environ |= {"PATH": path, "IPYTHONDIR": str(place)}
 
 
 def list_versions(app: Sphinx, error: Exception | None) -> None:

@@ -3,7 +3,8 @@
 What the paper leaves open is settled as follows. A delayed client answers 1 to 5 rounds late, all equally often. Its
 FedAvg, FedProx and FedADMM drop what is late (section VII-A: "the dropped customers"); each also stands here in a form
 that uses it, so that PAFed is not credited with what any use of late updates gives. Every method moves its model by
-one schedule of server steps: ``constant``, 0.8 as printed, or ``decaying``, 0.8 / (1 + r / 20). Three exceptions:
+one schedule of server steps: ``constant``, 0.8 as printed, ``decaying``, 0.8 / (1 + (r - 1) / 20), or ``linear``, from
+0.8 to 0 over the run. Three exceptions:
 FedADMM sends twice the change of its model (eq. 16), so that 0.4 is the others' step; in its authors' form
 (``fedadmm_own``) any other step than 1 leaves out what is never sent again; FedAsync mixes in one model after the
 other, 0.2 of each.
@@ -26,6 +27,7 @@ from statistics import fmean
 from typing import Any
 
 from coterie.reproductions.study import Curve, Row, percent, spread
+from coterie.runs.intervals import mean_and_interval
 from papers import tables
 
 WINDOW = 10
@@ -91,6 +93,59 @@ def compared(curves: Mapping[str, Sequence[Curve]]) -> list[Row]:
             row |= {f"{way}: mean %": percent(a) for way, a in zip(("without", "with"), means, strict=True)}
             row |= {"gain: mean, points": _points(*means), "gain: best so far, points": _points(*bests)}
             rows.append(row | {"seeds": len(found[0])})
+    return rows
+
+
+def options(words: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """A step that falls linearly reaches its end with the run."""
+    if words.get("schedule") == "linear":
+        found["settings"]["server_rounds"] = found["rounds"]
+
+
+def at_best_steps(steps: Mapping[str, Sequence[Curve]]) -> list[float]:
+    """A method's accuracy with each seed, at the step that is best on the other seeds, so that none chooses for itself.
+
+    steps: by step, the curves of all seeds. With one step, or one seed, there is nothing to choose.
+    """
+    values = [[mean_of_last(curve) for curve in found] for found in steps.values()]
+
+    def elsewhere(one: Sequence[float], seed: int) -> float:
+        """NaN, of what diverged, counts as the worst."""
+        return sum(-1.0 if isnan(v) else v for at, v in enumerate(one) if at != seed)
+
+    return [max(values, key=lambda one: elsewhere(one, seed))[seed] for seed in range(len(values[0]))]
+
+
+def judged(lead: Sequence[float]) -> tuple[str, str]:
+    """A lead over the seeds as points with its 95 % interval (Student's t), and what it shows."""
+    if any(map(isnan, lead)):
+        return "diverged", "undecided"
+    mean, half = mean_and_interval([100 * one for one in lead])
+    if half is None:
+        return f"{mean:+.1f}", "undecided"
+    shows = "ahead" if mean > half else "behind" if mean < -half else "no difference shown"
+    return f"{mean:+.1f} ± {half:.1f}", shows
+
+
+def decided(curves: Mapping[str, Sequence[Curve]]) -> list[Row]:
+    """PAFed less every other method, paired by seed, under one schedule and with the same use of the models."""
+    cases: dict[str, dict[str, dict[str, Sequence[Curve]]]] = {}
+    for name, found in curves.items():
+        case, method, step = name.rsplit("/", 2)
+        cases.setdefault(case, {}).setdefault(method, {})[step] = found
+    rows: list[Row] = []
+    for case, methods in cases.items():
+        data, setting, schedule = case.split("/")
+        for method, steps in methods.items():
+            other, ema, _ = method.partition("_ema")
+            if other == "pafed" or f"pafed{ema}" not in methods:
+                continue
+            ours, theirs = at_best_steps(methods[f"pafed{ema}"]), at_best_steps(steps)
+            lead, shows = judged([a - b for a, b in zip(ours, theirs, strict=True)])
+            row: dict[str, Any] = {"data": data, "delta": setting, "server step": schedule}
+            row |= {"clients predict with": "their average" if ema else "the last model", "opponent": other}
+            row |= {"pafed: mean %": percent(ours), "opponent: mean %": percent(theirs)}
+            rows.append(row | {"lead, points": lead, "pafed is": shows, "seeds": len(ours)})
     return rows
 
 

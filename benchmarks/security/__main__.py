@@ -13,6 +13,7 @@ from coterie.record.provenance import write_record
 
 STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "coterie": coterie.study,
+    "coterie-grouping": coterie.grouping,
     "fedcaprivacy": fedcaprivacy.study,
     "mingledpie": mingledpie.study,
     "pafed": pafed.study,

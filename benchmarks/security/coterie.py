@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.security.compared import summary
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits.coterie import passive
-from coterie.privacy.audits.hidden_grouping import planted_row
+from coterie.privacy.audits.hidden_grouping import grouping_steps, planted_row
 from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 
@@ -44,3 +44,15 @@ def study(*, seeds: int = 3, clients: int = 24, partition: str = "permute:4+diri
         f"{rounds} rounds": measured(rounds, seeds, deviating=rounds == ROUNDS[0], **options) for rounds in ROUNDS
     }
     return {"data": "digits", **options, "seeds": seeds, "settings": SETTINGS, "variants": variants}
+
+
+def grouping(*, seeds: int = 12, clients: int = 24, partition: str = "permute:4+dirichlet:0.5") -> dict[str, Any]:
+    """What the helper reads of unnamed clients when groups are made, which further rounds do not change."""
+    options: dict[str, Any] = {"clients": clients, "partition": partition}
+    settings = {**SETTINGS, "max_epochs": 1}
+    runs = []
+    for seed in range(seeds):
+        config = RunConfig("coterie", seed=seed, rounds=1, crypto="emulated", record=True, settings=settings, **options)
+        runs.append({one.name: one.results for one in grouping_steps(record(config)) if one.results})
+    variants = {"when groups are made": {"attacks": summary(runs)}}
+    return {"data": "digits", **options, "seeds": seeds, "settings": settings, "variants": variants}

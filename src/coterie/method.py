@@ -49,7 +49,6 @@ from coterie.protocols.local_training import (
     ask_each,
     ask_round,
     asked_in,
-    at_least,
     batch_seed,
     best_model,
     check_model,
@@ -58,7 +57,6 @@ from coterie.protocols.local_training import (
     label_counts,
     positive,
     told,
-    within,
 )
 from coterie.protocols.local_training import training_cost as training
 from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
@@ -109,7 +107,6 @@ __all__ = [
     "ask_each",
     "ask_round",
     "asked_in",
-    "at_least",
     "augmented_change",
     "averaging",
     "batch_seed",
@@ -134,7 +131,6 @@ __all__ = [
     "training",
     "whole_models",
     "with_buffers",
-    "within",
 ]
 __all__ += [name for name in dir(core) if not name.startswith("_")]
 

@@ -18,7 +18,7 @@ from coterie.runs.registry import SYSTEMS
 TRAINED = [
     (name, mode, {"participation": 1.0, **settings})
     for name, mode, settings in CASES
-    if SYSTEMS[name].baseline and name not in ("local", "rfl_ha")
+    if SYSTEMS[name].baseline and name not in ("local", "rfl_ha", "secagg")
 ]
 """Baselines whose clients answer the server's ``Train``."""
 EVERY = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case[0])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import exact, rounded
 
-from coterie.crypto import ckks, paillier, residues, sum_blinded
+from coterie.crypto import ckks, paillier, residues, sum_ciphers
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Form
 from coterie.protocol.codec import weighs
@@ -87,7 +87,7 @@ def test_scalars_and_sums_carry_masks_too(scheme):
     mask, cipher = masked(scheme)
     total = (cipher + cipher).add_plain(VALUES).scale(2)
     assert (total.terms, total.blinded) == (6, 4)
-    opened = sum_blinded([service.open_blinded(total), service.open_blinded(cipher)])
+    opened = sum_ciphers([service.open_blinded(total), service.open_blinded(cipher)])
     assert (opened.terms, opened.blinded) == (7, 5)
     back = own.public.encrypt_blinded(opened).unblind(mask, 2).unblind(mask, 3)
     assert np.abs(own.decrypt(back) - 7 * VALUES).max() < 2 * P.flooded(0) + 1e-5

@@ -13,7 +13,7 @@ from emulated import exact, of_integers, pads, plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.crypto import Lanes, paillier, sum_blinded, sum_ciphers
+from coterie.crypto import Lanes, paillier, sum_ciphers
 from coterie.crypto.arrays import CiphertextError
 from coterie.protocol.codec import content, weighs
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError
@@ -68,7 +68,7 @@ def round_of(pair, values, weights):
     mask = first.public.mask(length, os.urandom)
     opened = [first.open_blinded(c.blind(mask)) for c in received]
     differences = [a.minus(opened[0]) for a in opened]
-    total = sum_blinded(opened)
+    total = sum_ciphers(opened)
     converted = second.public.encrypt_blinded(total)
     converted = second.public.from_bytes(converted.to_bytes(), length, terms=len(sent), blinded=len(sent))
     mean = second.decrypt(converted.unblind(mask, len(sent)))
@@ -182,7 +182,7 @@ def test_masks_must_be_the_same(module):
         with pytest.raises(CryptoError):
             misuse()
     with pytest.raises(CryptoError):
-        sum_blinded([])
+        sum_ciphers([])
 
 
 @pytest.mark.parametrize("module", [paillier, exact, pads])

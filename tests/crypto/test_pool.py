@@ -40,7 +40,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids: list[int], seconds: float = 20.0) -> bool:
+def gone(pids: list[int], seconds: float = 100.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not any(map(alive, pids)):

@@ -127,16 +127,16 @@ def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:
     of = Account()
     assert len(entries) == 1
     assert ledger_of(entries).epsilon(1e-5) == pytest.approx(Ledger((noisy, noisy)).epsilon(1e-5))
-    told = account.facts(entries, of)
+    told = of.facts(entries)
     assert told["epsilon"] == {"replace one sample": pytest.approx(6.0, abs=0.05), "replace one client": "infinite"}
     assert told["released"] == {"vector": 2}
-    said = account.in_words(entries, of)
+    said = of.in_words(entries)
     assert said.startswith("vector: epsilon 5.99")
     add(entries, Release("score local_accuracy", round=1))
-    assert account.in_words(entries, of).endswith("no proof for: score local_accuracy")
-    assert account.facts(entries, of)["epsilon"]["replace one sample"] == "infinite"
-    assert account.in_words([], of) == "nothing was released yet"
-    assert "no epsilon is known" in account.in_words([], Account(kept=False))
+    assert of.in_words(entries).endswith("no proof for: score local_accuracy")
+    assert of.facts(entries)["epsilon"]["replace one sample"] == "infinite"
+    assert of.in_words([]) == "nothing was released yet"
+    assert "no epsilon is known" in Account(kept=False).in_words([])
 
 
 def joined(tmp_path: Path, system: str, **settings: Any) -> Home:

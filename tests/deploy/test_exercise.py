@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import fork
+from forked import fork, is_open
 from proxy import Proxy
 from sklearn.metrics import roc_auc_score
 
@@ -185,11 +185,6 @@ def first_run(made: Study, server: str, names: Sequence[str]) -> None:
     scored(made, names, rounds=3)
     same_samples_as_a_simulation(made, names)
     made.do([(name, f"prepare check schema.toml hospitals/{name}.csv") for name in names])  # as each `join` has done
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def scored(made: Study, names: Sequence[str], rounds: int, folder: str = "study") -> None:

@@ -79,7 +79,7 @@ def test_the_server_speaks_tls_1_3_only(rig: Rig, version: ssl.TLSVersion) -> No
     context = ssl.create_default_context(cafile=str(rig.authority.path))
     context.load_cert_chain(rig.tls["honest"].certificate, rig.tls["honest"].key)
     context.minimum_version = context.maximum_version = version
-    with socket.create_connection(("127.0.0.1", rig.server.listen.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", rig.server.listen.port), timeout=60) as raw:
         if version == ssl.TLSVersion.TLSv1_3:
             with context.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
                 assert tls.recv(4) == b"INFO"

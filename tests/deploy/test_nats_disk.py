@@ -333,7 +333,7 @@ def test_no_message_is_larger_than_a_part_or_the_share_of_a_pair_would_be_larger
             client = await raw.connect()
             said = []
             for size in (PART, MESSAGE + 1):
-                answer = await client.request(f"{SUBJECT}.hub.evil", bytes(size), timeout=5)
+                answer = await client.request(f"{SUBJECT}.hub.evil", bytes(size), timeout=60)
                 said.append(json.loads(answer.data).get("error", {}).get("description", "stored"))
             await client.close()
             return said

@@ -16,9 +16,11 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.built_party import build_party
 from coterie.deploy.engine import Delivery, EngineError, NotAdmittedError
+from coterie.deploy.gathering import wait_for_begin, wait_for_parties
 from coterie.deploy.home import Home, hub_home, keyring_of, plan_of, take_plan, write_private
+from coterie.deploy.hub_process import as_hub
 from coterie.deploy.packets import NewRun, unwrap, wrap
-from coterie.deploy.process import as_hub, as_party, wait_for_begin, wait_for_parties
+from coterie.deploy.party_process import as_party
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import locked
 from tests.deploy.test_plan import PLAN
@@ -68,7 +70,7 @@ def test_a_hub_that_is_stopped_waits_no_longer() -> None:
 
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *problems: EngineError) -> tuple[Home, MemoryEngine]:
     """A party whose engine has these problems, and then a packet that is not sealed."""
-    monkeypatch.setattr("coterie.deploy.process._POLL_S", 0.01)
+    monkeypatch.setattr("coterie.deploy.gathering.POLL_S", 0.01)
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
@@ -114,7 +116,7 @@ def test_a_party_that_waits_shows_its_newest_plan_to_a_hub_that_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
     """Also one that it has refused to be older, so that a restored hub learns of a revocation."""
-    monkeypatch.setattr("coterie.deploy.process._POLL_S", 0.01)
+    monkeypatch.setattr("coterie.deploy.gathering.POLL_S", 0.01)
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
@@ -169,7 +171,7 @@ def test_a_party_that_is_not_admitted_is_told_so(tmp_path: Path, monkeypatch: py
     study = Study(tmp_path)
     study.found()
     home = study.enrol()
-    monkeypatch.setattr("coterie.deploy.process.connect", refuses)
+    monkeypatch.setattr("coterie.deploy.party_process.connect", refuses)
     with pytest.raises(UserError, match=r"does not admit hospital-a\. Ask the operator why"):
         as_party(home.path)
     problem = EngineError("no connection to nats://hub:4222: it does not answer")

@@ -55,7 +55,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Nodes, Run, list
 
     def closed(round: Any) -> None:
         recorder.closed(round)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             scraped.append(answer.read().decode())
 
     one.options, one.closed = options, closed

@@ -19,12 +19,11 @@ from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.data.form import SampleForm
 from coterie.deploy.hub import EXCLUDED, RoundOutcome
-from coterie.deploy.packet_queue import Traffic
-from coterie.deploy.packets import Report
+from coterie.deploy.packets import Report, Traffic
 from coterie.deploy.plan import Plan, Settings, fingerprint
 from coterie.deploy.recorder import OpenRounds, Recorder
 from coterie.deploy.reported import Check
-from coterie.deploy.status import ReportedSums, RunStatus
+from coterie.deploy.status import RunStatus
 from coterie.operate.watching import is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -437,10 +436,10 @@ def test_the_largest_numbers_that_are_believed_can_be_stored_after_many_rounds(r
     most = {"bytes_up": 1 << 50, "bytes_down": 1 << 50, "refused": dict.fromkeys(map(str, range(256)), 1 << 40)}
     checked = recorder._check(told(0, **most), "client", "client")
     assert checked is not None
-    sums = ReportedSums(refused=dict.fromkeys(map(str, range(256)), (1 << 62) - 1))
+    sums = Traffic(refused=dict.fromkeys(map(str, range(256)), (1 << 62) - 1))
     for _ in range(1 << 11):
         sums.add(checked)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=ReportedSums) == sums
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=Traffic) == sums
     assert sums.bytes_up >= 1 << 60
 
 

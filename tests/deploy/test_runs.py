@@ -18,7 +18,8 @@ from benchmarks.engines import reload
 from coterie.cli.deploy_runs import changes
 from coterie.deploy.built_party import build_party, stored_party
 from coterie.deploy.home import agree, has_agreed, plan_of, read_home, take_plan
-from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.hub_process import as_hub
+from coterie.deploy.party_process import as_party
 from coterie.operate import runs
 from coterie.operate.authority import approve, invite, revoke
 from coterie.operate.doctor import doctor

@@ -137,9 +137,9 @@ def test_a_party_scores_what_its_owner_allows(tmp_path: Path) -> None:
     )  # fmt: skip
     joining.accept(home, authority.approve(tmp_path / "study", request.read_text()).certificate.read_text())
     found = build_party(home)
-    model = found.model.module_with(found.own_model()).eval()
-    outputs = model(found.data.test_set.x).detach().numpy()
-    y = found.data.test_set.y.numpy()
+    model = found.work.model.module_with(found.own_model()).eval()
+    outputs = model(found.work.data.test_set.x).detach().numpy()
+    y = found.work.data.test_set.y.numpy()
     assert found.scores() == {
         "local_auroc": pytest.approx(roc_auc_score(y, outputs[:, 1] - outputs[:, 0])),
         "local_accuracy": pytest.approx((outputs.argmax(1) == y).mean()),

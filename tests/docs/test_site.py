@@ -118,6 +118,7 @@ def test_a_notebook_is_shown_with_its_outputs(name: str) -> None:
     text, markup = "\n".join(one.get_text() for one in outputs), "\n".join(map(str, outputs))
     assert [words for words in SAYS[name] if words not in text and words not in markup] == []
     assert not re.search("Traceback|Error:", text)
+    assert text.count("setting up") < 3  # no bar that is drawn again and again
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

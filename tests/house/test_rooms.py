@@ -23,8 +23,6 @@ MOST_MODULES = 12
 
 BUSY: frozenset[str] = frozenset(
     {
-        "deploy/built_party.py",
-        "deploy/process.py",
         "operate/rehearsal.py",
         "runs/experiment.py",
         "systems/pafed/aggregator.py",

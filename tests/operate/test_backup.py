@@ -25,7 +25,7 @@ from coterie.cli.app import app
 from coterie.deploy.built_party import stored_party
 from coterie.deploy.home import STATE, hub_home, plan_of, read_home, take_plan
 from coterie.deploy.packet_queue import NodeLimits
-from coterie.deploy.process import adopt
+from coterie.deploy.plan_file import adopt
 from coterie.operate import joining
 from coterie.operate.authority import approve, invite, renew, revoke
 from coterie.operate.backup import back_up, restore

@@ -347,7 +347,7 @@ def test_names_in_a_status_cannot_change_the_terminal(tmp_path: Path) -> None:
 def get(port: int, path: str = "/metrics", host: str | None = None) -> tuple[int, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -32,7 +32,7 @@ from coterie.training.jobs import DivergedError
 def scraped(port: int) -> dict[str, float]:
     """By name and labels; {} before it is served."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
     except urllib.error.URLError:
         return {}
@@ -90,10 +90,10 @@ def test_metrics_outlive_the_run_and_a_party_has_its_own(tmp_path: Path) -> None
     ],
 )
 def test_what_does_not_mend_itself_is_a_mistake(error: Exception, kind: type[Exception]) -> None:
-    with pytest.raises(kind), process._mending():  # the end of every party's process
+    with pytest.raises(kind), process.mending():  # the end of every party's process
         raise error
 
 
 def test_a_training_that_diverges_would_do_so_again() -> None:
-    with pytest.raises(UserError), process._mending():
+    with pytest.raises(UserError), process.mending():
         raise RunError("the model diverged") from DivergedError(1, "a loss")

@@ -172,7 +172,7 @@ def test_a_server_does_not_outlive_a_process_that_is_killed(tmp_path: Path) -> N
     assert "nats-server" in Path(f"/proc/{pid}/cmdline").read_text()
     owner.kill()
     owner.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline and "nats-server" in said(pid):
         time.sleep(0.02)
     assert "nats-server" not in said(pid)

@@ -196,7 +196,7 @@ def test_compose_starts_nothing_again_that_does_not_mend_itself(study: Study, co
     own = compose["services"]["csp"]
     assert own["restart"] == "on-failure"
     words = [word.replace("$$", "$") for word in own["entrypoint"]]
-    assert subprocess.run([*words, "sh", "-c", f"exit {code}"], timeout=20).returncode == left
+    assert subprocess.run([*words, "sh", "-c", f"exit {code}"], timeout=100).returncode == left
 
 
 @pytest.mark.parametrize(("code", "left"), [(0, 0), (2, 0), (5, 5)])

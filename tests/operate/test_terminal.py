@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.deploy.engine import Tls
+from coterie.deploy.hub_process import as_hub
 from coterie.deploy.kills import Kill
-from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.party_process import as_party
 from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
 from coterie.operate.supervision import OUTPUT
 from coterie.operate.watching import read_status

@@ -62,8 +62,8 @@ def test_a_deployment_learns_from_data_that_nobody_shares(
     assert len(seeds) == len(places)  # each its own, from its home
     assert not any(one.party.randomness.emulated for one in places.values())
     for name, one in places.items():
-        assert set(one.effects.data) == ({name} if name in NAMES else set())
-        assert one.links is None
+        assert set(one.work.effects.data) == ({name} if name in NAMES else set())
+        assert not one.clock.rehearsed
     status = read_status(deployed.folder.run)
     assert {one.name for one in status.parties} == {*NAMES, *servers}
 

@@ -126,3 +126,41 @@ def test_late_updates_are_seen_to_be_used_and_dropped(tmp_path: Path) -> None:
     late = [row["late of all used %"] for row in rows("pafed/table5", found)]
     assert late[0] == late[2] == 0
     assert late[1] == late[3] > 0
+
+
+def test_who_is_ahead_is_decided_under_each_schedule_and_each_seeds_step_by_the_others() -> None:
+    def case(schedule: str, ours: list[float], theirs: dict[str, list[float]], ema: str = "") -> dict[str, list[Curve]]:
+        found = {f"digits-small/0.5/{schedule}/pafed{ema}/0.8": [curve([v]) for v in ours]}
+        for step, values in theirs.items():
+            found[f"digits-small/0.5/{schedule}/fedavg_drop{ema}/{step}"] = [curve([v]) for v in values]
+        return found
+
+    rows = paper.decided(
+        {
+            **case("constant", [0.5, 0.51, 0.52], {"0.8": [0.7, 0.71, 0.72], "0.4": [0.1, 0.1, 0.1]}),
+            **case("linear", [0.9, 0.91, 0.92], {"0.8": [0.8, 0.81, 0.82]}),
+            **case("decaying", [0.9, 0.8, 0.7], {"0.8": [0.79, 0.79, 0.79]}, ema="_ema"),
+        }
+    )
+    assert [(row["server step"], row["clients predict with"], row["pafed is"]) for row in rows] == [
+        ("constant", "the last model", "behind"),
+        ("linear", "the last model", "ahead"),
+        ("decaying", "their average", "no difference shown"),
+    ]
+    assert [row["lead, points"] for row in rows] == ["-20.0 ± 0.0", "+10.0 ± 0.0", "+1.0 ± 24.8"]
+
+
+def test_no_seed_chooses_its_own_step() -> None:
+    steps = {"0.4": [curve([0.9]), curve([0.1]), curve([0.1])], "0.8": [curve([0.3])] * 3}
+    assert paper.at_best_steps(steps) == [0.3, 0.1, 0.1]
+    wild = curve([0.1], diverged="round 2: the training of client/3 diverged")
+    assert paper.at_best_steps({"0.4": [curve([0.3])] * 2, "1.6": [wild, wild]}) == [0.3, 0.3]
+    assert paper.judged([0.1]) == ("+10.0", "undecided")
+    assert paper.judged([float("nan"), 0.1]) == ("diverged", "undecided")
+
+
+def test_a_linear_step_ends_with_the_run() -> None:
+    for cell in paper.ITEMS["pafed/schedules"].cells:
+        schedule = cell.name.split("/")[2]
+        resolved = resolve(cell.config)
+        assert resolved.settings["server_rounds"] == (resolved.rounds if schedule == "linear" else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,12 @@ def fork(words: Sequence[str], out: Path, err: Path, at: Path | None = None, **e
     made = multiprocessing.get_context("forkserver").Process(target=_command, args=(words, at or Path(), env, out, err))
     made.start()
     return made
+
+
+def is_open(port: int) -> bool:
+    """Whether a server listens here."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

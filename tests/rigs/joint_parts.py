@@ -30,7 +30,7 @@ from coterie.protocols.threshold import (
     SignedSum,
     loaded,
     make_keys,
-    open_sum,
+    open_sums,
     padding,
     taken,
     vouched,
@@ -162,8 +162,8 @@ def of_round(run: Rig, total: Any, r: int) -> Any:
     return SignedSum(total.cipher, tuple(again))
 
 
-def opened(run: Rig, cipher: Any, r: int = 1, **options: Any) -> Any:
-    return drive(run, open_sum(run.hub, KEY, of_round(run, cipher, r), r, **options), r)
+def opened(run: Rig, cipher: Any, r: int = 1, number: int = 0, **options: Any) -> Any:
+    return drive(run, open_sums(run.hub, KEY, {number: of_round(run, cipher, r)}, r, **options), r)[number]
 
 
 def uploads(run: Rig, r: int = 1) -> dict[str, SignedSum]:

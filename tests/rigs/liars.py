@@ -81,7 +81,7 @@ class Scene:
             sender, self.name, self.all.roles[sender][0], kind, keys.session, *era, self.number, 0, sealed, weight
         )
         bare = msgspec.structs.replace(bare, **changes)
-        digest = self.node.member.reader.sent(frame)
+        digest = codec.frame_digest(frame)
         self.packet(sender, Letter(msgspec.structs.replace(bare, digest=digest), frame, era))
 
     def take(self) -> int:

@@ -11,10 +11,11 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.data.form import SampleForm
+from coterie.deploy.hub_process import as_hub
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
+from coterie.deploy.party_process import as_party
 from coterie.deploy.plan import Settings
-from coterie.deploy.process import as_hub, as_party
 from coterie.operate.deployable import scores_of
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import free_port

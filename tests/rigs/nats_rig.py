@@ -169,7 +169,7 @@ class Raw:
 
 def delete_stream(urls: Sequence[str], operator: Tls) -> None:
     """With all packets and consumers, as nobody but the operator may."""
-    link = Link(OPERATOR, urls, operator, 5)
+    link = Link(OPERATOR, urls, operator, 60)
     try:
         link.run(link.stream.delete_stream(STREAM))
     finally:

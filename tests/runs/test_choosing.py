@@ -18,6 +18,7 @@ from coterie.runs import RunConfig, build
 
 DATA = load_data("digits")
 SMALL = {"clients": 4, "rounds": 2, "model": "linear", "partition": "dirichlet:0.5", "progress": False}
+TUNE = {"lr": [0.001, 0.1], "clusters": [2, 3]}
 
 
 def race(out: Path, y_test: np.ndarray = DATA.y_test, **options: object) -> coterie.api.Comparison:
@@ -25,11 +26,14 @@ def race(out: Path, y_test: np.ndarray = DATA.y_test, **options: object) -> cote
     return coterie.compare(["fedavg", "ifca"], data, seeds=1, out=out / "c", **{**SMALL, **options})  # type: ignore[arg-type]
 
 
-def test_the_choice_cannot_see_test_labels(tmp_path: Path) -> None:
-    tune = {"lr": [0.001, 0.1], "clusters": [2, 3]}
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> coterie.api.Comparison:
+    return race(tmp_path_factory.mktemp("tuned"), tune=TUNE)
+
+
+def test_the_choice_cannot_see_test_labels(tuned: coterie.api.Comparison, tmp_path: Path) -> None:
     wrong = (DATA.y_test + 1) % 10
-    one = race(tmp_path / "right", tune=tune).content
-    other = race(tmp_path / "wrong", wrong, tune=tune).content
+    one, other = tuned.content, race(tmp_path, wrong, tune=TUNE).content
     assert one["chosen"] == other["chosen"]
     scores = [[row["local_accuracy"]["mean"] for row in of["rows"]] for of in (one, other)]
     assert min(scores[0]) > max(scores[1]) + 0.2
@@ -56,9 +60,8 @@ def test_warnings_of_candidates_are_not_of_the_method(tmp_path: Path) -> None:
     assert not any("has learnt nothing" in word for word in words if not word.startswith("trying "))
 
 
-def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tmp_path: Path) -> None:
-    done = race(tmp_path, tune={"lr": [0.001, 0.1], "clusters": [2, 3]})
-    content = done.content
+def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tuned: coterie.api.Comparison) -> None:
+    done, content = tuned, tuned.content
     found = {one["method"]: one for one in content["chosen"]["methods"]}
     assert {label: len(one["candidates"]) for label, one in found.items()} == {"fedavg": 2, "ifca": 4, "local": 2}
     assert found["fedavg"]["lacks"] == {"clusters": "it has no such setting"}
@@ -80,7 +83,7 @@ def test_each_method_gets_its_best_candidate_and_the_budget_says_so(tmp_path: Pa
     assert coterie.load(done.folder).content["chosen"] == jsonable(content["chosen"])
     before = {path: path.stat().st_mtime_ns for path in done.folder.rglob("metrics.jsonl")}
     assert len(before) == 3 + 8
-    again = race(tmp_path, tune={"lr": [0.001, 0.1], "clusters": [2, 3]}, resume=True)
+    again = race(done.folder.parent, tune=TUNE, resume=True)
     assert again.content["chosen"] == content["chosen"]
     assert before == {path: path.stat().st_mtime_ns for path in done.folder.rglob("metrics.jsonl")}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.selection import posterior as post
-from coterie.selection.bandit import Bandit, Cics, learned, theta
+from coterie.selection.bandit import Bandit
 from coterie.selection.contexts import standardised_rewards
 
 NUMBERS = {"length_scale": 2.0, "noise": 0.5, "slope": 0.7, "sigma": 0.8}
@@ -127,20 +127,6 @@ def test_the_posterior_is_that_of_a_gaussian_conditioned_by_inverses(seed):
     mean, deviation = post.posterior(past, **NUMBERS)(as_sums(sets, past))
     assert mean == pytest.approx(centre + unit * cross @ inverse @ values)
     assert deviation == pytest.approx(unit * np.sqrt(prior - np.einsum("ij,jk,ik->i", cross, inverse, cross)))
-
-
-def test_theta_finds_the_slope_that_made_the_rewards():
-    settings, bandit, draw = Cics(window=300, sigma=0.1, slope=3.0, noise=0.1), Bandit(), np.random.default_rng(0)
-    for _ in range(300):
-        x = draw.normal(size=(10, 5))
-        chosen = np.flatnonzero(draw.random(10) < 0.5)
-        if len(chosen):
-            bandit = learned(bandit, x, chosen.tolist(), float(x[chosen, 3].sum()), settings)
-    found = theta(bandit, settings)
-    assert len(found) == 11
-    assert int(np.argmax(np.abs(found))) == 1 + 3  # the gradient norm
-    assert np.abs(np.delete(found, 4)).max() < 0.25 * found[4]
-    assert (theta(Bandit(), settings) == 0).all()
 
 
 def test_the_deviation_after_twenty_pulls_of_one_set_and_that_of_the_printed_recursion():

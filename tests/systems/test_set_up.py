@@ -12,7 +12,8 @@ from coterie.protocol.errors import RunError
 from coterie.runs import registry
 
 GONE = "client/5"
-KEYED = [case for case in CASES if registry.get(case[0]).encrypts(case[1]) and case[0] != "ofl"]  # whose set-up deals
+DEALS_NONE = ("ofl", "secagg")
+KEYED = [case for case in CASES if registry.get(case[0]).encrypts(case[1]) and case[0] not in DEALS_NONE]
 
 
 def without(name: str, case: Case, **options: Any) -> Any:

@@ -113,7 +113,7 @@ def test_workers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_run_side_by_side_with_one_torch_thread_each() -> None:
     torch.set_num_threads(2)
-    both = Barrier(2, timeout=10)  # passes only if the two tasks run at once
+    both = Barrier(2, timeout=100)  # passes only if the two tasks run at once
 
     def task() -> list[int]:
         both.wait()
@@ -125,7 +125,7 @@ def test_workers_run_side_by_side_with_one_torch_thread_each() -> None:
 
 def test_an_error_stops_the_other_workers() -> None:
     """The other task yields for ever: only a stop at its next item lets this test end."""
-    started = Barrier(2, timeout=10)
+    started = Barrier(2, timeout=100)
 
     def fails() -> Iterator[int]:
         started.wait()

@@ -174,6 +174,6 @@ def test_settings_that_cannot_tell_objectives_apart_are_refused() -> None:
 
 def test_a_systems_settings_make_one() -> None:
     settings = LocalTraining(lr=0.3, batch_size=7, momentum=0.1, weight_decay=0.2)
-    own = settings.objective(proximal)
+    own = settings.solver_of(proximal)
     assert (own.lr, own.batch_size, own.momentum, own.weight_decay) == (0.3, 7, 0.1, 0.2)
     assert (own.loss, own.settings) == (proximal, settings)

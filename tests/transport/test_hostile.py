@@ -13,9 +13,9 @@ from leader_toys import Server as Asker
 from transport_toys import Go, Server, federation, wired
 
 import coterie.method as fl
+from coterie.protocol.errors import shown
 from coterie.transport.envelope import Envelope, Handled
 from coterie.transport.member import Member
-from coterie.transport.transcript import shown
 from tests.transport.test_relay import KEYS, Ball, Player, captured, players
 
 

@@ -40,7 +40,7 @@ class FedAdmmConfig(late.LateTraining):
         if self.reference == "received":
             return {}
         why = "its server follows the mean of all clients: a smaller step leaves out what is never sent again"
-        return {"server_lr": why, "server_decay": why}
+        return dict.fromkeys(("server_lr", "server_decay", "server_rounds"), why)
 
 
 class Client(fl.Client):

@@ -19,20 +19,53 @@ from typing import Annotated, Any
 
 import coterie.method as fl
 from coterie.protocols import late
-from coterie.protocols.averaging import ChangeClient, Sends
+from coterie.protocols.averaging import Sends
 from coterie.protocols.local_training import ProximalTraining
+from coterie.protocols.own_mean import KeepsMean, OwnMean, averaged, taken
 
 
 @fl.settings
-class FedProxStaleConfig(ProximalTraining, late.LateTraining):
+class LateConfig(KeepsMean, late.LateTraining):
     pass
 
 
 @fl.settings
-class TimeWeightedConfig(late.LateTraining):
+class FedProxDropConfig(KeepsMean, ProximalTraining):
+    pass
+
+
+@fl.settings
+class FedProxStaleConfig(KeepsMean, ProximalTraining, late.LateTraining):
+    pass
+
+
+@fl.settings
+class TimeWeightedConfig(LateConfig):
     """base: > 1; a model that is s rounds late counts base^-s. e/2 in Chen et al."""
 
     base: Annotated[float, fl.Meta(gt=1, le=fl.LARGEST)] = math.e / 2
+
+
+class Client(fl.AveragingClient):
+    class State(fl.AveragingClient.State):
+        """mean: of the models that it was sent, with ema."""
+
+        mean: OwnMean | None = None
+
+    config: KeepsMean
+
+    def keep(self, weights: fl.Vector) -> fl.Vector:
+        if self.config.ema:
+            self.state.mean = taken(self.state.mean, weights, self.config.ema)
+        return super().keep(weights)
+
+    def own_model(self) -> fl.Vector:
+        """(d,) what it predicts with."""
+        return fl.own_model(self) if self.state.mean is None else self.state.mean.mean
+
+
+class ChangeClient(Client):
+    sends = "change"
 
 
 def _mean(sends: Sends, weight: Callable[[Any, int, int], float]) -> type[late.LateServer]:
@@ -60,10 +93,10 @@ CHEN = (
 )
 
 _TABLE: tuple[tuple[str, str, str, type, Sends, Callable[[Any, int, int], float]], ...] = (
-    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, fl.SteppedTraining, "model", _by_samples),
-    ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", lambda config, staleness, samples: 1),
-    ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
-    ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
+    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, KeepsMean, "model", _by_samples),
+    ("fedavg_late", "FedAvg+late", KONECNY, LateConfig, "change", lambda config, staleness, samples: 1),
+    ("fedavg_stale", "FedAvg, late included", MCMAHAN, LateConfig, "model", _by_samples),
+    ("fedprox_drop", "FedProx, late dropped", LI, FedProxDropConfig, "model", _by_samples),
     ("fedprox_stale", "FedProx, late included", LI, FedProxStaleConfig, "model", _by_samples),
     ("time_weighted", "Time-weighted averaging", CHEN, TimeWeightedConfig, "model", _by_age),
 )
@@ -76,8 +109,10 @@ SYSTEMS: Mapping[str, fl.System] = {
         name,
         config,
         _mean(sends, weight),
-        fl.AveragingClient if sends == "model" else ChangeClient,
+        Client if sends == "model" else ChangeClient,
         learns=late.learns("plain model" if sends == "model" else "plain change of the model"),
+        models=lambda federation: averaged(federation, fl.global_models(federation)),
+        own_model=Client.own_model,
         delta=late.DELTA,
         baseline=True,
         title=title,

@@ -43,7 +43,7 @@ def hub(
 
       coterie deploy hub study --metrics 9464
     """
-    from coterie.deploy.process import as_hub
+    from coterie.deploy.hub_process import as_hub
     from coterie.operate.folder import current_plan, open_folder
     from coterie.operate.server import read_anew
     from coterie.operate.watching import read_status, with_certificates
@@ -77,7 +77,7 @@ def party(
       coterie deploy party --home /srv/coterie/a --metrics 9465
     """
     from coterie.deploy.home import plan_of, read_home
-    from coterie.deploy.process import as_party
+    from coterie.deploy.party_process import as_party
 
     own = read_home(home)
     _say_plan(own.name, own.role, plan_of(own))

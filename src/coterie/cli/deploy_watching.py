@@ -82,7 +82,7 @@ def status(
 def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
-    from coterie.transport.transcript import shown
+    from coterie.protocol.errors import shown
 
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
     run = f", run {status.run}" if status.run > 1 else ""
@@ -114,7 +114,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
 
 def _where(status: RunStatus, now: float) -> Text:
     from coterie.operate.watching import is_alive
-    from coterie.transport.transcript import shown
+    from coterie.protocol.errors import shown
 
     done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
     done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
@@ -152,7 +152,7 @@ def _ago(then: float, now: float) -> str:
 
 
 def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Table:
-    from coterie.transport.transcript import shown
+    from coterie.protocol.errors import shown
 
     heads = [head for head in _HEADS if head not in without]
     columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
@@ -197,7 +197,7 @@ def _presence(one: PartyStatus, over: bool, agrees: bool) -> str:
 
 
 def _remarks(status: RunStatus) -> Iterator[str]:
-    from coterie.transport.transcript import shown
+    from coterie.protocol.errors import shown
 
     for one in status.parties:
         name = shown(one.name)
@@ -268,7 +268,7 @@ def _at_least(line: dict[str, Any], level: int) -> bool:
 
 
 def _line_in_words(line: dict[str, Any]) -> str:
-    from coterie.transport.transcript import shown
+    from coterie.protocol.errors import shown
 
     def word(value: Any) -> str:
         words = shown(value if isinstance(value, str) else json.dumps(value))

@@ -65,15 +65,20 @@ def fits(table: Table, shell: Console) -> bool:
     return Measurement.get(shell, shell.options.update(width=10_000), table).maximum <= shell.width
 
 
+_loaded = False
+
+
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
     """A command's imports. They last as long as its process, so the garbage collector never goes through them.
 
     That would take a quarter of their time. For the first command of a process alone, which has made no garbage yet.
     """
-    if gc.get_freeze_count():
+    global _loaded
+    if _loaded:
         yield
         return
+    _loaded = True  # not gc.get_freeze_count(), which goes through all of them
     gc.disable()
     try:
         yield

@@ -13,6 +13,6 @@ from __future__ import annotations
 
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.packing import PARAMETERS, Lanes, Layout
-from coterie.crypto.vector import sum_blinded, sum_ciphers
+from coterie.crypto.vector import sum_ciphers
 
-__all__ = ["PARAMETERS", "CiphertextError", "Lanes", "Layout", "sum_blinded", "sum_ciphers"]
+__all__ = ["PARAMETERS", "CiphertextError", "Lanes", "Layout", "sum_ciphers"]

@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from coterie.protocol.digests import sha256
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets
 
@@ -101,7 +102,7 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
 
 def word_name(word: bytes | Words) -> bytes:
     """SHA-256 of cw."""
-    return hashlib.sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4").data).digest()
+    return sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4"))
 
 
 def tag(context: bytes, seeds: bytes, check: bytes, named: bytes) -> bytes:

@@ -109,7 +109,7 @@ class Public(ArrayVectors):
 
     def _padded(self, words: Machine, keys: tuple[bytes, ...]) -> Padded:
         seed = urandom(SEED_BYTES)
-        return Padded(words + _pad(seed, words), (*keys, SealingKey(self.key).seal(seed, *_ENDS)))
+        return Padded(words + pad(seed, words), (*keys, SealingKey(self.key).seal(seed, *_ENDS)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,7 +129,7 @@ class Secret(Halves):
         words = a.words.copy()
         for sealed, count in Counter(a.keys).items():
             try:
-                words -= _times(_pad(self.key.open(sealed, *_ENDS), words), count)
+                words -= _times(pad(self.key.open(sealed, *_ENDS), words), count)
             except SealError:
                 raise CiphertextError("the key of a pad does not open: damaged or forged") from None
         return (words,)
@@ -185,5 +185,6 @@ def _times(words: Machine, factor: int) -> Machine:
     return product
 
 
-def _pad(seed: bytes, words: Machine) -> Machine:
+def pad(seed: bytes, words: Machine) -> Machine:
+    """SECRET: words of the kind and number of these, from a seed of 32 bytes (ChaCha20)."""
     return np.frombuffer(expanded(seed, "pad")(words.nbytes), words.dtype)

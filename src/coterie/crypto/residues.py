@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,12 @@ def lagrange(place: int, among: Sequence[int], moduli: Residues) -> Residues:
                 value = value * other * pow(other - place, -1, prime) % prime
         coefficients.append([value])
     return np.array(coefficients, dtype=np.uint64)
+
+
+def joined(shares: Mapping[int, Residues], moduli: Residues) -> Residues:
+    """SECRET: the secret ``(limbs, N)`` from the shares of t places or more, by place."""
+    parts = (product(share[None], lagrange(at, tuple(shares), moduli), moduli) for at, share in shares.items())
+    return np.asarray(reduce(lambda x, y: add(x, y, moduli), parts)[0])
 
 
 # ---- randomness and bytes

@@ -21,7 +21,6 @@ answers with the XOR of the rows that its bits name.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.one_hot import BLOCK, move
+from coterie.protocol.digests import sha256
 from coterie.protocol.errors import CryptoError, UserError
 from coterie.protocol.randomness import Secrets
 
@@ -89,17 +89,22 @@ class Grid:
         """
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
-        scale = np.empty(self.length)
-        for part in (slice(None),) if apart is None or not apart.any() else (apart, ~apart):
+        scale = np.empty(self.length) if apart is not None and apart.any() else np.empty(1)
+        for part in (slice(None),) if apart is None or len(scale) == 1 else (apart, ~apart):
             scale[part] = weight * self.steps / max(squares(change[part]) ** 0.5, self.clip)
+        scale, x = np.broadcast_to(scale, self.length), np.empty(self.length, np.int32)
+        buffers = np.empty((3, min(self.length, BLOCK)))
         while True:
-            x, total = np.empty(self.length, np.int32), 0.0
+            total = 0.0
             for at in range(0, self.length, BLOCK):
-                scaled = change[at : at + BLOCK] * scale[at : at + BLOCK]
-                whole: Floats = np.floor(scaled)
-                whole += rng.random(len(whole)) < scaled - whole
+                part = slice(at, at + BLOCK)
+                whole, above, uniform = buffers[:, : self.length - at]
+                np.multiply(change[part], scale[part], out=above)
+                np.floor(above, out=whole)
+                above -= whole
+                whole += rng.random(out=uniform) < above
                 total += squares(whole)
-                x[at : at + BLOCK] = whole
+                x[part] = whole
             if total <= self.longest**2:
                 return x.view(np.uint32)
 
@@ -165,7 +170,7 @@ def unmasked(row: Words, masks: Sequence[bytes], nonces: Sequence[bytes]) -> NDA
 
 def row_names(rows: Words) -> bytes:
     """SHA-256 of each row (G, d), one after the other."""
-    return b"".join(hashlib.sha256(np.ascontiguousarray(row, "<u4").data).digest() for row in rows)
+    return b"".join(sha256(np.ascontiguousarray(row, "<u4")) for row in rows)
 
 
 def is_query(query: bytes, groups: int) -> bool:
@@ -181,10 +186,10 @@ def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
 def answer(rows: Words, query: bytes) -> Words:
     """(d,) the XOR of the rows in a query."""
     named = int.from_bytes(query, "little")
-    total = np.zeros(rows.shape[1], np.uint32)
-    for j, row in enumerate(rows):
-        if named >> j & 1:
-            total ^= row
+    chosen = [row for j, row in enumerate(rows) if named >> j & 1] or [np.zeros_like(rows[0])]
+    total: Words = chosen[0].copy()
+    for row in chosen[1:]:
+        total ^= row
     return total
 
 

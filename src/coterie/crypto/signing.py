@@ -226,17 +226,24 @@ class ReplayGuard:
         return replace(self, accepted={**self.accepted, sender: (message_round, timestamp_s)})
 
 
+_LONG = 4096
+
+
 def digest(domain: str, *fields: Field) -> bytes:
-    """SHA-256 of the domain and the fields: 32 bytes. No byte is copied.
+    """SHA-256 of the domain and the fields: 32 bytes. No long field is copied.
 
     Fields are preceded by kind and length, so different lists have different bytes: ``("ab", "c")`` and ``("a",
     "bc")``, ``1``, ``"1"`` and ``b"1"``. Raises CryptoError for other types.
     """
-    state = hashlib.sha256()
+    state, short = hashlib.sha256(), list[bytes | memoryview]()
     for one in (domain, len(fields), *fields):
         kind, content = _encoded(one)
-        state.update(kind + len(content).to_bytes(8, "little"))
-        state.update(content)
+        short += kind, len(content).to_bytes(8, "little"), content
+        if len(content) > _LONG:
+            state.update(b"".join(short[:-1]))
+            state.update(content)
+            short.clear()
+    state.update(b"".join(short))
     return state.digest()
 
 

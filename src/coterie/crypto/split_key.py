@@ -173,9 +173,6 @@ def joined(public: PublicKey, opener: SecretKey, shares: Sequence[CommitteeShare
     """The whole key from an opener and t members; no protocol does this."""
     if isinstance(public.arrays, twins.Rounded):
         return SecretKey(twins.RoundedSecret(public.arrays.key_id, public.arrays.space, public.arrays.flag))
-    moduli, among = ring(public.parameters).moduli, [share.place for share in shares]
-    total: Residues = opener.arrays.secret[None]  # type: ignore[union-attr]
-    for share in shares:
-        part = residues.product(share.numbers[None], residues.lagrange(share.place, among, moduli), moduli)
-        total = residues.add(total, part, moduli)
-    return SecretKey(ckks_arrays.Secret(total[0], public.arrays))
+    moduli, secret = ring(public.parameters).moduli, opener.arrays.secret  # type: ignore[union-attr]
+    others = residues.joined({share.place: share.numbers for share in shares}, moduli)
+    return SecretKey(ckks_arrays.Secret(residues.add(secret[None], others[None], moduli)[0], public.arrays))

@@ -365,6 +365,3 @@ def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
     if total is None:
         raise CryptoError("an empty sum has no key and no length: give at least one vector")
     return reduce(operator.add, iterator, total)
-
-
-sum_blinded = sum_ciphers

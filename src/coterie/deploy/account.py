@@ -46,6 +46,25 @@ class Account:
     def by_sending(self, envelope: Envelope) -> list[Release]:
         return self.releases(self.told.get(envelope.kind, ()), envelope.round)
 
+    def in_words(self, entries: Entries) -> str:
+        if not self.kept:
+            return "no epsilon is known, for this system says nothing of what its clients release"
+        said = released({"own": self.statement(entries)})
+        return said or "nothing was released yet"
+
+    def facts(self, entries: Entries) -> dict[str, Any]:
+        """For the log: epsilon by relation, and by observer; delta; and the number of releases by kind."""
+        counts: Counter[str] = Counter()
+        for entry in entries:
+            counts[entry.release.what] += len(entry.rounds)
+        if not self.kept:
+            return {"epsilon": "unknown", "released": dict(counts)}
+        said = self.statement(entries)
+        return {**{name: said[name] for name in ("epsilon", "against", "delta")}, "released": dict(counts)}
+
+    def statement(self, entries: Entries) -> dict[str, Any]:
+        return ledger_of(entries).statement(self.delta)
+
 
 def account_of(system: System, party: Party, settings: Any) -> Account:
     common = party.common
@@ -82,21 +101,3 @@ def add_scores(entries: Entries, names: Iterable[str], round: int) -> None:
 
 def ledger_of(entries: Entries) -> Ledger:
     return Ledger(tuple(replace(entry.release, round=r) for entry in entries for r in entry.rounds))
-
-
-def in_words(entries: Entries, account: Account) -> str:
-    if not account.kept:
-        return "no epsilon is known, for this system says nothing of what its clients release"
-    said = released({"own": ledger_of(entries).statement(account.delta)})
-    return said or "nothing was released yet"
-
-
-def facts(entries: Entries, account: Account) -> dict[str, Any]:
-    """The account for the log: epsilon by relation, and by observer; delta; and the number of releases by kind."""
-    counts: Counter[str] = Counter()
-    for entry in entries:
-        counts[entry.release.what] += len(entry.rounds)
-    if not account.kept:
-        return {"epsilon": "unknown", "released": dict(counts)}
-    said = ledger_of(entries).statement(account.delta)
-    return {**{name: said[name] for name in ("epsilon", "against", "delta")}, "released": dict(counts)}

@@ -1,4 +1,6 @@
-"""The clock of a node: the machine's, or in a rehearsal a virtual one, which gives a simulation's results."""
+"""A party's device, and the clock of its node: the machine's, or in a rehearsal a virtual one, which gives a
+simulation's results.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from coterie.deploy.home import Home
 from coterie.deploy.packets import NOWHEN, Instant
+from coterie.deploy.plan import Plan
+from coterie.devices.links import FleetLinks
+from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.party import Cost
+from coterie.runs.config import Resolved
+from coterie.runs.experiment import delays_of, epochs_of
 from coterie.transport.envelope import Count, Sent
-from coterie.transport.wire import GONE, Links, after, arrival
+from coterie.transport.wire import Links, after, journey
+
+DEVICE = "device.toml"
 
 
 class Times(msgspec.Struct):
@@ -86,27 +96,14 @@ class RehearsedClock(Clock):
         return self._links.work_s(self._name, cost)
 
     def send(self, sent: Sent, at: Instant) -> tuple[Instant, str]:
-        envelope, links, last = sent.envelope, self._links, self.times.links
-        src, dst, size, r = envelope.src, envelope.dst, envelope.weight, envelope.round
-        if src == dst:
-            up_s = down_s = 0.0
-        else:
-            up_s = 0.0 if src == self._hub else links.up_s(src, size)
-            down_s = 0.0 if dst == self._hub else links.down_s(dst, size)
-        arrives = max(arrival(at, up_s + down_s), last.get(dst, NOWHEN))
-        if src != dst and (fate := self._fate(dst, r, at, arrives, envelope.number)):
+        envelope, last = sent.envelope, self.times.links
+        request = envelope.number * self._count + self._place
+        before = last.get(envelope.dst, NOWHEN)
+        _, _, arrives, fate = journey(self._links, self._hub, envelope, at, before, request)
+        if fate != "ok":
             return arrives, fate
-        last[dst] = arrives
+        last[envelope.dst] = arrives
         return arrives, ""
-
-    def _fate(self, dst: str, r: int, at: Instant, arrives: Instant, number: int) -> str:
-        links = self._links
-        if self._name != self._hub and not links.there(self._name, r, at[0]):
-            return GONE
-        if dst == self._hub:
-            return ""
-        fate = links.fate(dst, r, number * self._count + self._place) if links.there(dst, r, arrives[0]) else "offline"
-        return "" if fate == "ok" else fate
 
     def hold_back(self, sent: Sent, round: int) -> bool:
         envelope, delayed = sent.envelope, self.times.delayed
@@ -121,3 +118,19 @@ class RehearsedClock(Clock):
         delayed = self.times.delayed
         self.times.delayed = [(due, sent) for due, sent in delayed if due > round]
         return [sent for due, sent in delayed if due <= round]
+
+
+def device_of(home: Home, plan: Plan, config: Resolved) -> tuple[Profile | None, Clock, int]:
+    """A party's profile (None without), its clock, and the local epochs of a round."""
+    names, settings = plan.roster.of_role(plan.client_role), config.own
+    if plan.settings.rehearsal:
+        profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
+        links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
+        virtual = RehearsedClock(home.name, list(plan.roster.by_name), links)
+        return profiles.get(home.name), virtual, epochs_of(profiles, settings, config.seed).get(home.name, 1)
+    own = Clock(plan.settings.begins_s)
+    if home.name not in names:
+        return None, own, 1
+    file, most = home.path / DEVICE, int(getattr(settings, "max_epochs", 1))
+    (device,) = fleet(str(file) if file.exists() else "uniform", 1, 0)
+    return device, own, min(home.about.epochs or most, most)

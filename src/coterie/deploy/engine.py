@@ -137,9 +137,9 @@ class Access:
     """Who may use the server.
 
     parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; None admits any certificate
-    of the party, and then of all parties.  watchers: those that may ask who is connected: the hub, and other parties
-    that lead.  operator: the same of the operator's own certificate.  members: all that may be admitted later.
-    refused: keys of those that are not admitted, and are told so.
+    of the party, and then of all.  watchers: those that may ask who is connected: the hub, and others that lead.
+    operator: of the operator's own key.  members: all that may be admitted later.  refused: keys of those that are told
+    that they are not admitted.
     """
 
     # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from coterie.deploy.engine import Engine
 from coterie.deploy.home import Home
 from coterie.deploy.names import safe, urls
-from coterie.deploy.plan import GIB, Plan
+from coterie.deploy.plan import Plan
 from coterie.protocol.errors import RunError, UserError, to_install
 
 
@@ -23,8 +23,15 @@ def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
     from coterie.deploy.nats import NatsEngine
 
     names = [name for name, _ in plan.members]
-    server, largest = urls(home.server), int(GIB * plan.settings.packet_gib)
-    return NatsEngine(home.name, server, home.tls, names, spool=home.path, connect_s=connect_s, largest=largest)
+    return NatsEngine(
+        home.name,
+        urls(home.server),
+        home.tls,
+        names,
+        spool=home.path,
+        connect_s=connect_s,
+        largest=plan.settings.packet_bytes,
+    )
 
 
 def check_apart(home: Home, *, connect_s: float = 20.0) -> None:

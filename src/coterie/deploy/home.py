@@ -17,8 +17,9 @@ from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.data.form import SampleForm
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
-from coterie.deploy.names import check_name, safe
-from coterie.deploy.plan import OlderPlanError, Plan
+from coterie.deploy.logs import event
+from coterie.deploy.names import check_name, hosts_of, is_loopback, safe
+from coterie.deploy.plan import NewPlanError, OlderPlanError, Plan, plan_hash
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity
 from coterie.record.files import (
@@ -75,10 +76,9 @@ class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Home:
     """Where things are in a home, and what it says about itself (``About``).
 
-    role: as it was invited, and in every plan.  common_name: in its certificate.  operator: the public key, 32 bytes.
-    keys: folder of the secret keys.  tls_key: SECRET, PEM.  certificate, ca: its own and the authority's, PEM.
-    plan: the newest that it has seen.  data: its own samples.  state: what its node stores in the run of this plan.
-    run: a former one, whose plan and state are meant.
+    common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of the secret keys.  tls_key:
+    SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it has seen.  data: its own
+    samples.  state: what its node stores in the run of this plan.  run: a former one, whose plan and state are meant.
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
@@ -178,9 +178,9 @@ def take_plan(home: Home, data: bytes) -> Plan:
 def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
     """The plan that the home holds, if any, and the one that came, which may take its place.
 
-    Raises OlderPlanError for one older than the home's, and PeerError for one that is forged, another of the same
-    version, of another session, without this party's own keys and role, with a renewed certificate of other keys, with
-    other terms for the same run, or, at a hub that has begun, with parties that joined since.
+    Raises OlderPlanError for an older one, and PeerError for one that is forged, another of the same version or
+    session, without this party's keys and role, with a renewed certificate of other keys, with other terms for the same
+    run, or, at a hub that has begun, with parties that joined since.
     """
     new = plans.check(data, home.operator)
     check_ours(home, new)
@@ -198,6 +198,15 @@ def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
     if new.run == old.run:
         _check_same_run(home, old, new)
     return old, new
+
+
+def renewed(home: Home, held: Plan, data: bytes) -> Plan:
+    """As ``take_plan``, while the run of ``held`` goes on. Raises NewPlanError for the plan of a later run."""
+    if check_plan(home, data)[1].run > held.run:
+        raise NewPlanError(data)
+    plan = take_plan(home, data)
+    event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
+    return plan
 
 
 def _put_by(home: Home, run: int) -> None:
@@ -220,7 +229,7 @@ def take_back(home: Home, plan: Plan) -> None:
 
 def agree(home: Home, plan: Plan) -> None:
     """Record that the owner of this home agrees to the run of this plan."""
-    write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plans.plan_hash(plan))) + b"\n")
+    write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan_hash(plan))) + b"\n")
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
@@ -238,7 +247,7 @@ def check_agreed(home: Home, plan: Plan) -> None:
 
 
 def agreement_words(home: Home, plan: Plan) -> str:
-    shown = plans.shown(plan.version, plans.plan_hash(plan))
+    shown = plans.shown(plan.version, plan_hash(plan))
     return (
         f"the owner of {home.name} has not agreed to run {plan.run} (plan: {shown}): run coterie deploy agree --home "
         f"{home.path}"
@@ -263,6 +272,18 @@ def check_ours(home: Home, plan: Plan) -> None:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
     if entry.role != home.role:
         raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
+
+
+def check_secret(home: Home, plan: Plan) -> None:
+    """Raises UserError for a plan by which a party between machines would keep nothing secret."""
+    rehearsal, version = plan.settings.rehearsal, f"version {plan.version} of the plan"
+    if rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
+        raise UserError(
+            f"{version} is a rehearsal, whose parties share a seed, and the server of {home.path} is not on this "
+            "machine: ask the operator why"
+        )
+    if not rehearsal and plan.resolved.crypto == "emulated":
+        raise UserError(f"{version} has emulated ciphers, which keep nothing secret: ask the operator why")
 
 
 def _check_same_run(home: Home, old: Plan, new: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -11,8 +12,8 @@ from typing import Any
 
 from coterie.deploy.lead import CoordinationDriver, wait_for, waiting
 from coterie.deploy.node import Node
-from coterie.deploy.packet_queue import Arrived, Traffic
-from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NewRun, NoAnswer, PlanUpdate, Report, Tally
+from coterie.deploy.packet_queue import Arrived
+from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NewRun, NoAnswer, PlanUpdate, Report, Tally, Traffic
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.steps import Steps
 from coterie.runs.failures import is_divergence
@@ -54,38 +55,46 @@ class RoundOutcome:
     traffic: Traffic = field(default_factory=Traffic)
 
 
-Newest = Callable[[], bytes | None]
-"""Gives the run's plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
+class Plans:
+    """What the operator's folder says of the plan while a run goes on. This one never changes.
 
-Awaited = Callable[[Collection[str]], Collection[str]]
-"""Of those that have answered, the parties that the hub yet waits for."""
+    asks_all: it was restored, so all are asked for their newest plan first.  invites: owners have to agree to this run.
+    """
+
+    asks_all = invites = False
+
+    def newest(self) -> bytes | None:
+        """The plan, as the operator has signed it, at the first call and after each change; else None."""
+        return None
+
+    def over(self) -> bool:
+        """Whether the operator ends this run."""
+        return False
+
+    def check_shown(self, data: bytes) -> None:
+        """Raises NewPlanError for a newer plan than this one, and PeerError for one of somebody else."""
+
+    def away(self, here: Collection[str]) -> Collection[str]:
+        """The parties that the hub yet waits for, of those that are not here."""
+        return ()
+
+    def unshown(self, shown: Collection[str]) -> Collection[str]:
+        """As ``away``, of those that have shown their newest plan."""
+        return ()
+
 
 OnRound = Callable[[RoundOutcome], None]
 
 
 class HubNode(Node):
-    """Its store also holds which rounds are done, and the current round's attempt.
-
-    newest: the plan, which it passes on before a round if there is a newer one.  over: whether the operator ends this
-    run.  awaited: of a run to which owners have to agree; None for the first one.  unshown: of those that have shown
-    their newest plan, after a restore; else None.  shown: is given each such plan, and raises NewPlanError for a newer.
-    """
+    """Its store also holds which rounds are done, and the current round's attempt."""
 
     answers_while_leading = True
 
-    def __init__(
-        self,
-        *args: Any,
-        newest: Newest = lambda: None,
-        over: Callable[[], bool] = lambda: False,
-        awaited: Awaited | None = None,
-        unshown: Awaited | None = None,
-        shown: Callable[[bytes], None] = lambda plan: None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *args: Any, plans: Plans | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._newest, self._is_over, self._awaited = newest, over, awaited
-        self._unshown, self._check_shown, self._shown = unshown, shown, set[str]()
+        self.plans = plans or Plans()
+        self._gathers, self._shown = self.plans.asks_all, set[str]()
         self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
         self.tallies: dict[str, Tally] = {}
         self._over: dict[str, Era] = {}  # by party, of its last report on an attempt that is over
@@ -119,7 +128,7 @@ class HubNode(Node):
         while (r := self.kept.done + 1) <= (last := self.kept.stops or rounds) + has_finish:
             if self.stopped.is_set():
                 return ran
-            if r <= last and self._is_over():
+            if r <= last and self.plans.over():
                 self.observer.aborted()
                 if r <= 1:
                     break  # no party has a model of this run
@@ -141,22 +150,22 @@ class HubNode(Node):
 
     def _gather(self) -> None:
         """After a restore ask all for their newest plan, and before a further run for it, as long as it takes."""
-        if (unshown := self._unshown) is not None:
-            plan = self._newest() or b""
+        if self._gathers:
+            plan = self.plans.newest() or b""
             for name in self.others:
                 self.queue.send(name, NewRun(plan))
-            self._wait(lambda: unshown(self._shown))
-            self._unshown = None
-        if (awaited := self._awaited) is not None and self.kept.done < 0:
+            self._wait(lambda: self.plans.unshown(self._shown))
+            self._gathers = False
+        if self.plans.invites and self.kept.done < 0:
             self._pass_on()
-            self._wait(lambda: awaited(self.kept.heard))
+            self._wait(lambda: self.plans.away(self.kept.heard))
 
     def _wait(self, missing: Callable[[], Collection[str]]) -> None:
-        while missing() and not (self._is_over() or self.stopped.is_set()):
+        while missing() and not (self.plans.over() or self.stopped.is_set()):
             self.turn()
 
     def _pass_on(self) -> None:
-        if (plan := self._newest()) is not None and self.renew is not None:
+        if (plan := self.plans.newest()) is not None and self.renew is not None:
             self._plan_update(plan)
             silent = self._silent
             for name in self.others:
@@ -164,7 +173,7 @@ class HubNode(Node):
 
     @property
     def _silent(self) -> Collection[str]:
-        return () if self._awaited is None else set(self.others) - self.kept.heard.keys()
+        return set(self.others) - self.kept.heard.keys() if self.plans.invites else ()
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
         """Wait, at most ``patience_s``, for servers whose absence lost a round."""
@@ -207,7 +216,7 @@ class HubNode(Node):
             self.kept.stops = r if "stopped" in one.notes else self.kept.stops
             self._commit_round(lost)
         one.seconds = time.monotonic() - began
-        one.traffic = replace(self.queue.traffic, refused=self.queue.traffic.refused.copy())
+        one.traffic = copy.deepcopy(self.queue.traffic)
         one.back, self.presence.came_back = sorted(self.presence.came_back), set()
         return one
 
@@ -317,7 +326,7 @@ class HubNode(Node):
         if isinstance(packet, NewRun):
             self._take_shown(arrived, packet)
             return
-        if self._unshown is not None:
+        if self._gathers:
             self.waiting.append(arrived)  # nobody is served by a plan that may be old
             return
         tally = packet if isinstance(packet, Tally) else getattr(packet, "tally", None)
@@ -337,7 +346,7 @@ class HubNode(Node):
     def _take_shown(self, arrived: Arrived, newest: NewRun) -> None:
         self.queue.done(arrived)
         try:
-            self._check_shown(newest.plan)
+            self.plans.check_shown(newest.plan)
             self._shown.add(arrived.src)
         except PeerError as error:
             self.queue.refuse(arrived.src, "NewRun", str(error))

@@ -74,6 +74,14 @@ class Doomed(NodeObserver):
             _die()
 
 
+def doomed(kill: Kill | None, effects: Effects, observer: NodeObserver) -> tuple[Effects, NodeObserver]:
+    """The effects and the observer of a node that is killed so; themselves if it is not."""
+    if kill is None:
+        return effects, observer
+    watched = Doomed(kill, observer)
+    return DoomedEffects(effects, watched), watched
+
+
 class DoomedEffects:
     def __init__(self, effects: Effects, doomed: Doomed) -> None:
         self._effects, self._doomed, self.chunk = effects, doomed, effects.chunk

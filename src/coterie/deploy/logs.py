@@ -20,10 +20,10 @@ from traceback import extract_tb
 from typing import Any
 
 from coterie.deploy.packets import Era, Report
+from coterie.protocol.errors import shown
 from coterie.record.files import FILE_MODE, open_own
 from coterie.transport.envelope import Envelope
 from coterie.transport.member import Observer
-from coterie.transport.transcript import shown
 
 LOG = "log.jsonl"
 Say = Callable[[str], None]

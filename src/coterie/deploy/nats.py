@@ -3,13 +3,13 @@
 A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
 consumer until b has acknowledged them.
 
-- The last part of a packet (``nats_parts``) is sent when the server has stored all others. It alone has an identity
-  that a second attempt shares, so a packet is stored once and wholly, or not at all.
-- How many parts are on their way follows the line (``nats_link.Window``), and packets to several parties take turns.
-- A part is sent again if the server has stored nothing for ``ANSWER_S`` of what was sent before it. A packet that is
-  pushed again goes on at the missing parts; at another server, and after a long sleep, it begins anew.
-- At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so that
-  packets come in order. Packets held here are not handed out a second time.
+The last part of a packet (``nats_parts``) is sent when all others are stored. It alone has an identity that a second
+attempt shares, so a packet is stored once and wholly, or not at all. How many parts are on their way follows the line
+(``nats_link.Window``). A part is sent again if nothing that was sent before it was stored for ``ANSWER_S``. A packet
+that is pushed again goes on at the missing parts; at another server, and after a long sleep, it begins anew.
+
+At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so packets
+come in order. Packets held here are not handed out a second time.
 """
 
 from __future__ import annotations

@@ -46,14 +46,13 @@ class RolledBackError(UserError):
 
 
 class Node(StoredNode):
-    """One party, over an engine. store: its commits.  stopped: ends it after the current packet.  clock: only a
-    rehearsal has another.  scores, samples: reported.  renew: takes newer plans in.  account: of what it releases.
-    former: its last commit of the run before.  announces: it tells the hub that it takes part, before it is asked.
+    """One party, over an engine. store: its commits.  stopped: ends it after the current packet.  scores, samples:
+    reported.  renew: takes newer plans in.  account: of what it releases.  former: its last commit of the run before.
+    announces: it tells the hub that it takes part, before it is asked.
 
-    The member is new; the node puts its party into the state of the last commit, and observes it. Its spool holds what
-    waits.  lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another
-    attempt.  awaits_begin: it has started, and waits for the hub to say which of its commits it has heard of.  apart:
-    the hub has begun an attempt of this number before, so it takes nothing of this one.
+    lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another attempt.
+    awaits_begin: it has started, and waits for the hub to say which of its commits it has heard of.  apart: the hub has
+    begun an attempt of this number before, so it takes nothing of this one.
     """
 
     answers_while_leading = False
@@ -210,13 +209,13 @@ class Node(StoredNode):
             self.count(arrived)
             self.queue.refuse(arrived.src, "packet", f"{arrived.src} has sent too much that nobody has asked for")
             self.done_later(arrived)
-        elif lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
+        elif lead is not None and (lead.awaits(envelope) or not self.member.handles(envelope)):
             self.count(arrived)
             lead.letter(envelope, letter.frame, letter.arrives)
             self.delivered(arrived, letter)
         elif lead is not None and not self.answers_while_leading:
             self.waiting.append(arrived)
-        elif self.handles(envelope):
+        elif self.member.handles(envelope):
             self.count(arrived)
             self._handle(arrived, letter)
         else:
@@ -225,9 +224,6 @@ class Node(StoredNode):
 
     def delivered(self, arrived: Arrived, letter: Letter) -> None:
         self.queue.done(arrived)
-
-    def handles(self, envelope: Envelope) -> bool:
-        return any(kind.__name__ == envelope.kind for kind in self.member.party.handlers)
 
     def pass_over(self, arrived: Arrived, letter: Letter) -> None:
         try:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coterie.deploy.engine import (
     Delivery,
@@ -20,7 +20,8 @@ from coterie.deploy.engine import (
     UndeliverableError,
 )
 from coterie.deploy.logs import NodeObserver
-from coterie.deploy.packets import NewRun, Packet, unwrap, wrap
+from coterie.deploy.packets import NewRun, Packet, Traffic, unwrap, wrap
+from coterie.deploy.plan import NodeLimits as NodeLimits
 from coterie.deploy.store import Numbering
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
@@ -33,41 +34,6 @@ _FULL_AGAIN = 10
 """A recipient is waited for at most once within so many times ``grace_s``, or it could hold up its senders for ever."""
 _TOGETHER = 8 << 20
 """Bytes of packets that may wait to be pushed together."""
-
-
-_MOST_KINDS = 64
-
-
-@dataclass(frozen=True)
-class NodeLimits:
-    """The plan's times and limits, equal for all parties.
-
-    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
-    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets of
-    one sender that wait.  poll_s: how often a node looks up while nothing comes.
-    """
-
-    patience_s: float = 3600.0
-    grace_s: float = 60.0
-    retries: int = 2
-    most: int = 1000
-    most_bytes: int = 1 << 31
-    poll_s: float = 1.0
-
-
-@dataclass
-class Traffic:
-    """A node's counts in this attempt of the round. refused: by kind of message, or "packet", "push", ..."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    busy_s: float = 0.0
-    refused: Counter[str] = field(default_factory=Counter)
-
-    def refuse(self, kind: str) -> None:
-        """Count a refusal. Kinds are others' words, so their number is bounded."""
-        known = kind in self.refused or len(self.refused) < _MOST_KINDS
-        self.refused[kind[:80] if known else "other"] += 1
 
 
 @dataclass(eq=False)
@@ -95,7 +61,7 @@ class PacketQueue:
         stopped: threading.Event,
         *,
         first: Delivery | None = None,
-        limits: NodeLimits = NodeLimits(),
+        limits: NodeLimits | None = None,
     ) -> None:
         self._first = first
         self.engine, self.keyring, self.name = engine, keyring, engine.name
@@ -109,7 +75,7 @@ class PacketQueue:
         self._full = dict[str, float]()  # by recipient, since when no more may wait for it
         self._observer, self._stopped = observer, stopped
         self._is_waiting = False
-        self.limits = limits
+        self.limits = limits or NodeLimits()
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()

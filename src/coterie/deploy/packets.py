@@ -6,6 +6,7 @@ engine sees ends, sizes and times, and no kind of any message.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -26,6 +27,8 @@ Era = tuple[Count, Count]
 """A round and its attempt."""
 
 NOWHEN: Instant = 0.0, 0
+_MOST_KINDS = 64
+_MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
@@ -79,11 +82,10 @@ class BeginAttempt(msgspec.Struct, frozen=True, array_like=True, tag="begin", fo
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
     """How a party fared in a round: numbers for the operator, none of them of the protocol.
 
-    commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
-    kind of message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks for
-    another attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this attempt is
-    over.  started: it asks for the hub's attempt.  repeated: it has been in an attempt of this number before, and asks
-    for another one.
+    commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: by kind of
+    message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks for another
+    attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this attempt is over.
+    started: it asks for the hub's attempt.  repeated: it was in an attempt of this number before, and asks for another.
     """
 
     era: Era
@@ -100,6 +102,31 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     started: bool = False
     repeated: bool = False
     tally: Tally | None = None
+
+
+class Traffic(msgspec.Struct, kw_only=True):
+    """Counts of a node in an attempt of a round, and sums of those of reports. bytes_up, bytes_down: of packets.
+
+    refused: by kind of message, or "packet", "push", ...
+    """
+
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    busy_s: float = 0.0
+    refused: dict[str, Count] = {}
+
+    def refuse(self, kind: str) -> None:
+        """Count a refusal. Kinds are others' words, so their number is bounded."""
+        known = kind in self.refused or len(self.refused) < _MOST_KINDS
+        kind = kind[:80] if known else "other"
+        self.refused[kind] = self.refused.get(kind, 0) + 1
+
+    def add(self, report: Report) -> None:
+        self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
+        self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
+        self.busy_s += report.busy_s
+        refused = Counter(self.refused) + Counter(report.refused)
+        self.refused = {kind: min(count, _MOST_SUM) for kind, count in refused.items()}
 
 
 class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ party.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.data.form import SampleForm, Size
-from coterie.protocol.errors import CoterieError, DecodeError, PeerError
+from coterie.protocol.errors import CoterieError, DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Roster
 from coterie.runs.config import Resolved
 from coterie.runs.config_file import from_text
@@ -46,16 +47,32 @@ class OlderPlanError(PeerError):
         self.held = held
 
 
+@dataclass(frozen=True)
+class NodeLimits:
+    """The plan's times and limits, equal for all parties.
+
+    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
+    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets of
+    one sender that wait.  poll_s: how often a node looks up while nothing comes.
+    """
+
+    patience_s: float = 3600.0
+    grace_s: float = 60.0
+    retries: int = 2
+    most: int = 1000
+    most_bytes: int = 1 << 31
+    poll_s: float = 1.0
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a deployment is run.
 
     server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
     party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a deployment is
-    founded, for all.
-    retries: how often an attempt of a round is repeated.  scores: those that parties may report if their owners allow
-    it.  public: the hub's own samples.  rehearsal: everything runs on one machine, with one shared seed and a virtual
-    clock.  begins_s, not_after_s: Unix times; a plan is valid between them.  packet_gib: of one packet.  store_gib: of
-    all that wait at the server.
+    founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties may report if their
+    owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with one shared seed and a
+    virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.  packet_gib: of one packet.
+    store_gib: of all that wait.
     """
 
     server: str
@@ -71,16 +88,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     packet_gib: Annotated[float, msgspec.Meta(gt=0, le=MOST_GIB)] = 1.0
     store_gib: Positive = 8.0
 
+    @property
+    def packet_bytes(self) -> int:
+        return int(GIB * self.packet_gib)
+
+    @property
+    def limits(self) -> NodeLimits:
+        return NodeLimits(self.patience_s, self.grace_s, self.retries, most_bytes=2 * self.packet_bytes)
+
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of the plan.
 
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
-    numbers of the others must not change.  members: all that are to join, with their roles, in the roster's order.
-    signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
-    enrolled: how often a party has joined, if more than once.  certificates: TLS certificates (PEM) that the operator
-    has renewed, by party.  run: its number, from 1. Each has a session and a set-up of its own.  aborted: it ends
-    before its next round.  warm: parties begin with their models of the former run.
+    others' numbers must not change.  members: all that are to join, with their roles, in the roster's order.  signed_s:
+    Unix time.  revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if more than
+    once.  certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a
+    set-up of its own.  aborted: it ends before its next round.  warm: parties begin with their models of the former
+    run.
     """
 
     version: Size
@@ -171,6 +196,19 @@ def check(data: bytes, operator: bytes) -> Plan:
         if roles.get(one.name) != one.role:
             raise PeerError(f"the roster has {one.name} as {one.role}, and the plan's members have not")
     return plan
+
+
+def check_parties(plan: Plan, config: Resolved) -> None:
+    """Raises UserError unless the roster has the parties of the config's system, in its order."""
+    system, client_role = config.definition, plan.client_role
+    wanted = system.roles(config.own, plan.roster.of_role(client_role), config.mode)
+    found = {one.name: one.role for one in plan.roster.entries}
+    if list(wanted.items()) != list(found.items()):
+        servers = ", ".join(name for name, role in wanted.items() if role != client_role)
+        raise UserError(
+            f"{system.name} in mode {config.mode} has the parties {servers}, in this order, and then any number of "
+            f"role {client_role}; the roster has {', '.join(f'{name} ({role})' for name, role in found.items())}"
+        )
 
 
 def decode(data: bytes, kind: type[T], problem: str) -> T:

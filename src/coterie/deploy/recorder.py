@@ -18,21 +18,20 @@ from typing import Any
 
 import msgspec
 
-from coterie.data.own import name_of
 from coterie.deploy import reported
 from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.logs import Journal, Say, event
 from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, fingerprint, plan_hash
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words, first_status
-from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
 from coterie.record.summary import Line, totals
-from coterie.runs.metrics import metrics_of, named, score
+from coterie.report.words import plural
+from coterie.runs.failures import check_not_all_skipped
 
 OPEN = "open.bin"
-_OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 _PAUSE_S = 1.0  # between two writings of the status
 _MOST_MISSED = 100  # of one party in one round, for one reason
 _OPEN_LINES = 2  # of closed rounds whose reports still come
@@ -72,7 +71,7 @@ class Recorder(Journal):
         self.folder, self.parameters, self.done = folder, parameters, done
         self.config = plan.resolved
         self.system, self.rounds = self.config.definition, self.config.rounds
-        self.measures = metrics_of(named(self.config.metrics), self.config.task)
+        self.measures = reported.measures_of(self.config)
         self._hub, self.client_role = plan.members[0][0], plan.client_role
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)
         self.round = self.attempt = 0
@@ -190,6 +189,12 @@ class Recorder(Journal):
 
     def closed(self, one: RoundOutcome) -> None:
         """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
+        if one.notes.get("participants") == 0 and "skipped" not in one.notes:
+            one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
+        if one.skipped:
+            self._say(f"{at_words(one.round, 0, self.rounds)} was given up: {shown(one.skipped)}")
+        elif why := one.notes.get("skipped"):
+            self._say(f"{at_words(one.round, 0, self.rounds)} was skipped: {shown(str(why))}")
         with self._lock:
             round = one.round
             attempt = self.attempt if self.round == round else len(one.attempts)
@@ -211,13 +216,15 @@ class Recorder(Journal):
             self._keep()
 
     def ended(self) -> None:
-        """The run is over, with the last reports."""
+        """The run is over, with the last reports. Raises AllSkippedError if no round has changed a model."""
         with self._lock:
             self._settle(everything=True)
             self._tell(phase="ended", since=time.time())
             self._keep()
             self._write_result(running=False)
             self._write_status()
+        self._say(f"The run has ended: {plural(self._status.done, 'round')} done.")
+        check_not_all_skipped(self._lines)
 
     def fail(self, why: str) -> None:
         with self._lock:
@@ -314,9 +321,7 @@ class Recorder(Journal):
         line = jsonable({**line, **reported.scored(scores)})
         if scores:
             of.by_client = {name: dict(own) for name, own in scores.items()}
-            names = (*(f"local_{metric.name}" for metric in self.measures), "local_loss")  # the leading one first
-            means = {name: score(line, name) for name in names if name in line["reported"]}
-            self._tell(scores=means, reported=line["reported"])
+            self._tell(scores=reported.means_of(line, self.measures), reported=line["reported"])
         if round == 0:
             of.set_up = line
         elif self._is_finish(round):
@@ -368,37 +373,9 @@ class Recorder(Journal):
             return
         of = self._open
         facts = {"parameters": self.parameters, "client_role": self.client_role}
-        write_json(self.folder / RESULT, reported.with_facts(self._result(running), facts))
+        measured = {**facts, "measures": [metric.facts for metric in self.measures]}
+        summed = totals(of.set_up, self._lines, of.finish)
+        found = reported.result_of(self._present(), self.config, self._lines, running)
+        write_json(self.folder / RESULT, reported.with_facts(found, {**summed, **measured}))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)
-
-    def _result(self, running: bool) -> dict[str, Any]:
-        status, config, of = self._present(), self.config, self._open
-        reporting = [max(line.get("reported", {}).values(), default=0) for line in self._lines]
-        deployment = {
-            "engine": status.engine,
-            "session": status.session,
-            "plan_sha256": status.plan_sha256,
-            "plan": status.plan,
-            "parties": sum(bool(one.fingerprint) for one in status.parties),
-            "rehearsal": status.rehearsal,
-            "running": running,
-            "repeated": status.repeated,
-            "reporting": [min(reporting), max(reporting)],
-        }
-        return {
-            "system": status.system,
-            "title": status.title,
-            "crypto": status.crypto,
-            "emulated": status.crypto == "emulated",
-            **{key: getattr(config, key) for key in _OPTIONS},
-            "clients": status.clients,
-            "data": name_of(config.data) if status.rehearsal else "the clients' own data",
-            "partition": config.partition if status.rehearsal else "each client holds its own",
-            "task": config.task,
-            "measures": [metric.facts for metric in self.measures],
-            **totals(of.set_up, self._lines, of.finish),
-            "virtual_seconds": None,
-            "sees": self.system.seen_by(config.mode, config.own),
-            "deployment": deployment,
-        }

@@ -14,19 +14,22 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from coterie.data.own import name_of
 from coterie.deploy.hub import EXCLUDED
-from coterie.deploy.packets import Packet, Report
-from coterie.deploy.status import ReportedSums
+from coterie.deploy.packets import Packet, Report, Traffic
+from coterie.deploy.status import RunStatus
 from coterie.protocol.messages import Message
 from coterie.record.comparison import PRIOR
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
-from coterie.runs.metrics import Metric
+from coterie.runs.config import Resolved
+from coterie.runs.metrics import Metric, metrics_of, named, score
 
 OWN_LOG = "the reason is in its own log"
 PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
 """What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
 OTHER = "other"
+_OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 _EXCLUDED = {words: name for name, words in EXCLUDED.items()}
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 
@@ -68,10 +71,10 @@ class Check:
 
 def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -> Line:
     """Bytes, seconds of work and refusals by role. reports, roles: by party."""
-    sums: dict[str, ReportedSums] = {}
+    sums: dict[str, Traffic] = {}
     for party, own in reports.items():
         for report in own:
-            sums.setdefault(roles[party], ReportedSums()).add(report)
+            sums.setdefault(roles[party], Traffic()).add(report)
     return {
         "bytes_up": {role: of.bytes_up for role, of in sums.items()},
         "bytes_down": {role: of.bytes_down for role, of in sums.items()},
@@ -97,6 +100,16 @@ def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
     return line
 
 
+def measures_of(config: Resolved) -> tuple[Metric, ...]:
+    return tuple(metrics_of(named(config.metrics), config.task))
+
+
+def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
+    """The means of the scores that clients have reported, the leading one first."""
+    names = (*(f"local_{metric.name}" for metric in measures), "local_loss")
+    return {name: score(line, name) for name in names if name in line["reported"]}
+
+
 def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
     """The parties that the hub went on without, by party and why (``late``, ``gone``, ...)."""
     return {
@@ -107,6 +120,36 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 def why_missed(words: str) -> str:
     return words if words in WHYS else _EXCLUDED.get(words, OTHER)
+
+
+def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
+    """``result.json`` of a run without the sums of its lines. running: whether it goes on."""
+    reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
+    deployment = {
+        "engine": status.engine,
+        "session": status.session,
+        "plan_sha256": status.plan_sha256,
+        "plan": status.plan,
+        "parties": sum(bool(one.fingerprint) for one in status.parties),
+        "rehearsal": status.rehearsal,
+        "running": running,
+        "repeated": status.repeated,
+        "reporting": [min(reporting), max(reporting)],
+    }
+    return {
+        "system": status.system,
+        "title": status.title,
+        "crypto": status.crypto,
+        "emulated": status.crypto == "emulated",
+        **{key: getattr(config, key) for key in _OPTIONS},
+        "clients": status.clients,
+        "data": name_of(config.data) if status.rehearsal else "the clients' own data",
+        "partition": config.partition if status.rehearsal else "each client holds its own",
+        "task": config.task,
+        "virtual_seconds": None,
+        "sees": config.definition.seen_by(config.mode, config.own),
+        "deployment": deployment,
+    }
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:

@@ -7,43 +7,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from typing import Literal
 
 import msgspec
 
-from coterie.deploy.packets import Report
+from coterie.crypto.certificates import validity
+from coterie.deploy.home import Home, plan_of, read_private
+from coterie.deploy.logs import Journal, Say
+from coterie.deploy.packets import Era, Report, Traffic
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.record.folder import STATUS as STATUS
+from coterie.transport.envelope import Count
 
 HEARTBEAT_S = 5.0
 """The hub writes its status at least so often."""
 
 Phase = Literal["waiting", "set-up", "round", "finish", "ended", "failed"]
-Count = int
-_MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 
-class ReportedSums(msgspec.Struct, kw_only=True):
-    """What one party, or all of a role, have reported together. bytes_up, bytes_down: of packets.
-
-    refused: what was refused, by kind.
-    """
-
-    bytes_up: Count = 0
-    bytes_down: Count = 0
-    busy_s: float = 0.0
-    refused: dict[str, Count] = {}
-
-    def add(self, report: Report) -> None:
-        self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
-        self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
-        self.busy_s += report.busy_s
-        refused = Counter(self.refused) + Counter(report.refused)
-        self.refused = {kind: min(count, _MOST_SUM) for kind, count in refused.items()}
-
-
-class PartyStatus(ReportedSums, kw_only=True):
+class PartyStatus(Traffic, kw_only=True):
     """One party, as the hub knows it. Sums are over the whole run.
 
     fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
@@ -62,19 +44,18 @@ class PartyStatus(ReportedSums, kw_only=True):
     round: Count = 0
     attempt: Count = 0
     commit: Count = 0
-    missed: dict[str, Count] = {}
+    missed: dict[str, Count] = msgspec.field(default_factory=dict)
     implausible: Count = 0
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
     """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
 
-    plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: committed
-    rounds.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last
-    round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
-    waits: why nothing can be stored at the engine.  attempt: from 0, as in messages and in ``metrics.jsonl``; people
-    are shown it from 1.  certificates: when each ends, Unix time, by its holder; who serves the status fills it in.
-    run: its number in this deployment.  aborted: the operator ends it early.
+    plan: its version.  plan_sha256: hexadecimal.  done: committed rounds.  skipped: those of them that were given up.
+    repeated: attempts beyond the first.  scores: means of the last round that clients have reported on.  reported: by
+    score, how many did.  why: the run failed.  waits: why nothing can be stored at the engine.  attempt: from 0; people
+    are shown it from 1.  certificates: when each ends, Unix time, by its holder; the server of the status fills it in.
+    run: its number.  aborted: the operator ends it early.
     """
 
     system: str
@@ -136,3 +117,37 @@ def at_words(round: int, attempt: int, rounds: int) -> str:
     """``Round 3 of 10, attempt 2``: for people, who count attempts from 1."""
     head = "Set-up" if round == 0 else f"Round {round} of {rounds}" if round <= rounds else "After the last round"
     return head + (f", attempt {attempt + 1}" if attempt else "")
+
+
+class OwnNumbers(Journal):
+    """The ``NodeObserver`` of a party that is not the hub: writes its log, and sums up its reports as the hub does."""
+
+    def __init__(self, home: Home, say: Say) -> None:
+        super().__init__(say=say)
+        own = PartyStatus(name=home.name, role=home.role, connected=True)
+        self._home, self._since, self._told = home, time.time(), (own, Report((0, 0), 0))
+
+    @property
+    def status(self) -> RunStatus:
+        """Of this party alone. Raises UserError if it is revoked."""
+        plan, (sums, last) = plan_of(self._home), self._told
+        own = msgspec.structs.replace(sums, round=last.era[0], attempt=last.era[1], commit=last.commit)
+        own.add(last)
+        ends = {own.name: validity(read_private(self._home.certificate))[1]}
+        at = {"round": own.round, "attempt": own.attempt, "done": max(0, own.round - 1), "since": self._since}
+        phase = "round" if own.round else "waiting"
+        return msgspec.structs.replace(first_status(plan), phase=phase, parties=(own,), certificates=ends, **at)
+
+    def began(self, era: Era) -> None:
+        super().began(era)
+        self._since = time.time()
+
+    def seen(self, party: str) -> None:
+        self._told[0].last_seen = time.time()
+
+    def told(self, report: Report) -> None:
+        sums, last = self._told
+        if report.era != last.era:
+            sums = msgspec.structs.replace(sums)
+            sums.add(last)
+        self._told = sums, report

@@ -64,17 +64,16 @@ class Numbering(msgspec.Struct):
 class Kept(msgspec.Struct):
     """All that a node keeps beside its party's state and secret.
 
-    era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.
-    numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that were taken
-    in this one, for another attempt.  retaken: how many of them this attempt has taken.  inbox: waits for a coordinator
-    that may take it in a later round.
+    era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.  numbers:
+    of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that this one took, for
+    another attempt.  retaken: how many of them this attempt has taken.  inbox: for a coordinator of a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
-    of the virtual clock, now and when the round began.  keys: the public key by which each party was known.
-    released: its account of its releases (``account.py``).  released_to: the number of the last message in it.
+    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: its releases
+    (``account.py``).  released_to: the number of the last message in it.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
-    newest known commit.  excluded: why a party follows no more until it is enrolled anew.  forced: in how many rounds a
-    party has had an attempt repeated.
+    newest known commit.  excluded: why a party is asked nothing until it is enrolled anew.  forced: in how many rounds
+    a party has had an attempt repeated.
     """
 
     commits: Count = 0

@@ -16,12 +16,12 @@ from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
 from coterie.deploy.lead import CoordinationDriver, Presence
 from coterie.deploy.logs import NodeObserver
-from coterie.deploy.packet_queue import Arrived, NodeLimits, PacketQueue, Traffic
-from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally
+from coterie.deploy.packet_queue import Arrived, NodeLimits, PacketQueue
+from coterie.deploy.packets import NOWHEN, Carried, Era, Instant, Letter, NoAnswer, Packet, Report, Tally, Traffic
 from coterie.deploy.store import FileStore, Kept, begun_after, pack, unpack
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Envelope, Keyring, Opened, Sent, Waiting
-from coterie.transport.member import Member, Observer, Reader
+from coterie.transport.member import Member, Observer
 from coterie.transport.queues import Effects
 
 REPORT_S = 5.0
@@ -78,7 +78,7 @@ class StoredNode(Observer):
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         member.keyring, member.numbers = Carried(member.keyring), self.kept.numbers
-        member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
+        member.repeats = False  # packets are taken once
         member.observer = self
 
     @property
@@ -273,7 +273,7 @@ class StoredNode(Observer):
         traffic, era, commits = self.queue.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         add_scores(self.kept.released, scores, era[0])
-        self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
+        self._reported = time.monotonic(), traffic.bytes_down, sum(traffic.refused.values())
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
         told = Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
         self.observer.told(told)
@@ -282,7 +282,7 @@ class StoredNode(Observer):
     def report_again(self) -> None:
         at_s, down, refused = self._reported
         traffic = self.queue.traffic
-        new = (traffic.bytes_down, traffic.refused.total()) != (down, refused)
+        new = (traffic.bytes_down, sum(traffic.refused.values())) != (down, refused)
         if new and self.kept.era is not None and time.monotonic() > at_s + REPORT_S:
             self.queue.send(self.hub, self.report())
 

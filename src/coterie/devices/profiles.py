@@ -44,15 +44,12 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 class Profile:
     """One device. Speeds are sustained ones while training small models, not peaks.
 
-    compute_flops_per_s: floating-point operations a second in training.
-    up_bytes_per_s, down_bytes_per_s: bandwidth from and to the device.  latency_s: of one message, either way.
-    availability: probability in (0, 1] of being there when a round begins.
-    dropout: probability in [0, 1) of vanishing in the middle of a round.
-    crypto_speed: speed in cryptography relative to one core of a current x86 server (as nominal seconds).
-    budget: d of FedCAPrivacy, the device's share in (0, 1] of the largest number of local epochs.
-    compute_watts, radio_watts: power above idle while it computes, and while it sends or receives.
-    idle_watts: power while it is there.
-    cpu_ghz, memory_gib: its processor's frequency, and the memory for training.
+    compute_flops_per_s: in training.  up_bytes_per_s, down_bytes_per_s: from and to the device.  latency_s: of one
+    message, either way.  availability: probability in (0, 1] of being there when a round begins.  dropout: probability
+    in [0, 1) of vanishing within a round.  crypto_speed: relative to one core of a current x86 server.  budget: d of
+    FedCAPrivacy, the share in (0, 1] of the largest number of local epochs.  compute_watts, radio_watts: power above
+    idle while it computes, and while it sends or receives.  idle_watts: while it is there.  cpu_ghz, memory_gib: its
+    processor's frequency, and the memory for training.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]

@@ -1,11 +1,10 @@
 """Traces of clients' presence on the virtual clock, generated or from a file.
 
 A client is there in some intervals of virtual seconds. All traces of a run have one period, after which they begin
-anew. A round begins ``pace_s`` after the last one ended, or later, when a client is there: without a pace a run of
-short rounds would see one minute of the day.
+anew. A round begins ``pace_s`` after the last one ended, or later, when a client is there.
 
-``diurnal``    a week of phones that are idle, charging and on Wi-Fi mostly at night, drawn by the seed
-``FILE.csv``   one's own: a row ``client,start_s,end_s`` for every interval, with these words in the first line
+``diurnal``: a week of phones that are idle, charging and on Wi-Fi mostly at night, drawn by the seed
+``FILE.csv``: one's own, a row ``client,start_s,end_s`` for every interval, with these words in the first line
 
 The option is ``--availability diurnal`` or ``--availability FILE.csv``; ``@SECONDS`` behind it sets the pace.
 """
@@ -158,10 +157,10 @@ def traces(
 def diurnal(names: Sequence[str], seed: int) -> Traces:
     """A week of clients that are there at night, and for short times by day; it repeats.
 
-    Each client lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h),
-    each day 0.75 h earlier or later, and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By
-    day it comes some five times (Poisson) for an hour on average (exponential, at least 5). So about four times as many
-    are there at night, as K. Bonawitz et al. (2019) report. The other numbers are ours.
+    Each lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h, and 0.75 h
+    each day) and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By day it comes some five
+    times (Poisson) for an hour on average (exponential, at least 5 minutes). So about four times as many are there at
+    night (K. Bonawitz et al., 2019). The other numbers are ours.
     """
     period_s = DAYS * DAY_S
     return Traces({name: _merged(_week(rng(seed, name, "diurnal")), period_s) for name in names}, period_s)
@@ -200,9 +199,9 @@ def load_csv(path: str | Path, names: Sequence[str], known_as: Sequence[str] | N
     """The traces of these clients in a file with the columns ``client``, ``start_s`` and ``end_s``, rows in any order.
 
     A client is named as ``client/3``, by its number 3, or as the data call it (known_as). Seconds count from the start
-    of the run. Outside its rows a client is away. Traces begin anew where the last row ends. Rows of other clients are
-    ignored. Raises UserError, with the line, for an unreadable file, other columns, cells that are no times,
-    overlapping rows of one client, a client without rows, and a first row later than a week.
+    of the run. Traces begin anew where the last row ends. Rows of other clients are ignored. Raises UserError, with the
+    line, for an unreadable file, other columns, cells that are no times, overlapping rows, a client without rows, and a
+    first row later than a week.
     """
     path = Path(path)
     of = {**{str(i): name for i, name in enumerate(names)}, **dict(zip(known_as or (), names, strict=False))}

@@ -34,12 +34,11 @@ DAYS, AUTHORITY_DAYS = 365.0, 3650.0
 class Folder:
     """Where things are.
 
-    config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, folder of the
-    operator's keys.  invitations: those that were not used.  requests: those that were approved.  joined: what is known
-    of the members that have joined.  operator: its public key, in hex.  tls: the certificates of the authority (ca) and
-    the operator.  nats: what the engine's server needs.  own_certificates: of
-    the operator and the server, by their names in them.  hub: its home.  run: the run folder.  restored: there while a
-    backup was put back and nobody knows yet whether its plan is the newest.
+    config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, the operator's
+    keys.  invitations: those not used.  requests: those approved.  joined: of the members that have joined.  operator:
+    its public key, in hex.  tls: the certificates of the authority (ca) and the operator.  nats: what the engine's
+    server needs.  own_certificates: of the operator and the server, by name.  hub: its home.  run: the run folder.
+    restored: there while a backup was put back and nobody knows whether its plan is the newest.
     """
 
     def __init__(self, path: Path) -> None:

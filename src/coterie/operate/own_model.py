@@ -9,7 +9,6 @@ import numpy as np
 
 import coterie
 from coterie.data.columns import inputs_of
-from coterie.deploy.account import in_words
 from coterie.deploy.built_party import stored_party
 from coterie.deploy.home import read_home
 from coterie.protocol.errors import UserError
@@ -47,7 +46,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     if (schema := form.schema) is not None:
         stated = {"columns": schema.columns, "features": inputs_of(schema.columns), "label_columns": (schema.label,)}
         facts = msgspec.structs.replace(facts, class_names=schema.names, **stated)
-    tensors = tuple(state(found.model.module_with(vector)) for vector in vectors)
+    tensors = tuple(state(found.work.model.module_with(vector)) for vector in vectors)
     zero, unit = np.zeros(1, np.float32), np.ones(1, np.float32)
     outputs = facts.classes if facts.task == "regression" else 0
     scale = (np.zeros(outputs), np.ones(outputs)) if outputs else (None, None)
@@ -63,7 +62,7 @@ def own_prior(path: Path) -> Prior:
     """
     home = read_home(path)
     found, _ = stored_party(home)
-    own, data, observer = found.own_model(), found.data, found.observer
+    own, data, observer = found.own_model(), found.work.data, found.observer
     if own is None or data is None or observer is None or not offered(observer) or found.config.class_weights:
         raise UserError(f"{home.name} has no prior, for it is no client with a classifier without class weights")
     if found.told is None:
@@ -85,7 +84,7 @@ def own_account(path: Path) -> str:
     Raises UserError as ``own_model`` does.
     """
     found, kept = stored_party(read_home(path))
-    return in_words(kept.released, found.account)
+    return found.account.in_words(kept.released)
 
 
 def own_openings(path: Path) -> Statements | None:

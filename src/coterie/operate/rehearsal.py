@@ -13,14 +13,14 @@ import numpy as np
 
 from coterie.data.form import SampleForm
 from coterie.deploy import kills as killing
-from coterie.deploy.account import ledger_of
 from coterie.deploy.built_party import stored_party
 from coterie.deploy.engines import check_installed
 from coterie.deploy.home import Home, hub_home
+from coterie.deploy.hub_process import as_hub
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
+from coterie.deploy.party_process import as_party
 from coterie.deploy.plan import Settings
-from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.reported import with_facts
 from coterie.operate.authority import approve, invite
 from coterie.operate.deployable import deployable, scores_of
@@ -189,7 +189,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         experiment.parties.replace(found.party)
         parties.append(found.party)
         if name in found.party.common.clients and found.account.kept:
-            ledgers[name] = ledger_of(kept.released).statement(found.account.delta)
+            ledgers[name] = found.account.statement(kept.released)
     with locked(run):
         lines = read_lines(run / METRICS)
         done = int(lines[-1]["round"])

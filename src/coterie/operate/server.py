@@ -149,8 +149,8 @@ def apply(folder: Folder, reloads: int = 1) -> None:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
     Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
-    without the extra or the operator's keys. All else is done then; repeating is safe.  reloads: 2 for members
-    that nats-server does not know yet, which 2.15.1 connects with the others the second time.
+    without the extra or the operator's keys. Repeating is safe.  reloads: 2 for new members, which nats-server 2.15.1
+    connects with the others the second time.
     """
     settle(folder)
     read_anew(folder, reloads)

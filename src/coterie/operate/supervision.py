@@ -19,7 +19,13 @@ from coterie.protocol.errors import CoterieError, RunError
 
 OUTPUT = "output.txt"
 """What a process has written to its standard output and error, in the party's home."""
-PRELOADED = ("coterie.deploy.process", "coterie.deploy.nats", "coterie.runs.registry", "scipy.optimize")
+PRELOADED = (
+    "coterie.deploy.hub_process",
+    "coterie.deploy.party_process",
+    "coterie.deploy.nats",
+    "coterie.runs.registry",
+    "scipy.optimize",
+)
 _MOST_STARTS = 10
 """A party that dies more often than this does not die of kills alone."""
 _ENDS_S = 30.0  # for parties to hear that the run is over

@@ -93,11 +93,6 @@ def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> 
     yield by_variety(who, "selections", counts, label_counts)
 
 
-def floors(who: str, values: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What noise floors (n,) reveal of the variety of labels: a floor times the samples (n,) grows with it."""
-    yield by_variety(who, "noise floors", np.asarray(values) * samples, label_counts)
-
-
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
     """The variety of clients' labels, from numbers (n,) that may grow with it."""
     entropy = labels.label_entropy(label_counts)

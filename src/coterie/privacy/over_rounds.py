@@ -23,7 +23,7 @@ from coterie.privacy.attacks.labels import label_shares_from_bias, last_bias
 from coterie.privacy.attacks.membership import membership_auc
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import by_estimate
-from coterie.privacy.plain import losses, same_pool, sent_models
+from coterie.privacy.plain import losses, models_in, same_pool
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def lines(run: Recorded) -> list[SentModel]:
     got: dict[str, dict[int, dict[bytes, Sent]]] = {}
     for client, name in enumerate(run.clients):
         for seen in run.views[name].seen if name in run.views else ():
-            weights = sent_models(run, seen)
+            weights = models_in(run, seen.message)
             if weights is not None and len(weights) == 1 and seen.src not in run.clients:
                 model = np.asarray(weights[0], np.float32)
                 of_round = got.setdefault(seen.src, {}).setdefault(seen.round, {})

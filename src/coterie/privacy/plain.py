@@ -107,13 +107,13 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
         by_client = seen.src in run.clients and seen.src != party and seen.message is not None
         if not by_client or getattr(seen.message, "SRC", fl.ANY) not in (fl.ANY, known[seen.src].role):
             continue  # of a client in another role (a leader, say) it is no single model
-        weights = _models(run, seen.message)
+        weights = models_in(run, seen.message)
         if weights is not None:
             starts = _sent_before(run, party, seen)
             yield _Sent(seen, weights, publics if starts is None else starts)
 
 
-def _models(run: Recorded, message: fl.Message | None) -> Floats | None:
+def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
     """The first array of floats in a message that has the size of one model or of all, (k, d).
 
     Parts that no message has are those of the first start.
@@ -129,11 +129,6 @@ def _models(run: Recorded, message: fl.Message | None) -> Floats | None:
     whole = np.repeat(starts[:1].astype(rows.dtype), len(rows), axis=0)
     whole[:, shared] = rows
     return whole
-
-
-def sent_models(run: Recorded, seen: Seen) -> Floats | None:
-    """The models (k, d) that a message holds in the clear, or None."""
-    return _models(run, seen.message)
 
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
@@ -157,7 +152,7 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
         if seen.src != party or seen.time_s > update.time_s:
             continue
         r = getattr(seen.message, "round", seen.round)
-        models = _models(run, seen.message) if r <= asked else None
+        models = models_in(run, seen.message) if r <= asked else None
         before = before if models is None else models
     return before
 

@@ -1,14 +1,10 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
 ``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
-by the length of the input. Decoded arrays are read-only.
+by the input's length. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header and the content,
-in little-endian order:
-
-    magic C1 "hollow" 00, weight u64
-
-Only the emulated ciphers make them; no other key or ciphertext vector begins so. A message weighs as much as if each of
+An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
+"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. A message weighs as if each of
 its ``bytes`` fields were as long as its weight.
 """
 
@@ -16,6 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Annotated, Any
@@ -24,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.digests import LEAST, sha256
 from coterie.protocol.errors import DecodeError
 from coterie.protocol.messages import DTYPES, M, Message, split
 
@@ -33,6 +31,8 @@ MAX_DIMS = 4
 MAX_REASON = 200
 _MAGIC = b"\xc1hollow\0"
 _HEADER = struct.Struct("<8sQ")
+_LONG_BYTES = 0xC6  # of msgpack: more than 65,535 bytes, after four of their length
+_TREE = b"coterie/frame/1"
 MOST_BYTES = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
@@ -100,6 +100,40 @@ def decode(data: bytes, *kinds: type[M]) -> M:
         raise DecodeError(f"not a valid {names}: {reason[:MAX_REASON]}") from None
     _check(message, DecodeError)
     return message
+
+
+def frame_digest(frame: bytes) -> bytes:
+    """32 bytes: a frame's SHA-256. A long one's is over lengths and SHA-256 of its long fields, and the rest.
+
+    So a field that a party names by its SHA-256, and sends, is hashed once. Other bytes have another name, however they
+    are cut.
+    """
+    if len(frame) < LEAST:
+        return sha256(frame)
+    told: list[bytes | memoryview] = [_TREE]
+    for part in _cut(frame):
+        told += len(part).to_bytes(8, "little"), sha256(part) if len(part) >= LEAST else part
+    return sha256(b"".join(told))
+
+
+def _cut(frame: bytes) -> Iterator[memoryview]:
+    """A frame in pieces, one for each field of bytes, and for each part of a bundle; all of it if it is no message."""
+    try:
+        elements = [memoryview(element) for element in _elements.decode(frame)]
+    except (msgspec.MsgspecError, RecursionError):
+        elements = []
+    yield memoryview(frame)[: len(frame) - sum(map(len, elements))]
+    for element in elements:
+        parts = None
+        if element[0] == _LONG_BYTES:
+            yield element[:5]
+            element = element[5:]
+            parts = split(element)
+        if parts is None:
+            yield element
+        else:
+            yield element[: 4 + 8 * int.from_bytes(element[:4], "little")]
+            yield from parts
 
 
 def _check(message: Message, mistyped: type[Exception]) -> None:

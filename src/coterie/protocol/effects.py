@@ -48,12 +48,12 @@ class Evaluated:
 class Fit:
     """Train on the party's own training data: ``-> Fitted``.
 
-    weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
-    seed: >= 0, decides the order of the batches.  state: the solver's named (d,) vectors.
-    sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
-    / |batch|. Needs cross entropy.
-    secret: SECRET, from which batches and noise of a private solver follow (``training/private.py``).
-    only: names of the parts (``Part.name``) that are trained while all others stay; () for all.
+    weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.  seed: >= 0,
+    decides the order of the batches.  state: the solver's named (d,) vectors.
+    sample_weights: (n,) float32 >= 0, q_i of each sample in its stored order. A batch's loss is sum_i q_i l_i /
+    |batch|. Needs cross entropy.
+    secret: SECRET, from which batches and noise of a private solver follow.  only: names of the parts that are trained;
+    () for all.
     """
 
     weights: Vector

@@ -7,6 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+_MOST_SHOWN = 300
+"""Characters."""
+
 
 class CoterieError(Exception):
     """Base of everything that Coterie raises on purpose."""
@@ -103,6 +106,11 @@ def printable(text: str, but: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in but else ascii(one)[1:-1] for one in text)
+
+
+def shown(text: str) -> str:
+    """Words partly of another party's choice, for logs: one line, printable, and not long."""
+    return printable(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}...")
 
 
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:

@@ -135,7 +135,7 @@ def parts_of(data: bytes, count: int) -> list[memoryview]:
     return list(parts)
 
 
-def split(data: bytes) -> Iterator[memoryview] | None:
+def split(data: bytes | memoryview) -> Iterator[memoryview] | None:
     """The parts of a bundle of any number, one at a time and without a copy; None for no bundle."""
     count = int.from_bytes(data[:4], "little")
     start = 4 + 8 * count

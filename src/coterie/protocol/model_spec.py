@@ -48,7 +48,7 @@ class ModelSpec:
     outputs: int = 0
     activations: int = 0
 
-    @property
+    @cached_property
     def size(self) -> int:
         """d, the length of the flat vector."""
         return sum(part.size for part in self.parts)

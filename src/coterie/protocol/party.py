@@ -1,18 +1,17 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt
-before any message from their bytes and its set-up info.
+Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt from
+their bytes and its set-up info.
 
-A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays in
-it are shared, and so read-only. Tuples, frozen structs and dataclasses are shared, and so hold nothing that can change
-(``check_forks``).
+A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
+tuples, frozen structs and dataclasses in it are shared, and so hold nothing that can change (``check_forks``).
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -356,28 +355,30 @@ _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 """Types whose values neither change nor hold others. Most of what a state holds is of these."""
 
 
-def _plain(values: Iterable[Any]) -> bool:
-    return _PLAIN.issuperset(map(type, values))
+_LONE = _PLAIN | {tuple, frozenset, np.ndarray}
+"""What forks share."""
 
 
 def fork(value: T) -> T:
     """A copy with its own dicts, lists, sets and Structs at any depth."""
-    if type(value) in _PLAIN:
+    if type(value) in _LONE:
         return value
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        if not _LONE.issuperset(map(type, value.values())):
+            changed.update((key, fork(item)) for key, item in value.items())
+        return changed
+    if isinstance(value, list):
+        return copy.copy(value) if _LONE.issuperset(map(type, value)) else type(value)(map(fork, value))
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.frozen:
             return value
         twin = copy.copy(value)
         for name in value.__struct_fields__:
-            setattr(twin, name, fork(getattr(value, name)))
+            part = getattr(value, name)
+            if type(part) not in _LONE:
+                setattr(twin, name, fork(part))
         return twin
-    if isinstance(value, dict):
-        changed = copy.copy(value)
-        if not _plain(value.values()):
-            changed.update((key, fork(item)) for key, item in value.items())
-        return changed
-    if isinstance(value, list):
-        return copy.copy(value) if _plain(value) else type(value)(map(fork, value))
     return copy.copy(value) if isinstance(value, set) else value
 
 
@@ -437,15 +438,16 @@ def freeze(value: Any) -> None:
         value.setflags(write=False)
         return
     held: Collection[Any] = ()
-    if isinstance(value, msgspec.Struct):
-        held = msgspec.structs.astuple(value)
+    if isinstance(value, list | tuple):
+        held = value
     elif isinstance(value, dict):
         held = value.values()
-    elif isinstance(value, list | tuple):
-        held = value
-    if not _plain(held):
+    elif isinstance(value, msgspec.Struct):
+        held = msgspec.structs.astuple(value)
+    if not _PLAIN.issuperset(map(type, held)):
         for item in held:
-            freeze(item)
+            if type(item) not in _PLAIN:
+                freeze(item)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from the operating system in real runs, and from the seed in emulated ones. Each
 and attempt, so a repeated handler draws the same numbers.
 
 Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
-also after a party was killed and resumed from an earlier state.
+also after a restart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-The fold decides what to keep of each answer. A fold that raises ``PeerError`` refuses that one message, which is
-counted, and the step goes on. So a fold must check a message before it changes anything.
+The fold decides what to keep of each answer. If it raises ``PeerError``, that one message is refused, and the step goes
+on. So it must check a message before it changes anything.
 
 The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
 meanwhile. A step without a deadline ends after ``PATIENCE_S``, or once nothing more can come.

@@ -131,36 +131,32 @@ class System:
     """A published system or a baseline.
 
     config: frozen dataclass of its settings, with one documented field each.
-    parties: of a config, by role, the factory of the parties of that role. The hub's role comes first, the clients'
-    last. A server is the only party of its role, and the role is its name.  parties_in: the same in modes in which they
-    differ; the hub's and the clients' roles are those of all modes.  plain: modes of a system with ciphers that have
-    none.
-    also: by role of the roster, further roles that such parties may act in, as their classes say (``also=``).
+    parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
+    only party of its role, and is named as it.  parties_in: the same in modes in which they differ, but for the hub's
+    and the clients' roles.  plain: modes of a system with ciphers that have none.
+    also: by role of the roster, further roles that such parties act in, as their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
-    leads_s: of a config, the settings of how long a leader waits for its members, in seconds, if none says how long the
-    hub waits for the leader.
+    leads_s: of a config, the settings of how many seconds a leader waits for its members, if none says how long the hub
+    waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
-    pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
-    observe: arrays and numbers for the report.
-    learns: by role, in words, what it learns; or the same of a config and a mode. What it receives follows from the
-    handlers of the parties (``received``).
+    pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
+    learns: by role, in words, what it learns; or a function of a config and a mode that gives this.
     own_model: a client's prediction model from its own state alone. Deployments need it.
     counts: of a client, by its own state alone, the label counts (labels,) of the training data of its model, as
     messages have told it (the setting ``label_counts``), or None before.  uncounted: without it, why there are none.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
-    audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``, imported when needed.
-    reproductions: ``module:ATTRIBUTE`` of mappings of one's own tables and figures (``reproductions.study.Item``).
-    clients: how many clients a run has by default; 0 for the number that fits its data set.
-    cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or the same of a
-    config and a mode.
-    delta: the share of its clients that an experiment delays by default.
-    needs_classes: whether it reads labels as classes, and so takes no other task.
-    public: the share of the training data that its hub holds as public data by default.
-    ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data, or None if its parties
-    keep no account.  releases: of a config and a mode, by client message, in words, each release of their data. These
-    have no proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the delta of the
-    setting ``dp_delta``, or 1e-5. Without both there is none.
+    audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``.  reproductions: ``module:ATTRIBUTE`` of
+    mappings of one's own tables and figures (``reproductions.study.Item``).
+    clients: how many a run has by default; 0 for the number that fits its data set.
+    cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or a function as
+    ``learns``.
+    delta: the share of its clients that an experiment delays by default.  public: the share of the training data that
+    its hub holds as public data by default.  needs_classes: whether it takes classes alone as labels.
+    ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data; None if its parties keep
+    no account.  releases: of a config and a mode, by client message, in words, each release of their data. These have
+    no proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the setting
+    ``dp_delta``, or 1e-5.
     """
 
     name: str

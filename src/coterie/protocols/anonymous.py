@@ -73,10 +73,6 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
     return vector
 
 
-def opening_cost(helper: KeyedParty, length: int) -> fl.Cost:
-    return fl.Cost(crypto_s=helper.keys.own(SERVICE).nominal_seconds_decrypt(length))
-
-
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
     """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)

@@ -268,7 +268,7 @@ class HubRows(ServerRows):
         if tossing is not None:
             shares = [one_hot.share(own, word) for own, word in zip(seeds, words, strict=True)]
             uploads = [(one.name, one.round) for one in some]
-            coin, proofs = tossing.hub_part, self.party.norms.told(r, tossing, uploads, shares)
+            coin, proofs = tossing.parts[: one_hot.SEED_BYTES], self.party.norms.told(r, tossing, uploads, shares)
         named = [one_hot.word_name(one.upload.word) for one in some]
         tags = [
             one_hot.tag(self.context(one.name, one.round), own, one.upload.check, word)

@@ -26,20 +26,6 @@ MOST_SAMPLES = 1 << 24
 """The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 
-def at_least(config: Any, **least: int) -> None:
-    """Raises UserError for the first setting below its least value."""
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            raise fl.UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
-
-
-def within(config: Any, low: float, high: float, *names: str) -> None:
-    """Raises UserError for the first setting outside [low, high)."""
-    for name in names:
-        if not low <= getattr(config, name) < high:
-            raise fl.UserError(f"{name} must lie in [{low:g}, {high:g}), not {getattr(config, name)}")
-
-
 def positive(config: Any, *names: str) -> None:
     """Raises UserError for the first setting that is not positive and finite."""
     for name in names:
@@ -135,9 +121,6 @@ class LocalTraining:
         plain = {one.name: getattr(self, one.name) for one in fields(solvers.Sgd)}
         return solvers.Objective(**plain, loss=local, settings=self)
 
-    def objective(self, loss: solvers.OwnLoss) -> solvers.Sgd:
-        return self.solver_of(loss)
-
     @property
     def models(self) -> int:
         return 1
@@ -174,6 +157,8 @@ class SteppedTraining(LocalTraining):
     PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients.
     server_lr: the server's step in round 1, PAFed's alpha.  server_decay: k >= 0; the server's step in round r is
     server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
+    server_rounds: T > 0: the step falls linearly instead, server_lr (T - r + 1) / T in round r, and stays at the last
+    one, server_lr / T, from round T on. Give it the run's rounds, and server_decay 0. 0: it does not.
     """
 
     lr: float = 0.1
@@ -183,8 +168,20 @@ class SteppedTraining(LocalTraining):
     participation: float = 0.5
     server_lr: fl.Positive = 0.8
     server_decay: fl.NotNegative = 0.05
+    server_rounds: fl.Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.server_rounds and self.server_decay:
+            raise fl.UserError(
+                f"server_rounds={self.server_rounds} and server_decay={self.server_decay} are two schedules of the "
+                "server's step: set one of them to 0"
+            )
 
     def server_step(self, r: int) -> float:
+        """Of PAFed's eq. (17), alpha_0 in round r: constant as printed, hyperbolic or linear."""
+        if self.server_rounds:
+            return self.server_lr * max(1, self.server_rounds - r + 1) / self.server_rounds
         return self.server_lr / (1 + self.server_decay * (r - 1))
 
 

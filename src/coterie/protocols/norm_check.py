@@ -168,10 +168,6 @@ class Tossing(msgspec.Struct, frozen=True):
     names: Mapping[Upload, bytes]
     proofs: Mapping[Upload, NormProof]
 
-    @property
-    def hub_part(self) -> bytes:
-        return self.parts[:SEED_BYTES]
-
 
 class HubNorms(fl.Component):
     """The hub's part: steps of its rounds."""

@@ -168,7 +168,7 @@ class CountsServer(fl.Component):
             total = np.zeros(labels, np.int64)
             for names in divided(group):
                 if terms.keys() >= {*names}:
-                    part = np.sum([terms[name] for name in names], axis=0, dtype=np.uint64).view(np.int64)
+                    part = np.asarray(np.sum([terms[name] for name in names], axis=0, dtype=np.uint64)).view(np.int64)
                     if _possible(part, labels, MOST_SAMPLES * len(names)):  # else one of them has lied
                         total, counted = total + part, counted + len(names)
             if total.any():

@@ -51,7 +51,7 @@ from coterie.protocols.threshold import (
     loaded,
     make_keys,
     open_padded,
-    open_sum,
+    open_sums,
     padding,
     taken,
     vouched,
@@ -392,5 +392,6 @@ class Box:
             return (opened.values / count).astype(np.float32), None, count
         if hub.config.keys == "centre":
             return None, sum_ciphers(got.values()).to_bytes(), len(got)
-        opened = yield from open_sum(hub, sums.name, reduce(add, got.values()), self._round, deadline_s=waits)
+        total = {0: reduce(add, got.values())}
+        opened = (yield from open_sums(hub, sums.name, total, self._round, deadline_s=waits))[0]
         return (opened.values / len(got)).astype(np.float32), None, len(got)

@@ -52,6 +52,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     server_lr: float
     server_decay: float
+    server_rounds: Count | msgspec.UnsetType = 0
     delta: float
     participation: float | msgspec.UnsetType = msgspec.UNSET
     deadline_s: float | msgspec.UnsetType | None = msgspec.UNSET

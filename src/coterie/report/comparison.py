@@ -249,9 +249,10 @@ def budget(content: Content) -> str:
     if "max_epochs" in b:
         told.append(f"up to {b['max_epochs']} epochs (slowest device: {b['slowest']} of that)")
         told.append(f"batches of {b['batch_size']}, lr {b['lr']}, momentum {b['momentum']}, decay {b['weight_decay']}")
-    told.append(
-        "server step " + b["server_lr"] + (f" / (1 + {b['server_decay']} (r - 1))" * bool(shared["server_decay"]))
-    )
+    falls = f" / (1 + {b['server_decay']} (r - 1))" if shared["server_decay"] else ""
+    if shared.get("server_rounds"):
+        falls = f", falling linearly over {b['server_rounds']} rounds"
+    told.append("server step " + b["server_lr"] + falls)
     told.append(f"a share of {b['delta']} of the updates late, {b['delay']}" if shared["delta"] else "no drawn delays")
     if shared.get("public"):
         told.append(f"a share of {b['public']} of the training data held by the server, as public data")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         [int, Path, Callable[[str, Resolved], FinishedRun]], tuple["ComparisonPlan", ChosenSettings]
     ]  # of a seed, a folder, and what makes a run of a name
 
-WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
+WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "server_rounds": 0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""
 
 BUDGET = (
@@ -43,6 +43,7 @@ BUDGET = (
     "weight_decay",
     "server_lr",
     "server_decay",
+    "server_rounds",
 )
 """The settings of a budget, in the order in which they are shared."""
 

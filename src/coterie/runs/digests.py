@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from coterie.data.partition import Split
 from coterie.data.synthetic import Drawn
 from coterie.data.tasks import Task
+from coterie.protocol.digests import remembered, sha256
 from coterie.protocol.import_path import code_of
 from coterie.protocol.names import LazyMapping
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.config import Resolved
 from coterie.training.model import Model
+
+_COMPARED_BYTES = 64 << 20  # of models, of which later ones may be copies
 
 
 def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
@@ -60,13 +63,13 @@ def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
     """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
     arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
     distinct = {id(array): array for array in arrays}
-    digests = {key: array_digest(array) for key, array in distinct.items()}
+    with remembered(_COMPARED_BYTES):
+        digests = {key: array_digest(array) for key, array in distinct.items()}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 
 
 def array_digest(array: NDArray[Any]) -> bytes:
-    data: Any = np.ascontiguousarray(array)
-    return hashlib.sha256(data).digest()
+    return sha256(np.ascontiguousarray(array).reshape(-1))
 
 
 def federation_digest(system: System, federation: Federation) -> str:

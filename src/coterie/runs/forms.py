@@ -9,7 +9,7 @@ with labels that are uniform over the client's classes, or over all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,7 @@ def scored_forms(
     kept: Mapping[str, Vector] | None = None,
     tuned: Mapping[str, Vector] | None = None,
     told: Told | None = None,
-    mixes: Collection[str] = MIXES,
+    briefly: bool = False,
 ) -> dict[str, Scores]:
     """By form, the scores of these clients' models beside those of ``Evaluator.scores``; none beyond classes.
 
@@ -58,7 +58,8 @@ def scored_forms(
     prior out, NaN for a batch that is too small to be checked. Clients without a prior (``priors_of``) have NaN.
 
     kept: the models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of the
-    samples that are drawn and of the guard's permutations.  told: as for ``priors_of``.  mixes: of test labels.
+    samples that are drawn and of the guard's permutations.  told: as for ``priors_of``.  briefly: the run's
+    metrics alone, on the clients' own test samples.
     """
     if not offered(observer):
         return {}
@@ -66,7 +67,7 @@ def scored_forms(
     found: dict[str, dict[str, Doubles]] = {}
     for i, (name, model) in enumerate(models.items()):
         own, likeliest = (None if of is None else of[name] for of in (kept, tuned))
-        for key, value in _Alone(observer, name, seed, model, own, likeliest, priors.get(name)).scores(mixes):
+        for key, value in _Alone(observer, name, seed, model, own, likeliest, priors.get(name)).scores(briefly):
             form, _, score = key.partition("/")
             found.setdefault(form, {}).setdefault(score, np.full(len(models), np.nan))[i] = value
     return {form: Scores(values) for form, values in found.items()}
@@ -119,12 +120,12 @@ class _Alone:
     tuned: Vector | None
     prior: Prior | None
 
-    def scores(self, mixes: Collection[str]) -> Iterator[tuple[str, float]]:
+    def scores(self, briefly: bool) -> Iterator[tuple[str, float]]:
         """By ``form/score``."""
         own = self.observer.data[self.name]
         metrics = [one for one in self.observer.metrics if one.name != "accuracy"]
-        balanced = [] if any(one.name == BALANCED.name for one in metrics) else [BALANCED]
-        for mix in mixes:
+        balanced = [] if briefly or any(one.name == BALANCED.name for one in metrics) else [BALANCED]
+        for mix in ("local",) if briefly else MIXES:
             batch = of_mix(own, mix, self.seed, self.name)
             labels, outputs = batch.y.numpy(), self._outputs(batch)
             if (dropped := outputs.pop("dropped", None)) is not None:

@@ -109,13 +109,13 @@ def choose(
 ) -> Choice:
     """Algorithm 3, lines 3 to 6: the set with the highest mu + beta_t sigma whose costs keep the budget.
 
-    contexts: (n, 5) raw, eq. (9), of the cluster's devices; NaN for unknown.  costs: (n,) |D_i| / f_i, see
-        `time_costs`.  budget: T_max, in the unit of the costs.  least, most: fewest and most devices of a set, or None.
-        rng: decides among equal sets, and draws for the search beyond ``exhaustive_to`` devices.
+    contexts: (n, 5) raw, eq. (9); NaN for unknown.  costs: (n,) |D_i| / f_i (``time_costs``).  budget: T_max, in their
+    unit.  least, most: fewest and most devices of a set.  rng: decides among equal sets, and draws for the search
+    beyond ``exhaustive_to`` devices.
 
     A device with an infinite context or an impossible cost is never selected. The choice is empty if no ``least``
-    devices keep the budget; such a round teaches nothing. Raises UserError for wrong shapes, for a budget that is
-    negative or NaN, and for ``most`` below ``least``.
+    devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below
+    ``least``.
     """
     from threadpoolctl import threadpool_limits
 
@@ -176,14 +176,6 @@ def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float,
         features=np.concatenate([bandit.features, _features(known)[index].sum(axis=0)[None]])[-settings.window :],
         rewards=np.append(bandit.rewards, float(reward))[-settings.window :],
     )
-
-
-def theta(bandit: Bandit, settings: Cics) -> Floats:
-    """theta_t of eq. (12), (11,): the count's coefficient, then those of the five contexts and of their squares.
-
-    In units of the rewards' standard deviation; 0 at first.
-    """
-    return posterior.coefficients(bandit.past(), settings.length_scale, settings.noise, settings.slope, settings.sigma)
 
 
 def _belief(bandit: Bandit, settings: Cics) -> Belief:

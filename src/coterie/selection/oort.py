@@ -28,12 +28,11 @@ class Oort:
     """The paper's settings (section 7.1) as far as it has them.
 
     exploration, decay, least_exploration: epsilon begins at the first, is multiplied by the second after every round,
-        and stays at the third.
-    penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, clients with
-        at least this share of the last admitted utility may be drawn.  clip: quantile of the utilities at which they
-        are cut off.  window: W, rounds that the pacer compares.
-    step: of the pacer; T is this quantile of the durations seen, then twice it, and so on.
-    most: how often a client may be selected; None: no limit.
+    and stays at the third.
+    penalty: alpha, the power of (T / t) for clients slower than T.  cutoff: c, the share of the last admitted utility
+    from which on clients may be drawn.  clip: quantile at which utilities are cut off.  window: W, rounds that the
+    pacer compares.  step: of the pacer; T is this quantile of the durations seen, then twice it, and so on.  most: how
+    often a client may be selected; None: no limit.
     """
 
     exploration: Share = 0.9
@@ -78,14 +77,9 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
     return Pool(unknown, unknown, zeros, zeros, exploration=(settings or Oort()).exploration)
 
 
-def statistical_utility(losses: Any) -> float:
-    """|B| sqrt(mean of the squared losses): section 4.2. losses: (|B|,), one a sample. 0 for no samples."""
-    values = np.asarray(losses, np.float64).ravel()
-    return utility_of_mean(len(values), float(np.sqrt(np.mean(values**2)))) if len(values) else 0.0
-
-
 def utility_of_mean(samples: int, loss: float) -> float:
-    """The same from a client's number of samples and root mean square loss (or its mean loss, which is at most that).
+    """|B| sqrt(mean of the squared losses), section 4.2, from a client's samples |B| and root mean square loss (or mean
+    loss, which is at most that).
 
     Non-finite and negative numbers give 0.
     """

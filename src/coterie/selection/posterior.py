@@ -107,12 +107,11 @@ class Past:
 
 
 def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma: float) -> Belief:
-    """The full posterior of a Gaussian process on the sets tried: Rasmussen and Williams, 2006, alg. 2.1 and sect. 2.7.
+    """The posterior of a Gaussian process on the sets tried: Rasmussen and Williams, 2006, alg. 2.1 and sect. 2.7.
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
-    for devices not in A: ridge regression (eq. 12). The rest is a process with the kernel of eq. (10); the whole is one
-    process whose kernel is the sum. noise: standard deviation of a reward, in units of the process's. Rewards are
-    standardised like contexts; mean and deviation are in the rewards' own units.
+    for devices not in A: ridge regression (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard
+    deviation of a reward, in units of the process's. Mean and deviation are in the rewards' own units.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -140,13 +139,6 @@ def covariance(past: Past, apart: Floats, length_scale: float, slope: float, sig
     own = np.diag(apart)
     kernel = matern(energy_distance(apart, own[:, None], own), length_scale)
     return np.asarray(sigma**2 * kernel + slope**2 * past.features @ past.features.T)
-
-
-def coefficients(past: Past, length_scale: float, noise: float, slope: float, sigma: float) -> Floats:
-    """theta (f,) as learnt, eq. (12), in units of the standardised reward: the slope's posterior mean."""
-    apart = between(past.contexts, past.sizes)
-    gram = covariance(past, apart, length_scale, slope, sigma) + noise**2 * np.eye(len(apart))
-    return np.asarray(slope**2 * past.features.T @ np.linalg.solve(gram, standardised_rewards(past.rewards)[0]))
 
 
 def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:

@@ -79,11 +79,10 @@ def ratios(
 ) -> Ratios:
     """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow.
 
-    floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client only
-        downloads or only uploads, whichever share is larger (downloads, if equal), or does neither. most_up, most_down:
-        bounds on either share, for experiments.
-    Of pairs with the largest sum it takes the one with the smallest difference: the paper leaves this open. Exact;
-    rounded to floats at the end. Raises UserError for a size below 1, a floor outside 0 to 1, or a bound below the
+    floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client takes
+    the larger share alone (downloads, if equal), or none.  most_up, most_down: bounds on either share.
+    Of pairs with the largest sum it takes the one with the smallest difference: the paper leaves this open. Exact,
+    until it is rounded to floats. Raises UserError for a size below 1, a floor outside 0 to 1, or a bound below the
     floor or above 1.
     """
     if size < 1 or not 0 <= floor <= 1:

@@ -28,7 +28,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     role: that the sender acts in.  session: of one run of one federation.  round, attempt: of the coordinator's message
         that led to it.  number: grows with every message of its sender.  answers: the number of its request, or 0.
         sealed: whether only the recipient can read the payload.  weight: bytes of the payload with real ciphertexts.
-        digest: SHA-256 of the payload as sent.
+        digest: of the payload as sent (``codec.frame_digest``).
     """
 
     src: str

@@ -1,12 +1,9 @@
 """The local transport: all parties in one process, on a virtual clock.
 
 Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
-another's objects. The hub relays sealed messages between two other parties.
-
-Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays by rounds is sent
-when that later round begins, and the hub's step does not wait.
-
-Answers are stored only while ``intercept`` is set: only an attacker can repeat a message here.
+another's objects. The hub relays sealed messages between two other parties. Arrivals follow from sizes, nominal costs
+and device profiles alone. An answer that ``links`` delays by rounds is sent when that later round begins, and the hub's
+step does not wait.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Any
 import msgspec
 
 import coterie.protocol.core as fl
+from coterie.protocol.digests import remembered
 from coterie.protocol.steps import R
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
@@ -59,12 +57,12 @@ class LocalTransport:
         self.parties, self.effects, self.transcript = parties, effects, transcript
         self.links = links or Links()
         self.batch_bytes, self.retries = batch_bytes, retries
-        self.spool = fl.Spool(spool_bytes)
+        self.spool, self._hashed_bytes = fl.Spool(spool_bytes), spool_bytes // 2
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
         roles = roles_of(parties)
-        self._reader, self._recorder = Reader(spool_bytes // 2), ViewRecorder(roles, transcript, counted)
+        self._reader, self._recorder = Reader(), ViewRecorder(roles, transcript, counted)
         self._start: tuple[Snapshot, list[bytes]] | None = None
         self._keyring, self._roles, self._hub = keyring, roles, hub
         self.members = _Members(parties, self._member)
@@ -109,7 +107,7 @@ class LocalTransport:
         for parcel, frame in self._queues.release(round):
             self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
         try:
-            with self.hub.leading():
+            with self.hub.leading(), remembered(self._hashed_bytes):
                 hub = self._coordinate(self.hub, steps, self.hub.party.role, (self.clock_s, 0), (round, attempt))
                 self._advance(hub, settle)
         finally:

@@ -6,8 +6,6 @@ A member knows no clock, queue or network.
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -44,34 +42,10 @@ class Observer:
 
 
 class Reader:
-    """Decodes a broadcast once for a process, and digests a message once for both its ends.
+    """Decodes a broadcast once for a process."""
 
-    room: bytes of frames whose digest is kept, of messages that were sent and not read yet.
-    """
-
-    def __init__(self, room: int = 64 << 20) -> None:
-        self._room, self._bytes = room, 0
-        self._held: OrderedDict[int, tuple[bytes, bytes, int]] = OrderedDict()  # by id, its own while the frame is held
+    def __init__(self) -> None:
         self._last: tuple[bytes, fl.Message] | None = None
-
-    def sent(self, frame: bytes) -> bytes:
-        """The digest of a frame that is sent, once more."""
-        _, digest, times = self._held.get(id(frame)) or (frame, hashlib.sha256(frame).digest(), 0)
-        self._held[id(frame)] = frame, digest, times + 1
-        self._bytes += len(frame) * (not times)
-        while self._bytes > self._room and len(self._held) > 1:
-            self._bytes -= len(self._held.popitem(last=False)[1][0])
-        return digest
-
-    def read(self, frame: bytes) -> bytes:
-        """The digest of a frame that has come. It is kept for as many recipients as there are."""
-        known = self._held.get(id(frame))
-        if known is None:
-            return hashlib.sha256(frame).digest()
-        self._held[id(frame)] = *known[:2], known[2] - 1
-        if known[2] == 1:
-            self._bytes -= len(self._held.pop(id(frame))[0])
-        return known[1]
 
     def decode(self, frame: bytes, kinds: tuple[type[fl.M], ...]) -> fl.M:
         if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
@@ -81,8 +55,7 @@ class Reader:
         return message
 
     def clear(self) -> None:
-        self._held.clear()
-        self._bytes, self._last = 0, None
+        self._last = None
 
 
 class Member:
@@ -143,7 +116,7 @@ class Member:
             bare = Envelope(src, dst, role, kind.__name__, session, round, attempt, number, answers, sealed, total)
             header = bare.header()
             frame = self.keyring.seal(src, dst, encoded, header) if sealed else encoded
-            digest = self.reader.sent(frame)
+            digest = fl.codec.frame_digest(frame)
             signature = self.keyring.sign(src, header, digest)
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
@@ -161,7 +134,7 @@ class Member:
             raise EnvelopeError(f"it is for {envelope.dst!r} in session {envelope.session!r:.40}")
         if envelope.role not in self.roles(src):
             raise EnvelopeError(f"{src!r} is no {envelope.role!r:.40} of this federation")
-        if envelope.digest != self.reader.read(frame):
+        if envelope.digest != fl.codec.frame_digest(frame):
             raise EnvelopeError("its payload is not the one that was sent")
         try:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)
@@ -192,6 +165,9 @@ class Member:
         """A message for one of the party's handlers. Changes nothing; raises PeerError."""
         self.verify(envelope, frame)
         return self.read(envelope, frame, tuple(self.party.handlers), at_s)
+
+    def handles(self, envelope: Envelope) -> bool:
+        return any(kind.__name__ == envelope.kind for kind in self.party.handlers)
 
     def cost(self, opened: Opened) -> fl.Cost:
         """The nominal work of a message, by committed state; raises PeerError."""

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from coterie.protocol.errors import printable
+from coterie.protocol.errors import shown
 from coterie.protocol.messages import M, Message
 from coterie.transport.envelope import Envelope, Opened
 from coterie.transport.member import Observer, Roles
 
 TOO_LATE = "too late"
-_MOST = 300  # characters of what is shown
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,6 @@ class Meter:
         if device:
             self.device_seconds[f"{device}/radio"] += seconds  # type: ignore[assignment]
             self.device_messages[device] = max(size, self.device_messages.get(device, 0))
-
-
-def shown(text: str) -> str:
-    """Words partly of another party's choice, for logs: one line, printable, and not long."""
-    return printable(text if len(text) <= _MOST else f"{text[: _MOST - 3]}...")
 
 
 class ViewRecorder(Observer):

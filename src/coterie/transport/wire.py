@@ -145,6 +145,26 @@ class Links:
         return "ok"
 
 
+def journey(
+    links: Links, hub: str, envelope: Envelope, at: Instant, last: Instant, request: int
+) -> tuple[float, float, Instant, str]:
+    """Seconds to and from the hub of a message that is sent at an instant, its arrival, and its fate: as
+    ``Links.fate``, or ``GONE``.
+
+    last: when the link's last message arrives, which it does not overtake.  request: as for ``Links.fate``.
+    """
+    src, dst, r, size = envelope.src, envelope.dst, envelope.round, envelope.weight
+    up_s = 0.0 if src in (hub, dst) else links.up_s(src, size)
+    down_s = 0.0 if dst in (hub, src) else links.down_s(dst, size)
+    arrives = max(arrival(at, up_s + down_s), last)
+    fate = "ok"
+    if src not in (hub, dst) and not links.there(src, r, at[0]):
+        fate = GONE
+    elif dst not in (hub, src):
+        fate = links.fate(dst, r, request) if links.there(dst, r, arrives[0]) else "offline"
+    return up_s, down_s, arrives, fate
+
+
 class Wire:
     """A star around the hub."""
 
@@ -163,10 +183,8 @@ class Wire:
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         # a number that no other message has, and that does not depend on the order in which handlers run
         request = envelope.number * len(self._parties) + self._place(src)
-        up_s = 0.0 if src in (hub, dst) else self.links.up_s(src, size)
-        down_s = 0.0 if dst in (hub, src) else self.links.down_s(dst, size)
-        arrives = max(arrival(at, up_s + down_s), self.last.get((src, dst), START))
-        fate = self._fate(envelope, at, arrives, request)
+        last = self.last.get((src, dst), START)
+        up_s, down_s, arrives, fate = journey(self.links, hub, envelope, at, last, request)
         ends, hub_role = (envelope.role, to_role), self.recorder.roles(hub)[0]
         legs = [] if src == dst else [(ends[0], hub_role), (hub_role, ends[1])] if envelope.sealed else [ends]
         moved = {"offline": legs[:-1], GONE: []}.get(fate, legs)
@@ -194,13 +212,3 @@ class Wire:
                 genuine = other.key == envelope.key
                 copies.append((msgspec.structs.replace(parcel, envelope=other, genuine=genuine), data))
         return copies, None if any(copy.genuine for copy, _ in copies) else "lost on the way"
-
-    def _fate(self, envelope: Envelope, at: Instant, arrives: Instant, request: int) -> str:
-        src, dst, r = envelope.src, envelope.dst, envelope.round
-        if src == dst:
-            return "ok"
-        if src != self.hub and not self.links.there(src, r, at[0]):
-            return GONE
-        if dst == self.hub:
-            return "ok"
-        return self.links.fate(dst, r, request) if self.links.there(dst, r, arrives[0]) else "offline"

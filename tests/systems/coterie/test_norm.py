@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from prepared import prepared
 from tampering import flipped
 
 from coterie.crypto import norm_proof
@@ -19,16 +20,14 @@ from coterie.protocols.hidden_sums import ClientRow
 from coterie.protocols.norm_check import Challenge, ClientNorms, HubNorms, Toss, Tossing
 from coterie.runs import RunConfig
 from coterie.runs.digests import models_digest
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.experiment import Experiment
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "check": "norm", "fewest": 1}
 
 
 def made(settings: dict[str, Any] | None = None, **options: Any) -> Experiment:
     base = {"clients": 8, "partition": "permute:2", "crypto": "emulated", "model": "linear", "rounds": 3}
-    experiment = build(RunConfig("coterie", settings={**SETTINGS, **(settings or {})}, **{**base, **options}))
-    experiment.set_up()
-    return experiment
+    return prepared(RunConfig("coterie", settings={**SETTINGS, **(settings or {})}, **{**base, **options}))
 
 
 def notes(line: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from prepared import prepared
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.crypto.signing import OpeningKey
@@ -40,12 +41,20 @@ CAME = {"founders": 14, "newcomers": 10, "join_every": 1}
 RENEWED = 3  # ten come in round 2, and so groups are made anew in the next
 
 
-def made(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any) -> Experiment:
+def config(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any) -> RunConfig:
     base = {"partition": "permute:2+dirichlet:0.5", "crypto": "emulated", "model": "linear", "seed": 11}
     both = {"clients": clients, "rounds": 9, **base, **options}
-    experiment = build(RunConfig("coterie", settings={**SETTINGS, **settings}, **both))
+    return RunConfig("coterie", settings={**SETTINGS, **settings}, **both)
+
+
+def made(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any) -> Experiment:
+    experiment = build(config(settings, clients, **options))
     experiment.set_up()
     return experiment
+
+
+def after(rounds: int) -> Experiment:
+    return prepared(config(), rounds)
 
 
 def party(experiment: Experiment, name: str) -> Any:
@@ -96,14 +105,12 @@ def test_a_new_group_begins_from_the_mean_of_the_models_of_those_that_are_there(
     absent: Collection[int], away: dict[str, Collection[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each client has another model. Rows are in before, so those that are away in the founding's round keep places."""
-    experiment, sent, upload = made(), dict[str, np.ndarray](), ClientRow.upload
+    experiment, sent, upload = after(RENEWED - 1), dict[str, np.ndarray](), ClientRow.upload
     names, initial = experiment.common.clients, experiment.common.initial
     first = RENEWED + bool(absent)  # the round before, three others are away, so rows are in one round later
     away |= {names[at]: [first] for at in absent}
     if absent:
         away[names[7]] = [RENEWED]
-    for r in range(1, RENEWED):
-        experiment.round(r)
     draw = np.random.default_rng(0)
     models = {}
     for client in clients_of(experiment):
@@ -191,9 +198,7 @@ def test_uploads_for_older_groups_are_dropped_and_said() -> None:
 
 def killed_while_renewing(where: tuple[type[Any], str], at: int = RENEWED) -> Experiment:
     """Groups are being made anew when the hub dies, and its round is to be tried again."""
-    experiment = made()
-    for r in range(1, at):
-        experiment.round(r)
+    experiment = after(at - 1)
     experiment.transport.retries = True
     with patch.object(*where, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
         experiment.transport.drive(party(experiment, "hub").round(at), at)
@@ -209,10 +214,8 @@ GIVING = HubRows, "give"  # the new rows are sealed
 
 
 def test_a_round_that_makes_groups_anew_is_tried_again_with_randomness_that_was_not_used() -> None:
-    experiment, whole = killed_while_renewing(SEATING), made()
+    experiment, whole = killed_while_renewing(SEATING), after(RENEWED)
     assert "renewed" in again(experiment)
-    for r in range(1, RENEWED + 1):
-        whole.round(r)
     for one, other in zip(clients_of(experiment), clients_of(whole), strict=True):
         assert (one.groups.secret.epoch, other.groups.secret.epoch) == (1, 1)
         np.testing.assert_array_equal(one.state.weights, other.state.weights)
@@ -297,9 +300,7 @@ def grouping(experiment: Experiment) -> bool:
 def test_no_founding_differs_from_an_earlier_one_by_one_client_whatever_the_hub_says() -> None:
     """Groups were made of 24. The hub has them made anew without one client. It tells the helper the truth; or that 8
     have left; or it tells all a list with strangers; or one of all, which it fills with rows of a friend."""
-    experiment = made()
-    for r in range(1, RENEWED + 1):
-        experiment.round(r)
+    experiment = after(RENEWED)
     names = sorted(experiment.common.clients)
     without, shorter = names[1:], "\n".join(names[8:])
     told = "\n".join(without)
@@ -326,10 +327,8 @@ def test_no_founding_differs_from_an_earlier_one_by_one_client_whatever_the_hub_
 
 
 def test_the_helper_forgets_no_list_not_even_of_an_older_founding_or_of_newcomers() -> None:
-    experiment = made()
+    experiment = after(RENEWED)
     helper, names = party(experiment, "helper"), sorted(experiment.common.clients)
-    for r in range(1, RENEWED + 1):
-        experiment.round(r)
     lists = list(helper.groups.secret.grouped)
     assert [len(one) for one in lists] == [14, 10, 24]
     for lacking in lists[:2]:
@@ -347,9 +346,7 @@ def test_the_helper_forgets_no_list_not_even_of_an_older_founding_or_of_newcomer
 
 
 def test_a_client_shares_its_row_once_for_a_founding_and_for_no_more_than_were_dealt() -> None:
-    experiment = made()
-    for r in range(1, RENEWED + 1):
-        experiment.round(r)
+    experiment = after(RENEWED)
     client, names = party(experiment, experiment.common.clients[0]), "client/0\nclient/1"
     for epoch, why in ((1, "it has its place"), (0, "it has its place"), (3, "a row of epoch 3")):
         with pytest.raises(PeerError, match=why):
@@ -363,8 +360,7 @@ def test_a_client_shares_its_row_once_for_a_founding_and_for_no_more_than_were_d
 
 
 def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others() -> None:
-    experiment = made()
-    experiment.round(1)
+    experiment = after(1)
     helper, hub = party(experiment, "helper"), party(experiment, "hub")
     entry, length = helper.keys.own_bytes(ENTRY), described_length(helper)
     key = OpeningKey.load(helper.own.identity.opening)
@@ -388,9 +384,7 @@ def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others()
 
 
 def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
-    experiment = made()
-    for r in range(1, RENEWED + 1):
-        experiment.round(r)
+    experiment = after(RENEWED)
     client, helper = party(experiment, experiment.common.clients[0]), party(experiment, "helper")
     row = client.row.secret
     assert row.round == RENEWED
@@ -442,7 +436,7 @@ def test_parties_that_are_made_again_from_their_bytes_before_every_message_make_
 
 def test_the_hub_offers_no_list_beside_those_of_a_dropped_attempt_that_shows_few() -> None:
     """A helper fails after it has seen the steps of all, and then says that it reads all rows but one."""
-    experiment = made()
+    experiment = after(0)
     hub, everybody = party(experiment, "hub"), tuple(experiment.common.clients)
     hub.groups.lasts(HubSecret(grouped=(frozenset(everybody),), false=frozenset({(0, frozenset(everybody[:9]))})))
     # private, since no round ends before a list is offered

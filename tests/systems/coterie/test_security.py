@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from prepared import prepared
 from scipy.stats import chisquare
 from tampering import flipped
 
@@ -21,7 +22,7 @@ from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, Row
 from coterie.protocols.sealed_groups import Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.runs import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.experiment import Experiment
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0}
 
@@ -35,9 +36,7 @@ def made(settings: dict[str, Any] | None = None, **options: Any) -> Experiment:
         "rounds": 3,
         "record": True,
     }
-    experiment = build(RunConfig("coterie", settings={**SETTINGS, **(settings or {})}, **{**base, **options}))
-    experiment.set_up()
-    return experiment
+    return prepared(RunConfig("coterie", settings={**SETTINGS, **(settings or {})}, **{**base, **options}))
 
 
 def party(experiment: Experiment, name: str) -> Any:

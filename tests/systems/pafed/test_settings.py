@@ -45,6 +45,13 @@ def test_impossible_settings_are_the_callers_mistakes(wrong: dict, why: str) -> 
 
 
 TOGETHER = [
+    ({"server_rounds": 9}, "server_rounds=9 and server_decay=0.05 are two schedules of the server's step"),
+    ({"rule": "averaged", "project": "none"}, "project=none has no effect with rule=averaged"),
+    ({"rule": "averaged", "clip": 2.0}, "clip=2.0 has no effect with rule=averaged"),
+    ({"rule": "averaged", "signs": "hidden"}, "signs=hidden has no effect with rule=averaged"),
+    ({"mode": "literal", "rule": "averaged"}, "rule=averaged is not for mode literal"),
+    ({"mode": "literal", "server_rounds": 9}, "server_rounds=9 is not for mode literal"),
+    ({"mode": "literal", "ema": 0.5}, "ema=0.5 is not for mode literal"),
     ({"iterations": 3}, "iterations=3 has no effect with mode paper: leave it out, or change that"),
     ({"mask_bound": 3.0}, "mask_bound=3.0 has no effect with mode paper"),
     ({"mode": "literal", "dummies": 9}, "dummies=9 has no effect with mode literal"),
@@ -91,6 +98,9 @@ def test_the_schedule_and_the_rates() -> None:
     assert config.rates(1) == Rates(0.5, 0.25, 1.0)
     assert config.rates(11) == Rates(0.25, 0.125, 0.5)
     assert PAFedConfig(server_decay=0.0).rates(100) == Rates(0.8, 0.8, 0.8)
+    falling = PAFedConfig(server_lr=0.8, server_decay=0.0, server_rounds=4)
+    assert [falling.server_step(r) for r in range(1, 7)] == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+    assert falling.rates(3) == Rates(0.4, 0.4, 0.4)
     assert [PAFedConfig(clip=clip).largest_share for clip in (0.0, 0.5, 10.0)] == [1, 1, 8]
 
 

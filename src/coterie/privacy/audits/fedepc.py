@@ -143,7 +143,7 @@ def floors_and_losses(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
     if len(said.clients):
         own = counts[said.clients]
         who = COLLUDING if run.mode == "hardened" else "server"
-        yield from measures.floors(who, said.rows[:, -1], own.sum(axis=1), own)
+        yield measures.by_variety(who, "noise floors", said.rows[:, -1] * own.sum(axis=1), own)
     lossy = DeviceRows.of(run, losses(run))
     yield measures.by_variety("server", "losses", lossy.rows, counts[lossy.clients])
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.clustering.correlation import Asked, Groups, answered, labelled, sums
 from coterie.crypto.one_hot import SEED_BYTES
+from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import OpeningKey
 from coterie.crypto.two_party import Dealt, Exchange, Words64
 from coterie.privacy.attacks.hidden_groups import Outcome
@@ -19,7 +20,7 @@ from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.sealed_groups import ENTRY, OpenRows, SharedRow, Step, Stepped, opened_description
+from coterie.protocols.sealed_groups import ENTRY, OpenRows, Settle, SharedRow, Step, Stepped, opened_description
 from coterie.protocols.shared_groups import (
     CORRELATIONS,
     described_length,
@@ -36,11 +37,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class RowShares:
-    """Clients' rows in both servers' shares, (n, length). names: in the order of the helper's positions."""
+    """Clients' rows in both servers' shares, (n, length). names: in the order of the helper's positions.
+
+    padded: (n,) their weights under pads of the hub.
+    """
 
     names: list[str]
     ours: Words64
     theirs: Words64
+    padded: NDArray[np.int64]
 
 
 def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
@@ -50,18 +55,19 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
     if not length or not sent:
         return {}
     key, entry = OpeningKey.load(run.views[helper].opening), granted(run.views[helper])[f"secret {ENTRY}"]
-    by_position: dict[int, dict[int, tuple[str, Words64, Words64]]] = {}
+    by_position: dict[int, dict[int, tuple[str, Words64, Words64, int]]] = {}
     lists = {r: one.names for (r, one) in ((seen.round, one) for seen, one in run.views[helper].messages(OpenRows))}
     for seen, message in run.views[helper].messages(Relayed):
         name, seed = sent[message.cipher]
         for epoch in range(run.settings.foundings):
             with suppress(PeerError):  # of another founding, or the helper cannot open it either
-                row = opened_description(key, (entry, epoch, lists[seen.round]), message.cipher, length).row
-                by_position.setdefault(seen.round, {})[message.position] = name, row_share(seed, length), row
+                one = opened_description(key, (entry, epoch, lists[seen.round]), message.cipher, length)
+                told = name, row_share(seed, length), one.row, one.weight
+                by_position.setdefault(seen.round, {})[message.position] = told
     return {
-        r: RowShares(names, np.stack(ours), np.stack(theirs))
+        r: RowShares(names, np.stack(ours), np.stack(theirs), np.array(padded))
         for r, held in by_position.items()
-        for names, ours, theirs in [map(list, zip(*(held[at] for at in sorted(held)), strict=True))]
+        for names, ours, theirs, padded in [map(list, zip(*(held[at] for at in sorted(held)), strict=True))]
     }
 
 
@@ -70,7 +76,7 @@ class PlacesFound:
     """The founding, as the helper sees it. names: the client at each place, which it does not know.
 
     outcomes: of all comparisons, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
-    nobody knows.  most: groups that there may be.
+    nobody knows.  most: groups that there may be.  weights: (n,) in sixteenths, which the helper reads.
     """
 
     names: list[str]
@@ -78,6 +84,7 @@ class PlacesFound:
     labels: NDArray[np.int64]
     gains: Words64
     most: int
+    weights: NDArray[np.int64]
 
 
 def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
@@ -98,7 +105,9 @@ def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
     gains = gains_of((shares.ours + shares.theirs)[order])
     groups, outcomes = compared(gains, seed, sizes.groups, run.settings.min_cluster)
     names = [shares.names[at] for at in order]
-    return PlacesFound(names, outcomes, labelled(groups, len(order)), gains, sizes.groups)
+    (pads,) = (np.frombuffer(one.pads, np.uint8) for _, one in run.views[helper].messages(Settle, r))
+    weights = ((shares.padded - pads) % PARTS + 1)[order]
+    return PlacesFound(names, outcomes, labelled(groups, len(order)), gains, sizes.groups, weights)
 
 
 def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Groups, list[Outcome]]:

@@ -4,7 +4,7 @@ from coterie.protocols.threshold.halves import SignedSum, taken, vouched
 from coterie.protocols.threshold.holder import KeyMaking
 from coterie.protocols.threshold.keys import Joint, JointGrant, JointKeys
 from coterie.protocols.threshold.making import hand_over, make_keys
-from coterie.protocols.threshold.opening import KeyOpening, OpenedSum, open_sum, open_sums
+from coterie.protocols.threshold.opening import KeyOpening, OpenedSum, open_sums
 from coterie.protocols.threshold.pads import JointPads, complete_pads, loaded, open_padded, open_weighted, padding
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "loaded",
     "make_keys",
     "open_padded",
-    "open_sum",
     "open_sums",
     "open_weighted",
     "padding",

@@ -246,20 +246,6 @@ class OpenedSum:
     tries: int = 1
 
 
-def open_sum(
-    hub: Any,
-    name: str,
-    cipher: Openable,
-    r: int,
-    *,
-    number: int = 0,
-    deadline_s: float | None = None,
-    present: Sequence[str] | None = None,
-) -> fl.Steps[OpenedSum]:
-    opened = yield from open_sums(hub, name, {number: cipher}, r, deadline_s=deadline_s, present=present)
-    return opened[number]
-
-
 def open_sums(
     hub: Any,
     name: str,

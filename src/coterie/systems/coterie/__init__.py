@@ -71,8 +71,8 @@ LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
     "name's group. With a member of a group, that group's sums by name, and in time who is in it",
-    HELPER: "the same; at the grouping, which positions without names are in one group. With any client all groups' "
-    "sums",
+    HELPER: "the same; at the grouping, which positions without names are in one group, and how many samples each has, "
+    "in sixteenths. With any client all groups' sums",
     CLIENT: "its group's mean model of every round and the group's weight, and how much of that was there when groups "
     "were made anew; of all together, how many hold each label, "
     "the labels' shares and means, the second moments of the data, how far residuals scatter, and how many clients "

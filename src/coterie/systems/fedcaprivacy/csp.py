@@ -15,8 +15,8 @@ from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.vector import StoredVector, sum_blinded
-from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
+from coterie.crypto.vector import StoredVector, sum_ciphers
+from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
@@ -63,7 +63,10 @@ class ServiceProvider(fl.Party, role=CSP):
     def lasts(self, state: Any, secret: Any) -> None:
         self.state.formed = state.formed
 
-    @fl.on(Relayed, lambda self, msg: opening_cost(self, self.length))
+    def open_cost(self, msg: Relayed) -> fl.Cost:
+        return fl.Cost(crypto_s=self.keys.own(SERVICE).nominal_seconds_decrypt(self.length))
+
+    @fl.on(Relayed, open_cost)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
         blinded = yield from opened(self, msg, src, self.length)
         if msg.round != self.state.round:
@@ -113,7 +116,7 @@ class ServiceProvider(fl.Party, role=CSP):
             raise fl.PeerError(f"positions {msg.positions.tolist()} name a vector twice")
         once(self.state.formed, msg.round, msg.cluster, len(msg.positions))
         blinded = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
-        return encrypted(self, msg.round, msg.cluster, len(msg.positions), sum_blinded(blinded.values()))  # eq. (9)
+        return encrypted(self, msg.round, msg.cluster, len(msg.positions), sum_ciphers(blinded.values()))  # eq. (9)
 
     def convert_cost(self, msg: Convert) -> fl.Cost:
         return conversion_cost(self, self.summed(msg))

@@ -33,8 +33,8 @@ from coterie.protocols.key_centre import KEY_CENTRE, Grant, KeyCentre, Pair
 from coterie.protocols.late import DELTA
 from coterie.protocols.pads import PADS, Pads
 from coterie.systems.pafed.aggregator import Aggregator, PaddedAggregator
-from coterie.systems.pafed.client import Client, PaddedClient
-from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
+from coterie.systems.pafed.client import Client, PaddedClient, predicting
+from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check, compares
 from coterie.systems.pafed.helper import Helper, PaddedHelper
 from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER, PaddedUpdate, Update
 
@@ -65,7 +65,7 @@ def padded(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
     """The global model for all clients, as the helper (and members, if needed) shows it to the observer; or the last
-    one that opens, or w^0.
+    one that opens, or w^0. With ema each client's average.
     """
     hub: Any = federation.look(HUB)
     helper: Any = federation.look(HELPER)
@@ -78,7 +78,7 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
         with suppress(fl.PeerError):
             weights = helper.opened(model, key)
             break
-    return dict.fromkeys(federation.common.clients, weights)
+    return predicting(federation, weights)
 
 
 def learns(config: PAFedConfig, mode: str) -> Mapping[str, str]:
@@ -108,7 +108,7 @@ def learns(config: PAFedConfig, mode: str) -> Mapping[str, str]:
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
     told = ["update, in sums"]
-    if mode != "literal" and config.project != "none":
+    if compares(config, mode):
         told.append("masked cosine among dummies, if it is late")
     if config.clip:
         told.append("length of the update")

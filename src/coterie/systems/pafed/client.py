@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.committee import Seat
 from coterie.protocols.key_centre import HeldKeys
+from coterie.protocols.own_mean import OwnMean, averaged, taken
 from coterie.protocols.pads import ClientPads
 from coterie.systems.pafed.config import PAFedConfig, by_committee, layout_of
 from coterie.systems.pafed.layout import Layout
@@ -27,6 +28,11 @@ def helps(client: Any) -> tuple[Sequence[str], int, int]:
     return *config.committee(client.clients), most
 
 
+def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
+    """By client, (d,) what it predicts with, if the run ended with this global model."""
+    return averaged(federation, dict.fromkeys(federation.common.clients, w))
+
+
 class Client(fl.Party, role=CLIENT):
     keys, seat = HeldKeys(PublicKey, SecretKey), Seat(SERVICE, helps, by_committee)
 
@@ -35,12 +41,14 @@ class Client(fl.Party, role=CLIENT):
 
         own: w_i, its last own model, in mode ``literal``; None for w^0.
         told: (d,) the last received global model, if parties are on separate machines; else None.
+        mean: of the global models that it was sent, with ema.
         """
 
         dual: fl.Vector | None = None
         own: fl.Vector | None = None
         round: int = 0
         told: fl.Vector | None = None
+        mean: OwnMean | None = None
 
     state: State
     config: PAFedConfig
@@ -66,11 +74,12 @@ class Client(fl.Party, role=CLIENT):
             w = yield from self._opened(msg)
         else:
             w = fl.check_model(self.spec, msg.spec, msg.weights)
-        if self.common.deployed:
-            self.state.told = w
+        self._keep(w)
         trained, change = yield from self._trained(w, msg.round)
-        change, length = unit_change(self.spec, change, self.config.clip or None)  # l. 8
-        length = length if self.config.clip else 1.0
+        length = 1.0
+        if self.config.rule == "corrected":
+            change, told = unit_change(self.spec, change, self.config.clip or None)  # l. 8
+            length = told if self.config.clip else length
         update = self.layout.packed(np.where(self.spec.buffers, trained, change))
         sent = yield from self._sealed(msg.round, update, length)
         self.state.round = msg.round
@@ -81,8 +90,16 @@ class Client(fl.Party, role=CLIENT):
         opened = yield fl.Open(self.keys.own(USER), msg.cipher)
         return fl.check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
 
+    def _keep(self, w: fl.Vector) -> None:
+        if self.common.deployed:
+            self.state.told = w
+        if self.config.ema:
+            self.state.mean = taken(self.state.mean, w, self.config.ema)
+
     def model(self) -> fl.Vector:
-        """(d,) the last global model that it knows; w^0 before."""
+        """(d,) the last global model that it knows, or its average of them; w^0 before."""
+        if self.state.mean is not None:
+            return self.state.mean.mean
         return self.common.initial if self.state.told is None else self.state.told
 
     def last_cost(self, msg: Final) -> fl.Cost:
@@ -91,7 +108,7 @@ class Client(fl.Party, role=CLIENT):
     @fl.on(Final, last_cost, when=fl.never)
     def take_last(self, msg: Final, src: str) -> fl.Work[None]:
         check_signed(self.common, HUB, msg, self.name)
-        self.state.told = yield from self._opened(msg)
+        self._keep((yield from self._opened(msg)))
 
     def _sealed(self, r: int, update: fl.Vector, length: float) -> fl.Work[Update | PaddedUpdate]:
         cipher = yield fl.Encrypt(self.keys.public(SERVICE), update)

@@ -15,12 +15,17 @@ from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
+from coterie.protocols.own_mean import KeepsMean
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
 
 PARAMETERS = {"paper": "ckks-8192-deep", "hardened": "ckks-8192-deep", "literal": "ckks-32768-deep"}
 PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
 """The values that the paper prints. Mode ``literal`` has no other values of these settings."""
+ADDED: Mapping[str, Any] = {"rule": "corrected", "server_rounds": 0, "ema": 0.0}
+"""Settings that the paper does not have, without what they add."""
+UNUSED_PLAIN = "project", "agreeing", "conflicting", "clip", "signs", "dummies"
+"""The settings that have no effect with rule=averaged."""
 MOST_MASK = 512.0
 """The largest bound of a real mask: weights and masks together must lie within 1024 in the ciphers."""
 MOST_DUMMIES = 4096
@@ -32,8 +37,11 @@ MOST_ASKED = 256
 
 
 @dataclass(frozen=True)
-class PAFedConfig(LateTraining):
+class PAFedConfig(KeepsMean, LateTraining):
     """Settings of PAFed; local training, delays and the server's step as in ``protocols/late.py``, table III.
+
+    rule: "corrected" by eq. (17). "averaged", eq. (11) under the same encryption: clients send changes as they are, and
+    the server's step is along the plain mean of all that came, in time or late.
 
     rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to leave ADMM out.
     agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
@@ -49,6 +57,7 @@ class PAFedConfig(LateTraining):
     iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
     """
 
+    rule: Literal["corrected", "averaged"] = "corrected"
     rho: float = 0.01
     local: Literal["admm", "sgd"] = "admm"
     agreeing: float = 1.0
@@ -101,7 +110,7 @@ class PAFedConfig(LateTraining):
 
 
 def corrects(config: PAFedConfig, mode: str) -> bool:
-    return config.project != "none"
+    return config.rule == "corrected" and config.project != "none"
 
 
 def compares(config: PAFedConfig, mode: str) -> bool:
@@ -120,9 +129,11 @@ def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
 def check(config: PAFedConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
+    plain = config.rule == "averaged" and not literal
     refuse_unused(
         config,
         (
+            *((name, "rule=averaged", plain) for name in UNUSED_PLAIN),
             ("iterations", f"mode {common.mode}", not literal),
             ("mask_bound", f"mode {common.mode}", not literal),
             ("dummies", "mode literal", literal),
@@ -142,7 +153,7 @@ def check(config: PAFedConfig, common: fl.Common) -> None:
             f"{len(common.clients)} clients"
         )
     if literal:
-        insist(config, PRINTED, "mode literal, which is the printed text")
+        insist(config, {**PRINTED, **ADDED}, "mode literal, which is the printed text")
     asked = sample_size(len(common.clients), config.participation)
     if asked > MOST_ASKED:
         raise fl.UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")

@@ -18,6 +18,7 @@ from coterie.aggregation.literal import product
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.systems.pafed import classification
+from coterie.systems.pafed.config import corrects
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
 
@@ -59,14 +60,17 @@ def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None for none. Then there is no mean to conflict with, and late updates
-    are averaged as they are; also if the settings want no correction.
+    are averaged as they are; also if the settings want no correction. With rule=averaged the step is that of eq. (11),
+    alpha_0 times the mean of all updates.
     """
-    if total is not None and len(late) and hub.config.project != "none":
+    if total is not None and len(late) and corrects(hub.config, hub.common.mode):
         return (yield from _corrected(hub, r, total, in_time, late, rates))
-    share = rates.agreeing / max(1, len(late))
+    first, share = rates.in_time / max(1, in_time), rates.agreeing / max(1, len(late))
+    if hub.config.rule == "averaged":
+        first = share = rates.in_time / (in_time + len(late))  # eq. (11)
     parts: Iterable[Any] = (v.at_level(1).times_plain(share) for v, _ in late)
     if total is not None:
-        parts = chain([total.at_level(1).times_plain(rates.in_time / in_time)], parts)
+        parts = chain([total.at_level(1).times_plain(first)], parts)
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 

@@ -1,0 +1,83 @@
+"""The plan of a hub's run, in the operator's folder, where the operator's commands replace it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+
+from coterie.deploy import plan as plans
+from coterie.deploy.gathering import Tell, awaited
+from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, decode_json, plan_of, read_private
+from coterie.deploy.hub import Plans
+from coterie.deploy.plan import NewPlanError, Plan
+from coterie.deploy.status import STATUS, RunStatus
+from coterie.protocol.errors import PeerError, UserError
+from coterie.record.files import atomic_write, locked, make_folder, writing
+from coterie.report.words import plural
+
+
+def adopt(folder: Path, home: Home, data: bytes) -> None:
+    """Make this plan an operator's folder's, unless the operator has signed one meanwhile that is no older."""
+    with locked(folder, wait=True):
+        if _version(home, data) > _version(home, read_private(folder / PLAN)):
+            atomic_write(folder / PLAN, data)
+
+
+def _version(home: Home, data: bytes) -> int:
+    return plans.check(data, home.operator).version
+
+
+def check_enough(plan: Plan) -> None:
+    """Raises UserError unless all servers and a quorum of the clients have joined."""
+    if plan.lacking:
+        needed = f"the servers and {plural(plan.settings.quorum, 'client')} must have joined"
+        raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(plan.lacking)}")
+
+
+class PlanFile(Plans):
+    """The newest plan of a folder. tell: of who is here, and who is awaited."""
+
+    def __init__(self, path: Path, hub: Home, tell: Tell) -> None:
+        self._path, self._hub, self._plan, self._known = path, hub, plan_of(hub), b""
+        self._tell, self._restored = tell, path.parent / RESTORED
+        self.asks_all, self.invites = self._restored.exists(), self._plan.run > 1
+
+    def newest(self) -> bytes | None:
+        found = read_private(self._path)
+        if self.over() or found == self._known:
+            return None
+        self._known = found
+        return found
+
+    def over(self) -> bool:
+        with contextlib.suppress(PeerError):  # the hub refuses it with the reason
+            plan = plans.check(read_private(self._path), self._hub.operator)
+            return plan.run > self._plan.run or plan.aborted
+        return False
+
+    def check_shown(self, data: bytes) -> None:
+        if _version(self._hub, data) > _version(self._hub, read_private(self._path)):
+            raise NewPlanError(data)
+
+    def away(self, here: Collection[str]) -> Collection[str]:
+        return awaited(self._plan, self._tell, here)
+
+    def unshown(self, shown: Collection[str]) -> Collection[str]:
+        if not (away := awaited(self._plan, partial(self._tell, to="show the newest plan"), shown)):
+            self._restored.unlink(missing_ok=True)  # this is the newest plan
+        return away
+
+
+def put_by(folder: Path, plan: Plan) -> None:
+    """Move the run folder of a former run in an operator's folder to one by its number, before this plan's run."""
+    path = folder / RUN / STATUS
+    if not path.exists():
+        return
+    former = decode_json(path, read_private(path), RunStatus)
+    if former.session != plan.session and former.run < plan.run:
+        make_folder(folder / RUNS)
+        with writing(folder / RUNS):
+            os.replace(folder / RUN, folder / RUNS / str(former.run))

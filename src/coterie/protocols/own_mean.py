@@ -1,0 +1,56 @@
+"""A client's own average of the global models that it was sent, which it predicts with; it trains on the last one.
+
+It costs no message. Models of a server whose step has not settled swing around a point, and their average lies nearer
+to it (B. Polyak, A. Juditsky, "Acceleration of stochastic approximation by averaging", 1992). With models w_1 ... w_n,
+oldest first, and 0 <= beta < 1 the average is
+
+    m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j),
+
+an exponential moving average without a bias towards its start. The model that stands when a run ends counts as one
+more: between machines every client is sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+import coterie.protocol.core as fl
+from coterie.protocols.local_training import SteppedTraining
+
+
+@dataclass(frozen=True)
+class KeepsMean(SteppedTraining):
+    """ema: beta, how much of its weight a model keeps in a client's own average each time that the client is sent a
+    newer one; it predicts with this average. 0: with the last model.
+    """
+
+    ema: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+
+
+class OwnMean(msgspec.Struct, frozen=True):
+    """mean: (d,) float32, m_n.  weight: the sum of all beta^(n-j)."""
+
+    mean: fl.Vector
+    weight: float
+
+
+def taken(before: OwnMean | None, w: fl.Vector, beta: float) -> OwnMean:
+    """m_n from m_(n-1) and w_n, (d,)."""
+    if before is None:
+        return OwnMean(w, 1.0)
+    weight = beta * before.weight + 1.0
+    mean = before.mean + (w.astype(np.float64) - before.mean) / weight
+    return OwnMean(mean.astype(np.float32), weight)
+
+
+def averaged(federation: Any, models: Mapping[str, fl.Vector]) -> Mapping[str, fl.Vector]:
+    """By client, (d,) what it would predict with, if the run ended with these models."""
+    beta = federation.look(federation.hub).config.ema
+    if not beta:
+        return models
+    return {name: taken(federation.look(name).state.mean, w, beta).mean for name, w in models.items()}

@@ -1,0 +1,286 @@
+"""Secure aggregation is FedAvg up to rounding, survives drop-outs to its threshold, and no server gets both shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Rig, Steady, misbehaving, planted, rig
+
+import coterie.method as fl
+from coterie.baselines import fedavg
+from coterie.baselines import secagg as sa
+from coterie.crypto import shared_seed
+from coterie.crypto.signing import OpeningKey
+from coterie.protocol.errors import PeerError, UserError
+
+TARGETS = planted([0, 0, 0, 1, 1, 1], 24, seed=3)
+N, NEEDED = 6, 5  # more than two thirds
+NAMES = tuple(f"client/{i}" for i in range(N))
+change = msgspec.structs.replace
+
+
+@dataclass
+class Drops(Steady):
+    """A client answers so many requests of a round, and then is gone."""
+
+    after: dict[tuple[str, int], int] = field(default_factory=dict)
+    asked: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        if (party, round) not in self.after:
+            return "ok"
+        self.asked[party, round] = self.asked.get((party, round), 0) + 1
+        return "ok" if self.asked[party, round] <= self.after[party, round] else "offline"
+
+
+def made(**options: Any) -> Rig:
+    return rig(sa.SYSTEM, TARGETS, **options)
+
+
+def plain(*away: tuple[str, int], **options: Any) -> Rig:
+    return rig(fedavg.SYSTEM, TARGETS, links=Steady(away=dict.fromkeys(away, "offline")), **options)
+
+
+def close(one: Rig, other: Rig) -> bool:
+    """To a rounding to 2^-20 for each sample of a client, in each of a few rounds, and to float32."""
+    return float(np.abs(one.hub.state.weights - other.hub.state.weights).max()) < 1e-6
+
+
+# -- FedAvg ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"server_lr": 0.5, "server_decay": 0.1}, {"participation": 0.67}], ids=str)
+def test_it_is_fedavg_up_to_the_rounding(options: dict[str, Any]) -> None:
+    ours, theirs = made(threshold=0.5, **options), plain(**options)
+    start = theirs.hub.state.weights.copy()
+    for r in range(1, 4):
+        assert ours.round(r)["participants"] == theirs.round(r)["participants"]
+        assert close(ours, theirs)
+    assert np.abs(ours.hub.state.weights - start).max() > 0.1
+    assert not ours.refused
+
+
+def test_real_secrets_give_the_same_model() -> None:
+    ours, theirs = made(emulated=False), plain(emulated=False)
+    assert ours.round(1)["participants"] == theirs.round(1)["participants"] == N
+    assert close(ours, theirs)
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2, 3])
+def test_a_client_that_drops_out_in_any_step_costs_at_most_its_own_vector(answered: int) -> None:
+    """Who is gone before it sends its vector is not in the sum; who is gone after is."""
+    ours = made(links=Drops(after={("client/2", 1): answered}))
+    theirs = plain(*([("client/2", 1)] if answered < 2 else []))
+    assert ours.round(1)["participants"] == theirs.round(1)["participants"]
+    assert close(ours, theirs)
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2, 3])
+def test_a_round_below_the_threshold_is_skipped_and_the_next_one_goes_on(answered: int) -> None:
+    after = {(name, 1): answered for name in ("client/2", "client/4")}
+    ours, theirs = made(links=Drops(after=after)), plain()
+    before = ours.hub.state.weights.copy()
+    notes = ours.round(1)
+    assert notes["participants"] == 0
+    assert "4 of 6 answered" in notes["skipped"]
+    assert (ours.hub.state.weights == before).all()
+    assert ours.round(2)["participants"] == N
+    theirs.round(2)
+    assert close(ours, theirs)
+
+
+# -- a server that deviates --------------------------------------------------------------------------------------------
+
+
+def at_the_end(run: Rig, without: tuple[str, ...] = ()) -> dict[str, sa.Confirmed]:
+    """Round 1 until all vectors are sent, and who confirms the sum without these."""
+    sum_of = "\n".join(name for name in NAMES if name not in without)
+    caught: dict[str, sa.Confirmed] = {}
+    links = run.transport.links
+    assert isinstance(links, Drops)
+    links.after = dict.fromkeys(((name, 1) for name in NAMES), 2)
+    run.round(1)
+    for name in NAMES:
+        if name not in without:
+            caught[name] = run.party(name).confirm(sa.Confirm(1, sum_of), "server")
+    return caught
+
+
+def unmask(run: Rig, name: str, proofs: dict[str, sa.Confirmed], without: tuple[str, ...] = ()) -> list[bytes]:
+    sum_of = "\n".join(one for one in NAMES if one not in without)
+    signed = b"".join(one.proof for one in proofs.values())
+    reply = run.party(name).unmask(sa.Unmask(1, sum_of, "\n".join(proofs), signed), "server")
+    return fl.unbundle(reply.shares, N)
+
+
+def test_no_client_tells_both_kinds_of_shares_of_one_client() -> None:
+    """First that client/5 is in the sum; then that it has dropped out."""
+    run = made(links=Drops())
+    proofs = at_the_end(run)
+    victim, first = NAMES.index("client/5"), {name: unmask(run, name, proofs) for name in NAMES}
+    own = {name: of[victim] for name, of in first.items()}
+    sent = {seen.src: one.credential for seen, one in run.view("server").messages(sa.Enrolled)}
+    assert sa.mark_of(shared_seed.joined(NAMES, own)) == sa.Credential.load(sent["client/5"]).mark
+    for name in NAMES[:5]:
+        with pytest.raises(PeerError, match="a second sum in round 1"):
+            run.party(name).confirm(sa.Confirm(1, "\n".join(NAMES[:5])), "server")
+        with pytest.raises(PeerError, match="a sum of round 1 that it has not confirmed"):
+            unmask(run, name, proofs, without=("client/5",))
+        with pytest.raises(PeerError, match="asked for a second time"):
+            unmask(run, name, proofs)
+
+
+def test_a_server_that_tells_clients_different_sums_gets_no_shares() -> None:
+    """Three are told that client/5 is in the sum, two that it is not: no list has the five signatures it needs."""
+    run = made(links=Drops())
+    at_the_end(run, without=NAMES)
+    all_of, others = "\n".join(NAMES), "\n".join(NAMES[:5])
+    proofs = {name: run.party(name).confirm(sa.Confirm(1, all_of), "server") for name in NAMES[:3]}
+    against = {name: run.party(name).confirm(sa.Confirm(1, others), "server") for name in NAMES[3:5]}
+    for name in NAMES[:3]:
+        with pytest.raises(PeerError, match="3 have signed the sum, where 5 are needed"):
+            unmask(run, name, proofs)
+        with pytest.raises(PeerError, match="signature"):  # the others have signed something else
+            unmask(run, name, {**proofs, **against})
+    for name in NAMES[3:5]:
+        with pytest.raises(PeerError, match="2 have signed"):
+            unmask(run, name, against, without=("client/5",))
+        with pytest.raises(PeerError, match="names a client twice"):
+            run.party(name).unmask(sa.Unmask(1, others, "\n".join([NAMES[3]] * 5), bytes(320)), "server")
+
+
+def test_a_sum_is_confirmed_by_its_members_only_and_of_enough_of_them() -> None:
+    run = made(links=Drops())
+    at_the_end(run, without=NAMES)
+    client = run.party("client/0")
+    for names, why in (
+        (NAMES[:4], "a sum of 4, where 5 are needed"),
+        (NAMES[1:], "not one of its members"),
+        ((*NAMES, "client/9"), "not one of its members"),
+        ((NAMES[0],) * 6, "twice"),
+    ):
+        with pytest.raises(PeerError, match=why):
+            client.confirm(sa.Confirm(1, "\n".join(names)), "server")
+    with pytest.raises(PeerError, match="a sum of 6 in round 2"):
+        client.confirm(sa.Confirm(2, "\n".join(NAMES)), "server")
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (NAMES[:5], "asked to enrol among 5 names"),  # fewer than a round asks
+        ((*NAMES[:5], "client/9"), "1 of them no clients"),
+        ((*NAMES[:5], "server"), "1 of them no clients"),
+        ((*NAMES[1:], "client/1"), "twice"),
+    ],
+)
+def test_a_client_enrols_among_a_rounds_clients_only(names: tuple[str, ...], why: str) -> None:
+    with pytest.raises(PeerError, match=why):
+        made().party("client/0").enrol(sa.Enrol(1, "\n".join(names)), "server")
+
+
+def test_a_client_enrols_once_a_round() -> None:
+    run = made()
+    run.round(1)
+    with pytest.raises(PeerError, match="asked to enrol for round 1 after round 1"):
+        run.party("client/0").enrol(sa.Enrol(1, "\n".join(NAMES)), "server")
+
+
+@pytest.mark.parametrize("wrong", ["key", "mark", "proof"])
+def test_a_servers_own_key_in_a_clients_place_is_refused(wrong: str) -> None:
+    """Else it would know that client's pads with all others."""
+    run = made(links=Drops(after=dict.fromkeys(((name, 1) for name in NAMES), 1)))
+    run.round(1)
+    enrolled = {seen.src: one for seen, one in run.view("server").messages(sa.Enrolled)}
+    given = {name: sa.Credential.load(enrolled[name].credential) for name in NAMES}
+    forged = {"key": OpeningKey(bytes([7]) * 32).public.to_bytes(), "mark": bytes(32), "proof": bytes(64)}[wrong]
+    given["client/3"] = replace(given["client/3"], **{wrong: forged})
+    of = sa.round_of(run.common, 1, "\n".join(NAMES))
+    with pytest.raises(PeerError, match="signature"):
+        sa.checked(run.common, of, NAMES, list(given.values()))
+
+
+# -- clients that deviate ----------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_share_skips_the_round_and_moves_nothing() -> None:
+    run = made()
+
+    def lie(party: Any, request: Any, answer: Any) -> Any:
+        parts = fl.unbundle(answer.shares, N)
+        return change(answer, shares=fl.bundle([bytes(40), *parts[1:]]))
+
+    misbehaving(run.party("client/0"), sa.Unmask, lie)
+    before = run.hub.state.weights.copy()
+    assert "the shares of client/0 give another secret" in run.round(1)["skipped"]
+    assert (run.hub.state.weights == before).all()
+
+
+def test_a_sum_that_no_honest_clients_have_is_not_taken() -> None:
+    run = made()
+    misbehaving(run.party("client/0"), sa.Collect, lambda p, m, a: change(a, padded=a.padded + (1 << 40)))
+    assert "one of them lied" in run.round(1)["skipped"]
+
+
+LIES: dict[str, tuple[type, Any]] = {
+    "a credential of another round": (
+        sa.Enrol,
+        lambda party, msg, answer: change(answer, credential=answer.credential[:64] + bytes(64)),
+    ),
+    "a short credential": (sa.Enrol, lambda party, msg, answer: change(answer, credential=bytes(3))),
+    "shares for too few": (sa.Enrol, lambda party, msg, answer: change(answer, shares=fl.bundle([b""]))),
+    "a vector of another length": (sa.Collect, lambda party, msg, answer: change(answer, padded=answer.padded[:-1])),
+    "another round's vector": (sa.Collect, lambda party, msg, answer: change(answer, round=0)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_does_not_fit_leaves_its_client_out(lie: str) -> None:
+    ours, theirs = made(), plain(("client/2", 1))
+    misbehaving(ours.party("client/2"), *LIES[lie])
+    assert ours.round(1)["participants"] == theirs.round(1)["participants"] == N - 1
+    assert close(ours, theirs)
+    assert ours.refused.total() == 1
+
+
+def test_a_share_that_does_not_open_is_left_out_of_the_answers() -> None:
+    """Whoever sends one harms nobody but itself, as long as enough others hold good shares of its secrets."""
+    ours, theirs = made(), plain()
+
+    def spoil(party: Any, request: Any, answer: Any) -> Any:
+        parts = fl.unbundle(answer.shares, N - 1)
+        return change(answer, shares=fl.bundle([bytes(len(parts[0])), *parts[1:]]))
+
+    misbehaving(ours.party("client/2"), sa.Enrol, spoil)
+    assert ours.round(1)["participants"] == N
+    theirs.round(1)
+    assert close(ours, theirs)
+
+
+# -- what the server sees, and settings --------------------------------------------------------------------------------
+
+
+def test_what_the_server_is_sent_is_no_model_and_no_number_of_samples() -> None:
+    run = made()
+    run.round(1)
+    for _, one in run.view("server").messages(sa.Collected):
+        words = one.padded.view(np.uint64)
+        assert np.unique(words >> np.uint64(58)).size > 8  # a model's words begin with equal bits
+        assert one.padded[-1] != 10
+
+
+@pytest.mark.parametrize(("asked", "threshold", "needed"), [(6, 2 / 3, 5), (9, 2 / 3, 7), (6, 0.5, 4), (3, 0.5, 3)])
+def test_the_threshold(asked: int, threshold: float, needed: int) -> None:
+    assert sa.SecAggConfig(threshold=threshold).needed(asked) == needed
+    assert 2 * needed > asked
+
+
+def test_too_few_clients_for_a_sum_and_a_threshold_below_a_half_are_refused() -> None:
+    with pytest.raises(UserError, match="3 to 1024 clients a round, not 2"):
+        rig(sa.SYSTEM, TARGETS[:2])
+    with pytest.raises(UserError, match="threshold"):
+        sa.SecAggConfig(threshold=0.4)
