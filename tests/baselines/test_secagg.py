@@ -15,6 +15,7 @@ import coterie.method as fl
 from coterie.baselines import fedavg
 from coterie.baselines import secagg as sa
 from coterie.crypto import shared_seed
+from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import OpeningKey
 from coterie.protocol.errors import PeerError, UserError
 
@@ -241,7 +242,14 @@ def test_a_sum_that_no_honest_clients_have_is_not_taken() -> None:
     assert "one of them lied" in run.round(1)["skipped"]
 
 
+def keeps_no_secrets(party: Any, msg: sa.Enrol, answer: sa.Enrolled) -> sa.Enrolled:
+    key, mark = bytes(32), sa.Credential.load(answer.credential).mark
+    fields = sa.credential_fields(sa.round_of(party.common, msg.round, msg.names), key, mark)
+    return change(answer, credential=key + mark + signing_key(party.own).sign(*fields))
+
+
 LIES: dict[str, tuple[type, Any]] = {
+    "a key that keeps no secrets": (sa.Enrol, keeps_no_secrets),
     "a credential of another round": (
         sa.Enrol,
         lambda party, msg, answer: change(answer, credential=answer.credential[:64] + bytes(64)),

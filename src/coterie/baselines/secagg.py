@@ -352,6 +352,7 @@ class Server(fl.Server):
             one = Credential.load(answer.credential)
             sealed = fl.unbundle(answer.shares, len(asked) - 1)
             checked(self.common, of, [name], [one])
+            OpeningKey(of).agreed(SealingKey(one.key))  # a key that keeps no secrets would stop all others
             credentials[name], shares[name] = one, sealed
 
         yield from self._step(r, dict.fromkeys(asked, Enrol(r, told)), Enrolled, enrolled, asked)
