@@ -302,11 +302,19 @@ def test_a_sum_that_no_honest_clients_have_is_not_taken() -> None:
     assert "one of them lied" in run.round(1)["skipped"]
 
 
+def keeping_no_secrets(party: Any, msg: sa.Enrol, answer: sa.Enrolled) -> sa.Enrolled:
+    one = replace(sa.Credential.load(answer.credential), key=bytes(32))
+    of = sa.round_of(party.common, msg.round, msg.names)
+    proof = sa.signing_key(party.own).sign(*sa.credential_fields(of, one.key, one.mark))
+    return change(answer, credential=replace(one, proof=proof).to_bytes())
+
+
 LIES: dict[str, tuple[type, Any]] = {
     "a credential of another round": (
         sa.Enrol,
         lambda party, msg, answer: change(answer, credential=answer.credential[:64] + bytes(64)),
     ),
+    "a key with which others have no pads": (sa.Enrol, keeping_no_secrets),
     "a short credential": (sa.Enrol, lambda party, msg, answer: change(answer, credential=bytes(3))),
     "shares for too few": (sa.Enrol, lambda party, msg, answer: change(answer, shares=fl.bundle([b""]))),
     "a vector of another length": (sa.Collect, lambda party, msg, answer: change(answer, padded=answer.padded[:-1])),
