@@ -28,8 +28,9 @@ from benchmarks.signatures import Lent, name_of, written
 from coterie.record.comparison import FORMS, MIXES
 from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell
 from coterie.runs import RunConfig, resolve, run
-from coterie.runs.audited import attack, by_topic
-from coterie.runs.comparison import budget_of, with_budget
+from coterie.runs.audited import attack
+from coterie.runs.budget import budget_of, with_budget
+from coterie.runs.findings import by_topic
 from coterie.runs.intervals import mean_and_interval
 
 PARTITIONS = (
@@ -223,7 +224,7 @@ SHIFTED = Item(
 
 
 def _learned(form: str, method: str, seed: int) -> Mapping[str, float | None]:
-    """By topic, what the servers of a method on digits learn on their own (``runs.audited.by_topic``)."""
+    """By topic, what the servers of a method on digits learn on their own (``runs.findings.by_topic``)."""
     first = _config("digits", form, "coterie")
     shared, _ = with_budget(method, _config("digits", form, method), budget_of(resolve(first), first.settings), ())
     with TemporaryDirectory() as folder:

@@ -23,7 +23,8 @@ from typing import Any
 from coterie.protocol.errors import RunError
 from coterie.record.folder import METRICS, read_lines
 from coterie.record.provenance import write_record
-from coterie.runs.runner import is_divergence, run
+from coterie.runs.failures import is_divergence
+from coterie.runs.runner import run
 from papers.ofl import config
 
 TASK = "cora"

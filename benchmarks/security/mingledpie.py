@@ -20,7 +20,7 @@ from benchmarks.security.played import Played
 from benchmarks.security.scripted import play
 from coterie.privacy.audits import Finding, mingledpie
 from coterie.runs import RunConfig
-from coterie.runs.audited import attacked
+from coterie.runs.attacked import attacked
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB

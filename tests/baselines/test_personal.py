@@ -16,7 +16,7 @@ import coterie.method as fl
 from coterie.baselines import apfl, ditto, fedavg, fedbn, fedlc, fedrep
 from coterie.runs import Experiment, RunConfig, build, run
 from coterie.runs.audited import audited
-from coterie.runs.comparison import plan
+from coterie.runs.budget import plan
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.solvers import Objective

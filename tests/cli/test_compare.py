@@ -16,7 +16,8 @@ from coterie.cli.comparing import tables
 from coterie.cli.options import tried_values
 from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
-from coterie.runs.audited import kept, merged
+from coterie.runs.audited import kept
+from coterie.runs.findings import merged
 
 
 def test_a_comparison(cli: Command) -> None:

@@ -14,7 +14,7 @@ from command import Command
 from typer.testing import CliRunner, Result
 
 from coterie.cli.app import app
-from coterie.cli.listing import LISTS
+from coterie.cli.lists import LISTS
 from coterie.privacy.attacks.active import KINDS
 from coterie.runs import SYSTEMS
 from coterie.runs.settings import described

@@ -14,7 +14,7 @@ from coterie.data import from_arrays, load
 from coterie.data.dataset import ALIGNED, fixed_split
 from coterie.data.tasks import Task
 from coterie.protocol.errors import UserError
-from coterie.runs.inputs import samples_of
+from coterie.runs.holdings import samples_of
 
 RNG = np.random.default_rng(7)
 

@@ -25,7 +25,7 @@ from coterie.protocols.averaging import Server
 from coterie.record import load as reports
 from coterie.report import render
 from coterie.runs import RunConfig, build, run
-from coterie.runs.audited import attacked, audit_content
+from coterie.runs.attacked import attacked, audit_content
 from coterie.runs.config import resolve
 from coterie.runs.recorded import read_recorded, record
 

@@ -22,7 +22,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.steps import compute
 from coterie.protocols.averaging import Server
 from coterie.runs import RunConfig, build, run
-from coterie.runs.comparison import plan
+from coterie.runs.budget import plan
 from coterie.runs.config import resolve
 from coterie.training.solvers import Sgd
 

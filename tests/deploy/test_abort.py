@@ -13,7 +13,7 @@ from coterie.operate.own_model import own_model
 from coterie.operate.watching import read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
-from coterie.runs.runner import load_result
+from coterie.runs.finished import load_result
 from tests.deploy.test_runs import NAMES, QUICK, ends, leads, processes, stays, until
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")

@@ -9,7 +9,7 @@ from federation import Steady, planted, rig
 from nodes import nodes
 
 from coterie.runs import registry
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from tests.transport.test_processes import CASES
 
 ROUNDS, SIZE = 3, 24

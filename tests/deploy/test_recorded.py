@@ -19,7 +19,8 @@ from coterie.deploy.plan import Plan, Settings
 from coterie.deploy.recorder import Recorder
 from coterie.operate.prometheus import serving
 from coterie.record.load import Run, load
-from coterie.runs.config import RunConfig, resolve, to_toml
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config_file import to_toml
 
 ROUNDS = 3
 

@@ -31,7 +31,8 @@ from coterie.record.folder import read_lines
 from coterie.record.load import load
 from coterie.report import render
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, resolve, to_toml
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config_file import to_toml
 
 CLIENTS = tuple(f"client/{i}" for i in range(4))
 

@@ -22,7 +22,8 @@ from coterie.operate.folder import Folder, current_plan
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, from_text, resolve
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config_file import from_text
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 

@@ -23,17 +23,8 @@ MOST_MODULES = 12
 
 BUSY: frozenset[str] = frozenset(
     {
-        "api.py",
-        "cli/deploy_running.py",
-        "cli/deploying.py",
-        "cli/listing.py",
         "operate/rehearsal.py",
-        "runs/audited.py",
-        "runs/comparison.py",
-        "runs/config.py",
         "runs/experiment.py",
-        "runs/inputs.py",
-        "runs/runner.py",
         "systems/pafed/aggregator.py",
     }
 )

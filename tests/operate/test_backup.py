@@ -36,7 +36,7 @@ from coterie.operate.watching import read_status
 from coterie.protocol.errors import UserError
 from coterie.record.files import locked
 from coterie.runs.config import RunConfig
-from coterie.runs.runner import load_result
+from coterie.runs.finished import load_result
 from tests.deploy.test_runs import QUICK, ends, leads, processes, stays, until
 from tests.transport.test_processes import CASES
 

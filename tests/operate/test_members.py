@@ -13,7 +13,8 @@ from coterie.operate.deployable import deployable, facts_of
 from coterie.operate.members import PlannedMember, check_members, read_members
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, from_text, from_toml, resolve, to_toml
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config_file import from_text, from_toml, to_toml
 
 GOOD = """
 [[member]]

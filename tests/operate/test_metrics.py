@@ -25,7 +25,7 @@ from coterie.operate.nats_server import free_port
 from coterie.operate.server import access_of
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig
-from coterie.runs.evaluation import AllSkippedError
+from coterie.runs.failures import AllSkippedError
 from coterie.training.jobs import DivergedError
 
 

@@ -13,11 +13,12 @@ from coterie.operate.rehearsal import HOMES, rehearse
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry
-from coterie.runs.audited import audited_openings
 from coterie.runs.config import RunConfig, resolve
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from coterie.runs.experiment import build
-from coterie.runs.runner import FinishedRun, run
+from coterie.runs.finished import FinishedRun
+from coterie.runs.opened import audited_openings
+from coterie.runs.runner import run
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 

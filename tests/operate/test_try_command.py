@@ -60,7 +60,7 @@ def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, mon
 
 def test_what_it_lacks_is_an_option_of_a_run() -> None:
     """Those that `coterie run` has and it has not, each with a reason."""
-    from coterie.cli.deploy_running import _NOT_REHEARSED
+    from coterie.cli.deploy_trying import _NOT_REHEARSED
     from coterie.cli.options import _OPTIONS
 
     assert set(_NOT_REHEARSED) - {"no_fine_tune"} <= {one.name for one in _OPTIONS}

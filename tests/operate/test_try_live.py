@@ -24,8 +24,8 @@ from coterie.operate.server import access_of
 from coterie.operate.watching import read_log, read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
+from coterie.runs.finished import load_result
 from coterie.runs.models import export_model, load_exported
-from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 

@@ -21,7 +21,7 @@ from coterie.privacy.plain import plain_findings
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.runs import RunConfig
-from coterie.runs.audited import merged
+from coterie.runs.findings import merged
 from coterie.runs.recorded import read_recorded, record
 
 BY_NAMES, DIFFERENCES, MEMBERS = ATTACKS

@@ -22,7 +22,8 @@ from coterie.privacy.audits.scaffold import variates
 from coterie.privacy.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, run
-from coterie.runs.audited import audited, kept, merged, noise
+from coterie.runs.audited import audited, kept
+from coterie.runs.findings import merged, noise
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import record, recorded_run
 

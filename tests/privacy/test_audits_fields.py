@@ -22,7 +22,8 @@ from coterie.privacy.audits import Audit, Finding, Recorded
 from coterie.privacy.fields import MOST_NUMBERS, NotJudged, field_findings, watched
 from coterie.report import render
 from coterie.runs import RunConfig, run
-from coterie.runs.audited import attacked, together
+from coterie.runs.attacked import attacked
+from coterie.runs.findings import together
 from coterie.runs.recorded import record
 
 OPTIONS: dict[str, Any] = {
@@ -242,7 +243,7 @@ def test_what_the_systems_own_audit_reads_is_judged(monkeypatch: pytest.MonkeyPa
         return []
 
     noticing = recorded("noise")
-    monkeypatch.setattr("coterie.runs.audited.audit_of", lambda system: Audit(passive))
+    monkeypatch.setattr("coterie.runs.attacked.audit_of", lambda system: Audit(passive))
     assert [one.field for one in attacked(noticing).not_judged] == ["samples"]
 
 

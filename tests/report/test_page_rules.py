@@ -16,7 +16,7 @@ from coterie.record.schema import Partition
 from coterie.report import plots, render
 from coterie.report.drawing import looks
 from coterie.report.figure import METHODS, Bars
-from coterie.report.marked_up import coded, table_csv, tabled
+from coterie.report.templates import coded, table_csv, tabled
 from coterie.report.words import divided
 
 NARROW = 390

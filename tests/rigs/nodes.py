@@ -26,7 +26,7 @@ from coterie.protocol.party import Party, To
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import System
 from coterie.runs import registry
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
 from coterie.transport.member import Member

@@ -20,7 +20,8 @@ from coterie.report import render
 from coterie.report.summary import results
 from coterie.runs import Experiment, RunConfig, build, load_result, registry, run
 from coterie.runs.advice import without_effect
-from coterie.runs.config import from_text, resolve, to_toml
+from coterie.runs.config import resolve
+from coterie.runs.config_file import from_text, to_toml
 from tests.systems.test_parties_restart import CASES, models_of
 
 FAST = {"data": "digits", "model": "linear", "partition": "iid", "clients": 5, "rounds": 3}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
-from coterie.runs.comparison import BUDGET, OPTIONS, WITHOUT, ComparisonPlan, plan
+from coterie.runs.budget import BUDGET, OPTIONS, WITHOUT, ComparisonPlan, plan
 from coterie.runs.intervals import mean_and_interval, spread
 
 DIGITS = {"data": "digits", "clients": 6, "rounds": 2}

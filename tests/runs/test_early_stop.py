@@ -17,7 +17,7 @@ from coterie.record.folder import read_lines
 from coterie.runs import RunConfig, resolve, run
 from coterie.runs.experiment import build
 from coterie.runs.models import load_models
-from coterie.runs.runner import Interrupted
+from coterie.runs.running import Interrupted
 
 OPTIONS: dict[str, Any] = {"data": "heart", "checkpoint_every": 1, "settings": {"lr": 0.1, "weight_decay": 0.0}}
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs import RunConfig, build, evaluation, run
+from coterie.runs import RunConfig, build, digests, evaluation, run
 from coterie.runs.config import resolve
+from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
@@ -250,9 +251,9 @@ def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.Monk
     shared = {f"client/{i}": (a, b)[i % 2] for i in range(30)}
     plain = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in shared.values())).hexdigest()
     hashed: list[np.ndarray] = []
-    digest = evaluation._digest
-    monkeypatch.setattr(evaluation, "_digest", lambda array: hashed.append(array) or digest(array))
-    assert evaluation.models_digest(shared) == plain
+    digest = digests.array_digest
+    monkeypatch.setattr(digests, "array_digest", lambda array: hashed.append(array) or digest(array))
+    assert models_digest(shared) == plain
     assert [id(one) for one in hashed] == [id(a), id(b)]
 
 

@@ -23,7 +23,7 @@ from coterie.report import render
 from coterie.report.summary import results
 from coterie.reproductions.study import one
 from coterie.runs import FinishedRun, RunConfig, checkpoint, load_result, resolve, run
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from coterie.runs.recorded import record
 from coterie.runs.views import read_views
 

@@ -18,8 +18,8 @@ from coterie.record.load import find, load
 from coterie.report import comparison, render
 from coterie.runs import RunConfig, resolve
 from coterie.runs.advice import no_better_than_chance
-from coterie.runs.comparison import _leads
 from coterie.runs.metrics import METRICS, metrics_of
+from coterie.runs.scores import _leads
 
 RMSE = {"name": "rmse", "label": "RMSE", "share": False, "higher": False}
 AUROC = {"name": "auroc", "label": "AUROC", "share": True, "higher": True}

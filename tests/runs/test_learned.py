@@ -10,7 +10,7 @@ import pytest
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Finding
 from coterie.report.comparison import leak_cell, sentences
-from coterie.runs.audited import by_topic, learned, merged
+from coterie.runs.findings import by_topic, learned, merged
 
 
 def row(topic: str | None, *values: float, chance: float = 0.0, **more: Any) -> dict[str, Any]:

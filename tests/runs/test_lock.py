@@ -23,7 +23,8 @@ from coterie.record.files import LOCK, locked
 from coterie.report import render
 from coterie.runs import RunConfig, run
 from coterie.runs.audited import audited
-from coterie.runs.comparison import compare, plan
+from coterie.runs.budget import plan
+from coterie.runs.comparison import compare
 
 TOY = RunConfig("toy_federation:SYSTEM", clients=4, rounds=8, checkpoint_every=1, record=True)
 SLOW_S = "0.2"

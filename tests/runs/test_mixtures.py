@@ -13,7 +13,8 @@ from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.config import RunConfig
-from coterie.runs.evaluation import Evaluator, models_digest
+from coterie.runs.digests import models_digest
+from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import build as build_experiment
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.on_data import ClientData, TensorSamples

@@ -12,7 +12,8 @@ import pytest
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build, load_result, resolve, run
-from coterie.runs.comparison import compare, plan
+from coterie.runs.budget import plan
+from coterie.runs.comparison import compare
 from coterie.runs.own_code import check_same_code, own_code, with_code
 
 FAST = {"data": "digits", "clients": 3, "partition": "iid", "fine_tune": "no", "samples": 200}

@@ -17,7 +17,7 @@ import coterie
 import coterie.method as fl
 from coterie.baselines import fedavg
 from coterie.runs import RunConfig, build, load_result, registry, run
-from coterie.runs.attackers import NoAttackError
+from coterie.runs.failures import NoAttackError
 
 FAST = {"data": "digits", "model": "linear", "clients": 8, "rounds": 2, "partition": "iid", "fine_tune": "no"}
 ATTACK = {"attack": "scale:10", "attackers": 0.25}

@@ -25,7 +25,7 @@ from outcomes import alike, numbers
 import coterie.method as fl
 from coterie.crypto.roster import DerivedRoster, simulated
 from coterie.protocol.names import each
-from coterie.runs import RunConfig, evaluation, experiment, inputs, load, registry, run
+from coterie.runs import RunConfig, evaluation, experiment, holdings, load, registry, run
 from coterie.runs import parties as parties_of
 
 SOME = RunConfig("fedavg", data="synthetic:8x4", clients=60, rounds=3, evaluated=60, settings={"participation": 0.1})
@@ -270,7 +270,7 @@ def test_only_those_that_are_asked_or_evaluated_are_ever_made(monkeypatch: pytes
     for r in (1, 2):
         made.round(r)
     assert len(made.transport.members) <= 1 + 2 * 20
-    assert len(made.parties.touched_names) <= 1 + 2 * 20
+    assert sum(map(made.parties.touched, made.parties)) <= 1 + 2 * 20
     names = made.data.clients
     assert all(name in names or name == made.federation.hub for name in made.transport.members)
     made.close()
@@ -297,7 +297,7 @@ def work(clients: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[st
         counted("parties as bytes", parties_of.state, "dump")
         counted("messages", fl.codec, "encode")
         counted("passes", evaluation, "judge_many")
-        counted("data", inputs, "ClientData")
+        counted("data", holdings, "ClientData")
         run(replace(config(clients), rounds=3, checkpoint_every=1, out=str(out)))
     return done
 

@@ -19,7 +19,8 @@ from every_system import mark_long
 import coterie.method as fl
 from coterie.api import reproduce
 from coterie.runs import RunConfig, experiment
-from coterie.runs.config import differences, from_text, resolve, to_toml
+from coterie.runs.config import resolve
+from coterie.runs.config_file import differences, from_text, to_toml
 from coterie.runs.worker import Worker
 from coterie.runs.workers import WorkerPool, check_workers, workers_of
 from coterie.training.jobs import DivergedError

@@ -15,7 +15,7 @@ from every_system import model_for
 from coterie.protocol.party import Party
 from coterie.protocol.system import System
 from coterie.runs import SYSTEMS, Experiment, RunConfig, build, registry
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from coterie.runs.parties import dumped, restore
 from coterie.transport.local import LocalTransport
 

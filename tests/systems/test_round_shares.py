@@ -14,7 +14,7 @@ from federation import Pulled, planted, rig
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocols.local_training import LocalTraining, sample_size
 from coterie.runs import SYSTEMS
-from coterie.runs.comparison import plan
+from coterie.runs.budget import plan
 
 SIZE, ROUNDS = 600, 3
 TARGETS = planted([0] * 6 + [1] * 4 + [2, 3], SIZE)

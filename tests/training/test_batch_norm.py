@@ -23,7 +23,7 @@ from coterie.baselines.fedasync import Mixing
 from coterie.crypto.sketch import rotate, unrotate
 from coterie.protocols.late import Mean
 from coterie.runs import SYSTEMS, Experiment, RunConfig, build
-from coterie.runs.evaluation import check_not_all_skipped
+from coterie.runs.failures import check_not_all_skipped
 
 CLIENTS, ROUNDS = 9, 4
 LATE = 0.05  # of Coterie, which adds late changes, made from an older model, to a sum that no server reads

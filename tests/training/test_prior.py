@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.training.prior import LEAST_BATCH, looks_like, prior_shift
+from coterie.training.prior import LEAST_BATCH, bears_out, looks_like, prior_shift
 
 
 def predicted(shares: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
@@ -52,3 +52,15 @@ def test_few_samples_are_not_checked() -> None:
     own, batch = np.array([100, 0]), np.array([0, LEAST_BATCH - 1])
     assert looks_like(own, batch, draw)
     assert not looks_like(own, batch + np.array([0, 1]), draw)
+
+
+def test_a_clients_own_samples_speak_against_a_false_shift() -> None:
+    """A shift towards the labels that they have is borne out, its reverse is not; one of nothing always is."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 200, p=[0.8, 0.15, 0.05])
+    outputs = rng.normal(0, 1, (200, 3))
+    shift = np.log([0.8, 0.15, 0.05]) - np.log(1 / 3)
+    assert bears_out(outputs, labels, shift)
+    assert not bears_out(outputs, labels, -shift)
+    assert bears_out(outputs, labels, np.zeros(3))
+    assert not bears_out(outputs[:0], labels[:0], shift)

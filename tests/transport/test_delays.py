@@ -22,7 +22,7 @@ from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients
 from coterie.record.folder import CONFIG, read_lines
 from coterie.runs import SYSTEMS, Interrupted, RunConfig, build, from_toml, get, resolve, run
-from coterie.runs.comparison import plan
+from coterie.runs.budget import plan
 from coterie.runs.experiment import delays_of
 
 NAMES = tuple(f"client/{i}" for i in range(10))

@@ -16,7 +16,7 @@ from party_process import Ended, Place, live, relay
 from coterie.operate.supervision import warm
 from coterie.protocol import state
 from coterie.runs import registry
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 
 ROUNDS, SIZE, SIZE_OF_12_MB = 3, 24, 3_000_000
 TARGETS = planted([0, 0, 1, 1], SIZE)

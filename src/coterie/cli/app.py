@@ -9,7 +9,6 @@ import typer
 import coterie
 from coterie.cli import (
     auditing,
-    citing,
     comparing,
     deploying,
     listing,
@@ -74,7 +73,7 @@ app.command("compare", cls=Command)(comparing.compare)
 app.command("reproduce", cls=Command)(reproducing.reproduce)
 app.command("audit", cls=Command)(auditing.audit)
 app.command("report", cls=Command)(reporting.report)
-app.command("cite", cls=Command)(citing.cite)
+app.command("cite", cls=Command)(reporting.cite)
 app.command("export", cls=Command)(predicting.export)
 app.command("predict", cls=Command)(predicting.predict)
 app.command("list", cls=Command)(listing.show)

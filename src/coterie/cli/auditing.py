@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded, loading, say
+from coterie.cli.guard import console, fits, guarded, loading, new_table, say
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, size
 from coterie.runs.options import HOW
@@ -113,7 +111,7 @@ def audit(
 
 def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: bool) -> None:
     from coterie.protocols.openings import MOST_SHARE
-    from coterie.runs.audited import audited_openings
+    from coterie.runs.opened import audited_openings
 
     found = audited_openings(files, fewest, MOST_SHARE if share is None else share)
     if json_:
@@ -126,7 +124,6 @@ def _statements(files: Sequence[Path], fewest: int, share: float | None, json_: 
 
 
 def _opened(found: Row) -> Iterator[Text]:
-    """What holders state that they have opened, in words."""
     holders, lacking = found["openings"], found["unstated"]
     by = ", ".join(f"{name} ({count}, the last in round {found['last'][name]})" for name, count in holders.items())
     yield Text(f"{sum(holders.values())} openings, stated and signed by {by or 'nobody'}.")
@@ -150,7 +147,7 @@ def _opened(found: Row) -> Iterator[Text]:
 
 
 def _shown(content: Row, shell: Console) -> Iterator[Any]:
-    from coterie.runs.audited import in_lines
+    from coterie.runs.findings import in_lines
 
     if "methods" in content:
         yield from tables(content["methods"], shell)
@@ -171,7 +168,7 @@ def _shown(content: Row, shell: Console) -> Iterator[Any]:
 
 
 def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
-    """A head and a table for each method of ``runs.audited.together``."""
+    """A head and a table for each method of ``runs.findings.together``."""
     for method in methods:
         yield head(method)
         yield from _found(method, shell)
@@ -199,8 +196,7 @@ def _found(content: Row, shell: Console) -> Iterator[Any]:
 
     if content["attacks"]:
         whole = _attacks(content["attacks"])
-        fits = Measurement.get(shell, shell.options.update(width=10_000), whole).maximum <= shell.width
-        yield whole if fits else _leaks(content["attacks"])
+        yield whole if fits(whole, shell) else _leaks(content["attacks"])
     for names, why in by_reason(content["not_applicable"]):
         yield Text(f"Not applicable: {names}: {why}.")
     for role, fields in by_role(content["not_judged"]):
@@ -209,7 +205,7 @@ def _found(content: Row, shell: Console) -> Iterator[Any]:
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:
     numbers = (Column(head, justify="right") for head in ("messages", "size", "rounds"))
-    table = Table("role", "received", "from", *numbers, box=SIMPLE, pad_edge=False)
+    table = new_table("role", "received", "from", *numbers)
     for role in roles:
         name = role["role"] + (f" ({role['parties']})" if role["parties"] > 1 else "")
         for row in role["received"]:
@@ -222,12 +218,12 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 
 def _attacks(rows: Sequence[Row]) -> Table:
-    from coterie.runs.audited import noise
+    from coterie.runs.findings import noise
 
     theory = any(row["closed_form"] is not None for row in rows)
     heads = ("leak", "±", "found", "chance", "all", *["theory"] * theory, "clients")
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
-    table = Table("attack", "verdict", "measure", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
+    table = new_table("attack", "verdict", "measure", *numbers, collapse_padding=True)
     keys = ("value", "chance", "perfect", *["closed_form"] * theory)
     several = any("leaks" in row for row in rows)
     for row in rows:
@@ -239,21 +235,18 @@ def _attacks(rows: Sequence[Row]) -> Table:
         f"{_LEAK}; found: mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if "
         f"everything leaked; {'theory: closed form; ' * theory}clients: scored in the last round"
     )
-    table.caption_justify = "left"
     return table
 
 
 def _leaks(rows: Sequence[Row]) -> Table:
-    """What matters most, for a narrow terminal."""
-    from coterie.runs.audited import noise
+    from coterie.runs.findings import noise
 
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("leak", "±"))
-    table = Table("attack", Column("verdict", no_wrap=True), *numbers, box=SIMPLE, pad_edge=False)
+    table = new_table("attack", Column("verdict", no_wrap=True), *numbers)
     for row in rows:
         cells = (MISSING if number is None else f"{number:.3f}" for number in (row["leak"], noise(row)))
         table.add_row(_name(row), Text(row["verdict"], _STYLES.get(row["verdict"], "")), *cells)
     table.caption = f"{_LEAK}. A wider terminal, --json and the report show the measures"
-    table.caption_justify = "left"
     return table
 
 

@@ -61,7 +61,6 @@ class Command(TyperCommand):
 
 
 def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, str]) -> str:
-    """The end of the sentence about an unknown option: the system's setting, or the option, that it means."""
     from coterie.protocol.errors import nearest
     from coterie.runs.settings import field_types
 

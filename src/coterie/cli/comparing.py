@@ -7,16 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Column, Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import console, guarded, loading
-from coterie.cli.running import shared_options
+from coterie.cli.configuring import shared_options
+from coterie.cli.guard import console, fits, guarded, loading, new_table
 from coterie.protocol.errors import UserError
 from coterie.report.words import duration, size
 
@@ -133,7 +131,6 @@ def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
 
 
 def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
-    """Whether training together helps each client."""
     from coterie.report import comparison
 
     shell.print(comparison.help_title(content), markup=False)
@@ -161,13 +158,13 @@ def folds_hint(content: Row, given: Mapping[str, Any]) -> str | None:
 
 def _print_audits(done: Comparison) -> None:
     from coterie.cli.auditing import tables as audit_tables
-    from coterie.runs.audited import kept, together
+    from coterie.runs.audited import kept_together
 
     attacked = [row for row in done.content["rows"] if row["learned"] is not None]
-    audits = {run: kept(run) for row in attacked for run in (done.folder / name for name in row["runs"])}
+    audits = kept_together(done.folder / name for row in attacked for name in row["runs"])
     wide = console(180)
     wide.print()
-    for part in audit_tables(together({run: found for run, found in audits.items() if found})["methods"], wide):
+    for part in audit_tables(audits["methods"], wide):
         wide.print(part)
 
 
@@ -186,10 +183,9 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
         "virtual\ntime": [duration(row["virtual_seconds"] and row["virtual_seconds"]["mean"]) for row in rows],
     }
     made = [_table(rows, accuracies | leaks | costs)]
-    if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
+    if not fits(made[0], shell):
         made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
     made[-1].caption = _caption(rows, [one.explained for one in scored if one.explained], bool(topics))
-    made[-1].caption_justify = "left"
     return made
 
 
@@ -211,7 +207,7 @@ def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> s
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
-    made = Table(Column("method", no_wrap=True), box=SIMPLE, collapse_padding=True, pad_edge=False)
+    made = new_table(Column("method", no_wrap=True), collapse_padding=True)
     for head in columns:
         made.add_column(head, justify="left" if head == _CIPHER else "right", no_wrap=head == _CIPHER)
     for row, *cells in zip(rows, *columns.values(), strict=True):
@@ -224,9 +220,8 @@ def lead_table(content: Row) -> Table:
     from coterie.report import comparison
 
     heads = (Column(head, justify="right") for _, head, _ in comparison.lead_columns(content))
-    made = Table(Column(no_wrap=True), *heads, box=SIMPLE, pad_edge=False)
-    made.title, made.caption = comparison.lead_title(content), comparison.lead_note(content)
-    made.title_justify = made.caption_justify = "left"
+    title, note = comparison.lead_title(content), comparison.lead_note(content)
+    made = new_table(Column(no_wrap=True), *heads, title=title, caption=note)
     for over, cells in comparison.lead_rows(content):
         made.add_row(f"over {over}", *cells)
     return made
@@ -240,9 +235,8 @@ def alone_table(content: Row) -> Table | None:
     if not rows:
         return None
     words = (Column(head, no_wrap=True) for head in heads[:2])
-    made = Table(*words, *(Column(head, justify="right") for head in heads[2:]), box=SIMPLE, pad_edge=False)
-    made.title, made.caption = FORMS_TITLE, form_note(content)
-    made.title_justify = made.caption_justify = "left"
+    numbers = (Column(head, justify="right") for head in heads[2:])
+    made = new_table(*words, *numbers, title=FORMS_TITLE, caption=form_note(content))
     last = ""
     for method, *cells in rows:
         made.add_row("" if method == last else method, *cells)
@@ -254,7 +248,7 @@ def benefit_table(content: Row) -> Table:
     """What each client gains by training together. content: ``compare.json``."""
     from coterie.report import comparison
 
-    made = Table(box=SIMPLE, pad_edge=False)
+    made = new_table()
     for head in comparison.HELP_HEADS:
         made.add_column(head, justify="left" if head in ("client", "method", "") else "right", no_wrap=True)
     last = ""

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli import completing
-from coterie.cli import options as opt
-from coterie.cli.command import Command
 from coterie.cli.guard import guarded, say
-from coterie.cli.running import conclude, configured
-from coterie.protocol.errors import UserError
-from coterie.report.progress import show_progress
-from coterie.report.words import duration, plural, size
 
 if TYPE_CHECKING:
     from coterie.deploy.process import Serve
@@ -32,31 +24,6 @@ Metrics = Annotated[
     int | None,
     typer.Option(metavar="PORT", help="Serve metrics for Prometheus on this port, on loopback only, until SIGTERM."),
 ]
-_SIMULATED = "it is for simulations alone, so give it to coterie run"
-_OBSERVED = "it needs somebody who sees all parties, so give it to coterie run"
-_NOT_REHEARSED = {
-    "out": "the run folder is DIR/run",
-    "resume": "a rehearsal runs once, in a new DIR",
-    "record": _OBSERVED,
-    "record_mib": _OBSERVED,
-    "checkpoint_every": "every party stores each step that it has done",
-    "availability": f"{_SIMULATED}. A rehearsal has --kill",
-    "drift": _SIMULATED,
-    "attack": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
-    "attackers": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
-    "fine_tune": _OBSERVED,
-    "no_fine_tune": _OBSERVED,
-    "fine_tune_every": _OBSERVED,
-    "log": "DIR/run/metrics.jsonl has the numbers of every round",
-    "workers": "every party is a process of its own",
-}
-"""Options of a run that a rehearsal does not have, and why."""
-
-
-class Rehearsing(Command):
-    """``coterie deploy try``."""
-
-    absent = _NOT_REHEARSED
 
 
 @guarded
@@ -133,66 +100,3 @@ def _say_plan(name: str, role: str, plan: Any) -> None:
     from coterie.deploy.plan import plan_hash, shown
 
     say(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
-
-
-@guarded
-@opt.shared("clients", without=_NOT_REHEARSED)
-def rehearse(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, for everything.")],
-    system: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
-            autocompletion=completing.systems,
-            rich_help_panel=opt.WORK,
-        ),
-    ] = None,
-    kill: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PARTY@ROUND[:mid]",
-            help="Kill this party's process when that round begins (or the `setup`), and start it again at once. With "
-            ":mid, kill it in the middle of its work, and leave it away until the others notice. Can be repeated.",
-            rich_help_panel=opt.HOW,
-        ),
-    ] = None,
-    **options: Any,
-) -> None:
-    """Rehearse a deployment on this machine: every party in a process of its own, over a NATS server of its own.
-
-    Takes the options of `coterie run`, and ends with the same models. All parties share the seed of the run and are
-    dealt its data, and a virtual clock replaces the real one; everything else is as between machines. DIR then holds
-    the operator's folder, all homes with their logs, and the run folder DIR/run.
-
-    Examples:
-
-      coterie deploy try /tmp/trial --system fedcaprivacy --clients 4 --rounds 3 --seed 7
-
-      coterie deploy try /tmp/trial --system pafed --crypto emulated --kill hub@2 --kill client/1@2:mid
-    """
-    from coterie.operate.supervision import warm
-
-    warm()  # imports while this process does
-    from coterie.operate import rehearsal
-    from coterie.runs.metrics import leading
-
-    given = opt.given({"system": system, **options})
-    if system is None and options["config"] is None:
-        raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
-    config = configured(given, options["set"] or [], options["config"], False)
-    first = leading(config.metrics, config.task)
-    with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
-        result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
-    digest = f"models_sha256: {result.summary['models_sha256']}"
-    conclude(result, _rows(result.summary), ", each a process", digest)
-
-
-def _rows(summary: Any) -> list[tuple[str, str]]:
-    from coterie.report.summary import scores
-
-    costs = [("sent", size(summary["bytes_up"])), ("time", duration(summary["seconds"]))]
-    found = [*scores(summary), ("cipher", summary["crypto"]), *costs]
-    for r, why in list(summary["skipped"].items())[:1]:
-        found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
-    return found

@@ -149,7 +149,7 @@ def changes(home: Any) -> Iterator[str]:
     """
     from coterie.deploy import plan as plans
     from coterie.deploy.home import RUNS, Home, has_agreed, plan_of, read_private
-    from coterie.runs.config import differences
+    from coterie.runs.config_file import differences
 
     new = plan_of(home)
     former = (Home(home.path, home.about, int(one.name)) for one in (home.path / RUNS).glob("[0-9]*"))

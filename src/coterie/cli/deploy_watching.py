@@ -1,4 +1,4 @@
-"""``coterie deploy status`` and ``coterie deploy logs``, for the operator and for a party."""
+"""``coterie deploy status``, ``logs`` and ``doctor``, for the operator and for a party."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.live import Live
-from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli.guard import console, guarded, say
+from coterie.cli.guard import console, fits, guarded, new_table, say
 from coterie.protocol.errors import UserError
 from coterie.report.words import MISSING, duration, percent, plural, size
 
@@ -33,7 +32,6 @@ _NUMBERS = ("round", "sent", "received", "work", "missed", "refused")
 _HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
 _SPARED = ("keys", "work", "role", "received", "sent", "last seen")
 """Columns that a narrow terminal does without, the first one first."""
-_WIDEST = 1000
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -82,7 +80,6 @@ def status(
 
 
 def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
-    """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
     from coterie.protocol.errors import shown
@@ -102,7 +99,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     yield from (Text(line, "bold yellow") for line in _ending(status, now))
     for count in range(len(_SPARED) + 1):
         table = _table(status, now, _SPARED[:count])
-        if Measurement.get(shell, shell.options.update(width=_WIDEST), table).maximum <= shell.width:
+        if fits(table, shell):
             break
     yield table
     if count:
@@ -159,7 +156,7 @@ def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Tabl
 
     heads = [head for head in _HEADS if head not in without]
     columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
-    table = Table(*columns, box=SIMPLE, pad_edge=False)
+    table = new_table(*columns)
     hub = next(iter(status.parties), None)
     for one in status.parties:
         presence = _presence(one, status.phase in ("ended", "failed"), status.run > 1 and one is not hub)
@@ -200,7 +197,6 @@ def _presence(one: PartyStatus, over: bool, agrees: bool) -> str:
 
 
 def _remarks(status: RunStatus) -> Iterator[str]:
-    """What an operator should look at, a line each."""
     from coterie.protocol.errors import shown
 
     for one in status.parties:
@@ -262,7 +258,6 @@ def logs(
 
 
 def _level_of(name: str) -> int:
-    """The number of a level's name. Raises UserError for an unknown one."""
     if name not in _LEVELS:
         raise UserError(f"unknown level {name!r}: {', '.join(_LEVELS)}")
     return _LEVELS[name]
@@ -297,3 +292,46 @@ def _since(path: Path, end: int) -> tuple[list[bytes], int]:
         return [], 0
     whole = data[: data.rfind(b"\n") + 1]
     return whole.splitlines(), end + len(whole)
+
+
+@guarded
+def doctor(
+    places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
+    ] = False,
+    broker: Annotated[
+        bool,
+        typer.Option(
+            "--broker",
+            help="Also ask the NATS server, as the parties of these homes, whether its configuration keeps members "
+            "from each other and from its API. They show as connected for a moment.",
+        ),
+    ] = False,
+) -> None:
+    """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
+
+    All files in the folders are searched for the secret keys of all parties in them, as bytes, in hex and in base64.
+    Ends with code 1 if something is to be mended.
+
+    Examples:
+
+      coterie deploy doctor study
+
+      coterie deploy doctor study --clock
+
+      coterie deploy doctor /srv/coterie/a --broker
+    """
+    from coterie.deploy.engines import check_apart
+    from coterie.operate.doctor import doctor as looked
+    from coterie.operate.server import clock_s
+
+    style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
+    found = looked(
+        places, ahead_s=clock_s if clock else None, check_apart=partial(check_apart, connect_s=5.0) if broker else None
+    )
+    shell = console()
+    for one in found:
+        shell.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+    if any(one.level == "problem" for one in found):
+        raise typer.Exit(1)

@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.protocol.errors import CoterieError, CoterieWarning, UserError, printable
@@ -52,6 +55,16 @@ def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
     return SafeConsole(highlight=False, soft_wrap=soft_wrap, width=max(usual.width, least))
 
 
+def new_table(*columns: Column | str, **look: Any) -> Table:
+    """A table with a rule below its head; title and caption begin on the left. look: as rich's ``Table`` takes it."""
+    return Table(*columns, box=SIMPLE, pad_edge=False, title_justify="left", caption_justify="left", **look)
+
+
+def fits(table: Table, shell: Console) -> bool:
+    """Whether a table is shown whole."""
+    return Measurement.get(shell, shell.options.update(width=10_000), table).maximum <= shell.width
+
+
 _loaded = False
 
 
@@ -76,7 +89,6 @@ def loading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show our own warnings as messages, each text once."""
     shown: set[str] = set()  # Python's own memory of them ends wherever code catches warnings
     with warnings.catch_warnings():
         warnings.simplefilter("always", CoterieWarning)

@@ -81,6 +81,12 @@ def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
     return with_options
 
 
+def positive(option: str, value: float) -> float:
+    if not 0 < value < 1e9:
+        raise UserError(f"{option} must be above 0, not {value:g}")
+    return value
+
+
 def listed(values: Sequence[str]) -> tuple[str, ...]:
     """The names in a repeatable option's values, each of which may hold several with commas."""
     return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())

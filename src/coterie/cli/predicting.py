@@ -144,7 +144,6 @@ def predict(
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:
-    """The model of a client in a run's folder, of a party's home, or of an exported file."""
     from coterie.runs.models import load_exported
 
     return _of_folder(source, client)[0] if source.is_dir() else _of(client, load_exported(source), source)
@@ -170,7 +169,6 @@ def _prior(source: Path, trained: TrainedModel) -> Any:
 
 
 def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
-    """The model of a client in a run's folder, or of a party's home, and its round."""
     from coterie.operate.own_model import own_model
     from coterie.runs.models import load_models
 
@@ -186,7 +184,6 @@ def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
 
 
 def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
-    """Samples, labels and ids of a file, columns of a table by name. Raises UserError, also for unused parts."""
     from coterie.data.columns import Column
     from coterie.data.formats import Arrays, read_npz
     from coterie.data.preparing import new_samples
@@ -209,7 +206,6 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
 def _csv(
     trained: TrainedModel, scores: NDArray[Any], ids: Mapping[str, Sequence[str]], shown: Callable[[str], str]
 ) -> str:
-    """A row for each sample: its ids, its class and probability, and the score of each named class, label or number."""
     facts = trained.facts
     heads: list[object] = list(facts.class_names or ([] if facts.task == "classes" else range(scores.shape[1])))
     columns: list[Iterable[object]] = [[f"{score:.6g}" for score in scores[:, i]] for i in range(len(heads))]

@@ -118,7 +118,6 @@ def apply(
 
 
 def _told(tables: list[Path], schema: object) -> int:
-    """Print all findings; gives the number of faults."""
     from coterie.data.preparing import checked
 
     found = [one for table in tables for one in checked(table, schema)[1]]  # type: ignore[arg-type]  # imported late

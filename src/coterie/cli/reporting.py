@@ -1,4 +1,4 @@
-"""``coterie report``."""
+"""``coterie report`` and ``coterie cite``."""
 
 from __future__ import annotations
 
@@ -48,3 +48,18 @@ def report(
             raise UserError("a report on several folders needs a file of its own: name it with --out")
         out = folders[0] / "report.html"
     say(f"Report: {render(folders, out)}")
+
+
+@guarded
+def cite(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or the folder of a comparison.")],
+) -> None:
+    """Print BibTeX of the systems in a run or a comparison and of the run itself, and a sentence of methods.
+
+    Examples:
+
+      coterie cite runs/fedavg-digits-0-1 > run.bib
+    """
+    from coterie.report import cite as cited
+
+    say(cited(folders))

@@ -38,9 +38,7 @@ def is_synthetic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the web. md5: as its publisher or torchvision states it, against a broken or foreign file (an
-    attacker cannot make a second file for a *given* MD5).
-    """
+    """A file on the web. md5: as its publisher or torchvision states it (nobody can make a file for a *given* MD5)."""
 
     url: str
     md5: str
@@ -74,7 +72,6 @@ def _four(train: Sequence[NDArray[Any]], test: Sequence[NDArray[Any]], source: P
 
 
 def _files(folder: Path, archive: str, inner: str, names: Sequence[str]) -> tuple[Path, list[bytes]] | None:
-    """The named files' contents, in an archive or unpacked, and where they were found."""
     if (folder / archive).is_file():
         blocks = read_tar(folder / archive, names)
         return folder / archive, [blocks[name] for name in names]

@@ -1,11 +1,8 @@
 """Columns of a table, as inputs of a model; a schema states those of all parties' tables.
 
-A number's gap becomes a stated value, or in a simulation with ``gaps=mean`` the mean of all training samples that have
-it. A category becomes one input for each of its values, 1 where the row has it; a gap has none. A date is its number of
-days. Then a column's mean is subtracted, and its scale divides.
-
-Numpy is enough for constants that travel as JSON. A ColumnTransformer of scikit-learn computes the same, but travels as
-a pickle, which nobody should load from others.
+A number's gap becomes a stated value, or with ``gaps=mean`` the training samples' mean. A category becomes one input
+for each of its values; a gap has none. A date is its number of days. Then a column's mean is subtracted, and its scale
+divides. (scikit-learn's ColumnTransformer does the same, but travels as a pickle.)
 """
 
 from __future__ import annotations
@@ -114,7 +111,6 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 def _is_format(words: str) -> bool:
-    """Whether a format states year, month and day, each once, and nothing strange."""
     parts = re.findall("%.", words)
     return bool(_FORMAT.fullmatch(words)) and len({*parts}) == len(parts) and {"%Y", "%m", "%d"} <= {*parts}
 

@@ -212,8 +212,8 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     """Training and test indices, ascending, for data in one piece: no seed, the same on every machine.
 
-    share: of test samples. In order of class, equal classes in file order, every fifth sample, from the first on, is a
-        test sample (for a share of .2). So every class is split within one sample of it.
+    share: of test samples. In order of class, then of the file, every fifth sample is one (for a share of .2), from the
+        first on.
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
@@ -226,8 +226,7 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
 def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
     """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class.
 
-    So the seeds 0 to folds - 1 test each sample once, and the next ones do so again, in parts that are drawn anew. Seed
-    0 with five parts is ``fixed_split``.
+    Seeds 0 to folds - 1 test each sample once, the next ones again in other parts. Seed 0 of five is ``fixed_split``.
     """
     again, part = divmod(seed, folds)
     draw = rng(again, "split", "folds").permutation(len(y)) if again else np.arange(len(y))
@@ -264,7 +263,6 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
 
 
 def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Numbers as uint8 where they are bytes, else as float32; raises UserError for non-finite ones."""
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
@@ -327,7 +325,6 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_grey(x: NDArray[Any]) -> bool:
-    """Whether all values are whole numbers from 0 to 255."""
     return all(bool(((part >= 0) & (part <= 255) & (part == np.floor(part))).all()) for part in _chunks(x))
 
 
@@ -337,14 +334,12 @@ def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _aligned(shape: tuple[int, ...]) -> Floats:
-    """An array to be filled, which begins at a multiple of ``ALIGNED`` bytes."""
     memory = np.empty(4 * prod(shape) + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + 4 * prod(shape)].view(np.float32).reshape(shape)
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation over ``axes`` (0 and others) in float64, in chunks of rows."""
 
     def mean_of(sums: Iterator[NDArray[Any]]) -> NDArray[np.float64]:
         over_samples = np.asarray(sum(sums) / len(x))  # first over samples alone: fast, whatever the memory layout

@@ -1,7 +1,6 @@
 """The form of all parties' samples, and a party's own samples in it: read, checked, and as the model takes them.
 
-Nobody knows the mean of all samples, so a schema in the plan states how tables are scaled, or owners of arrays agree on
-it. Bytes (uint8) are divided by 255.
+A schema in the plan states how tables are scaled, or owners of arrays agree on it. Bytes are divided by 255.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
     and y_test.
 
     An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
-    the hub's public samples. Raises UserError for anything that the plan's model cannot take: what is wrong, where, and
-    what is wanted.
+    the hub's public samples. Raises UserError for anything that the plan's model cannot take.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")

@@ -32,7 +32,6 @@ _HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {(1, 0): read_array_hea
 
 @contextmanager
 def _reading(path: Path, form: str) -> Iterator[None]:
-    """Turn whatever a decoder raises on damaged bytes into the caller's error."""
     try:
         yield
     except UserError:
@@ -52,8 +51,7 @@ def swollen(size: int, claimed: int) -> bool:
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
     """Raises UserError for a small file that claims to hold very much, before anything is read.
 
-    Files of samples hold up to some tens of times their own size, compressed zeros a thousand times. claimed: bytes in
-    memory.  again: how to write it readably.
+    claimed: bytes in memory.  again: how to write it readably.
     """
     size = path.stat().st_size
     if swollen(size, claimed):
@@ -119,7 +117,6 @@ def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDA
 
 
 def _is_text(array: NDArray[Any]) -> bool:
-    """Whether words are made of characters of Unicode; of numbers True."""
     if array.dtype.kind != "U" or not array.size:
         return True
     return bool(

@@ -4,12 +4,9 @@ Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmet
 
     H1 = relu(A^ X W1 + b1)        H2 = relu(A^ H1 W2 + b2)
 
-A sample is what two layers need at node v: (rows, f + 1) float32, first v itself, then its neighbours, then zeros. The
-first f columns are rows of sqrt(f) A^ X, where the factor gives entries a mean square near 1; the last one is the
-weight in A^. A client's A^ is that of its own subgraph. Test nodes are seen in the whole graph.
-
-``augmented`` gives a client more training data: its labelled nodes in one of the four randomly changed views of its
-subgraph of You et al. (Graph contrastive learning, NeurIPS 2020), table 1. The contrastive loss is not used.
+A sample at node v is (rows, f + 1) float32: first v itself, then its neighbours, then zeros. The first f columns are
+rows of sqrt(f) A^ X, the last one is the weight in A^. A client's A^ is that of its own subgraph; test nodes are seen
+in the whole graph. ``augmented``: the views of You et al. (NeurIPS 2020), table 1, without their contrastive loss.
 """
 
 from __future__ import annotations
@@ -208,14 +205,12 @@ def _kept(graph: Graph, nodes: Mask) -> Graph:
 
 
 def _within(graph: Graph, nodes: Mask) -> Mask:
-    """(E,) whether both ends of an edge are among the nodes."""
     a, b = graph.edges
     both: Mask = nodes[a] & nodes[b]
     return both
 
 
 def _drawn(among: Mask, draw: np.random.Generator) -> NDArray[np.bool_]:
-    """A fifth of what is True, rounded, drawn without repetition."""
     there = np.flatnonzero(among)
     chosen = np.zeros_like(among)
     chosen[draw.choice(there, round(SHARE * len(there)), replace=False)] = True

@@ -6,10 +6,9 @@ Every source becomes a list of :class:`Samples`, one for each client or one for 
 - one such file; a column of it may name the client of every sample (``by``);
 - in Python a mapping of clients, a table, a torch ``Dataset``, or a pair of arrays (:func:`from_python`).
 
-A table has a header: ``target`` is its column of labels, a column ``split`` may hold ``train`` or ``test``, and all
-other columns are numbers. An npz file holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``,
-then with ``NAME_train`` and ``NAME_test`` for its column of clients. An array ``kind`` may say what ``x`` holds, and
-``targets`` the names of the columns of ``y``.
+A table has labels in ``target``, perhaps a column ``split`` (``train`` or ``test``), and else numbers. An npz file has
+``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test`` (then ``NAME_train`` and ``NAME_test`` name the
+clients), and perhaps ``kind`` (of ``x``) and ``targets`` (names of the columns of ``y``).
 """
 
 from __future__ import annotations
@@ -256,7 +255,6 @@ def dataset(
 
 
 def _join(parts: Sequence[Samples], test_share: float | None, fold: Fold | None = None) -> Samples:
-    """All samples as one, with their split."""
     first = parts[0]
     share = TEST_SHARE if test_share is None else test_share
     if test_share is not None and fold is not None:
@@ -298,7 +296,6 @@ def _join(parts: Sequence[Samples], test_share: float | None, fold: Fold | None 
 
 
 def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
-    """Which samples are for testing: a share, or a fold, of each client's, evenly over the labels."""
     test = np.zeros(len(part.x), np.bool_)
     owner = np.zeros(len(part.x), np.int64) if part.owner is None else np.unique(part.owner, return_inverse=True)[1]
     y = _comparable(part.y)
@@ -319,7 +316,6 @@ def _comparable(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _aligned(part: Samples, first: Samples) -> Samples:
-    """The samples with a table's features in the order of the first table. Raises UserError."""
     if part.features == first.features:
         return part
     ours, theirs = set(part.features), set(first.features)
@@ -334,7 +330,6 @@ def _aligned(part: Samples, first: Samples) -> Samples:
 
 
 def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> None:
-    """Raises UserError for a client named like a party, or without training or test samples; warns of one class."""
     of = {str(part.owner[0]): part.where for part in parts if len(parts) > 1 and part.owner is not None}
     for code, name in enumerate(owners.names):
         where = of.get(name, f"client {name!r} ({owners.column}, {parts[0].where})")

@@ -1,7 +1,6 @@
 """Who holds which samples: partitions of a training set over clients, and test samples of the same distribution.
 
-Every training sample goes to exactly one client, except unused labels of ``labels``. How many samples of which class a
-client gets depends only on the class sizes, the spec (``schemes``) and the seed.
+Every training sample goes to one client, except unused labels of ``labels``.
 """
 
 from __future__ import annotations
@@ -200,7 +199,6 @@ def _checked(y: NDArray[Any], name: str) -> NDArray[np.int64]:
 
 
 def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[np.int64], ...]:
-    """Hand out the samples: which of a class's samples go where is by lot."""
     clients = len(counts)
     unused = np.bincount(y) - counts.sum(axis=0)
     table = np.vstack([counts, unused])  # the last row is nobody

@@ -247,7 +247,6 @@ def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remar
 
 
 def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[NDArray[Any], list[Remark]]:
-    """What a function reads from the cells of a column, (n,) objects, and a finding for each kind of problem."""
     cells, values = table.columns[name], np.empty(_length(table), object)
     wrong: dict[str, list[int]] = {}
     for row, cell in enumerate(cells):
@@ -262,7 +261,6 @@ def _read(table: Table, name: str, read: Callable[[Any], Any]) -> tuple[NDArray[
 
 
 def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remark]]:
-    """Labels (n,) as numbers of classes; 0 where one is wrong."""
     number = {name: i for i, name in enumerate(schema.names)}
 
     def code(cell: Any) -> int:
@@ -283,7 +281,6 @@ def _labels(table: Table, schema: Schema) -> tuple[NDArray[np.int64], list[Remar
 
 
 def _numbers_of_ids(table: Table, schema: Schema) -> Iterator[Remark]:
-    """A note on each id that looks like an input: it holds numbers alone, and some twice."""
     for name in (column.name for column in schema.columns if column.kind == "id" and column.name in table.columns):
         words = [word for cell in table.columns[name] if (word := str(cell).strip()).lower() not in MISSING]
         if len({*words}) < len(words) and all(is_number(word) or has_decimal_comma(word) for word in words):
@@ -294,7 +291,6 @@ def _numbers_of_ids(table: Table, schema: Schema) -> Iterator[Remark]:
 
 
 def _refuse(found: Iterable[Remark], advice: str = "") -> None:
-    """Raises UserError with all faults, if there is one."""
     if faults := [str(one) for one in found if one.fault]:
         raise UserError("\n".join([*faults, *([advice] if advice and len(faults) > 1 else [])]))
 

@@ -290,7 +290,6 @@ def _with_points(column: Sequence[str]) -> list[str]:
 
 
 def _read_parquet(path: Path) -> Table:
-    """The columns of a parquet file. Raises UserError, also for a small file that claims to hold very much."""
     try:
         import pandas
         from pyarrow.parquet import read_metadata
@@ -310,7 +309,6 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _values(column: Any) -> NDArray[Any]:
-    """A column of a frame (N,). Repeated words are one object."""
     if not hasattr(column, "cat"):
         return np.asarray(column.to_numpy())
     codes, known = column.cat.codes.to_numpy(), column.cat.categories.to_numpy()
@@ -386,7 +384,6 @@ def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> 
 
 
 def _what_to_do(name: str, column: NDArray[Any]) -> str:
-    """With a column (N,) that holds words."""
     known = [word for cell in column if (word := str(cell).strip()).lower() not in MISSING]
     if any(map(has_decimal_comma, known)):
         return "write decimal points (1.5), not commas"
@@ -466,13 +463,11 @@ def _is_pair_of_datasets(data: Any) -> bool:
 
 
 def _is_torch_dataset(data: Any) -> bool:
-    """Whether an object gives samples by number, and is neither an array nor a plain list."""
     known = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return known and not hasattr(data, "shape") and not isinstance(data, list | tuple | str)
 
 
 def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All pairs of a torch ``Dataset`` as two arrays."""
     pairs = [data[i] for i in range(len(data))]
     if not pairs:
         raise UserError(f"{where} has no samples: give it some, or leave it out")
@@ -497,7 +492,6 @@ def is_table(data: Mapping[Any, Any]) -> bool:
 
 
 def _table(data: Any, where: str) -> dict[str, NDArray[Any]] | None:
-    """The columns of a table, or None for what is none."""
     if isinstance(data, Mapping):
         return named_columns(data, lambda name: _array(data[name], f"{where}: column {name!r}"), where)
     if hasattr(data, "column_names") and hasattr(data, "with_format"):  # a Hugging Face dataset
@@ -509,7 +503,6 @@ def _table(data: Any, where: str) -> dict[str, NDArray[Any]] | None:
 
 
 def _array(value: Any, where: str) -> NDArray[Any]:
-    """A list, an array or a tensor as an array; raises UserError."""
     try:
         if hasattr(value, "detach"):  # a tensor; numpy has no bfloat16
             value = value.detach().cpu()

@@ -158,7 +158,6 @@ def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
 
 
 def _tally(client: Counts, sizes: Counts, clients: int) -> Counts:
-    """(clients, K) from every sample's client, the samples in order of their label."""
     label = np.repeat(np.arange(len(sizes)), sizes)
     return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
 
@@ -195,9 +194,8 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
     """Bring every client to ``floor`` samples by moving samples. log_q: (clients, K), label proportions, unnormalised.
 
-    A client that is short gets classes drawn from its own label proportions, or, where the givers run out of a class,
-    from its other classes. Lots decide which samples the clients above the floor lose. So the label skew stays, and so
-    does the mean of every client's count of a class, (class size) / clients.
+    A client that is short gets classes drawn from its own label proportions; lots decide what clients above the floor
+    lose. So the label skew stays, and the mean of every client's count of a class, (class size) / clients.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)
@@ -223,7 +221,6 @@ def _label_sets(
     first: int,
     rng: np.random.Generator,
 ) -> Division:
-    """Clients from ``first`` on are spread over the sets as all clients are, and mix a share ``rate`` of their data."""
     classes = len(sizes)
     if sets > min(classes, clients):
         raise UserError(

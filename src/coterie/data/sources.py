@@ -1,10 +1,8 @@
 """Data sets by name: ``load("mnist")``.
 
-``digits`` is embedded (8x8 handwriting of scikit-learn, split by ``dataset.fixed_split``), and so is ``heart``
-(patients of four hospitals, which are its clients). ``synthetic:64x10`` is made
-up (``synthetic.py``). Any other name is looked for in the folder given (``--data-dir``), in that of the environment
-variable COTERIE_DATA, and in a per-user cache, into which public sets with a checksum are downloaded. In each folder
-the first of these forms counts:
+``digits`` (scikit-learn's) and ``heart`` (four hospitals) are embedded; ``synthetic:64x10`` is made up. Any other name
+is looked for in ``--data-dir``, in COTERIE_DATA, and in a per-user cache, into which public sets with a checksum are
+downloaded. In each folder the first of these forms counts:
 
 - ``NAME.npz`` with x_train, y_train, x_test, y_test, see ``dataset.from_arrays``;
 - ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
@@ -167,7 +165,6 @@ def _dataset(name: str, known: NamedDataSet | None, found: Found) -> Dataset:
 
 
 def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
-    """The four arrays, and whether the split is ours."""
     if all(key in arrays for key in FOUR):
         return [arrays[key] for key in FOUR], False
     where = f"data set {name!r} ({source})"
@@ -194,7 +191,7 @@ def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
 
 
 def _digits() -> Dataset:
-    """The file inside scikit-learn, read without an import of its functions, which takes a second."""
+    # scikit-learn's functions take a second to import
     (home,) = find_spec("sklearn").submodule_search_locations  # type: ignore[misc, union-attr]  # a dependency
     table = np.loadtxt(Path(home, "datasets", "data", "digits.csv.gz"), dtype=np.uint8, delimiter=",")
     x, y = table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)

@@ -1,12 +1,9 @@
 """Made-up samples for any number of clients, each client's made when it is asked: ``--data synthetic:64x10``.
 
-``synthetic:FxK`` has F features and K classes. Each class has two centres, normal in every feature and on average 5
-apart from any other; a sample is one of its class's centres, by a fair coin, plus standard normal noise. The centres
-follow from F and K alone. So do 10,000 test samples, all classes alike, and as many reference samples, whose mean and
-deviation scale everybody's samples. Public samples are of these.
-
-A client's samples follow from the seed and its number alone. How many of which class it has is the law of the
-partition, for an unlimited supply, with m = 100 samples a client on average (or ``samples`` / clients):
+``synthetic:FxK`` has F features and K classes. A sample is one of its class's two centres (on average 5 apart from any
+other), by a fair coin, plus standard normal noise. Centres, 10,000 test samples and as many reference samples, which
+scale all samples and of which public ones are, follow from F and K alone; a client's samples from the seed and its
+number. Its counts of classes follow the partition's law, with m = 100 samples on average (or ``samples`` / clients):
 
 ``iid``               m samples, their classes all alike
 ``hsu:ALPHA``         m samples, in proportions of its own: Dirichlet(ALPHA / K, ...)
@@ -242,14 +239,12 @@ def law_of(
 
 
 def _spread(classes: int, many: int, held: Ints, source: np.random.Generator) -> Counts:
-    """So many samples over the classes that are held, as evenly as can be."""
     counts = np.zeros(classes, np.int64)
     np.add.at(counts, held, even_sizes(many, len(held), source))
     return counts
 
 
 def _proportions(weights: NDArray[np.float64], many: int, source: np.random.Generator, client: int) -> Counts:
-    """So many samples in Dirichlet proportions. weights: (1, classes)."""
     log_q = log_gamma(weights, source)[0]
     q = np.exp(log_q - log_q.max())
     return source.multinomial(many, q / q.sum())

@@ -61,8 +61,7 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value. Raises UserError.
 
-    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many. Text of a
-        number is a number: 1 and 1.0 are the same class.
+    labels: where they are from, and (n,) numbers or text. Text of a number is a number: 1 and 1.0 are one class.
     """
     for where, y in labels:
         if y.ndim != 1:
@@ -106,7 +105,6 @@ def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
 
 
 def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
-    """Raises UserError if two texts such as 1 and 01 would become one class."""
     spelt: dict[int, str] = {}
     for where, y in labels:
         for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
@@ -143,7 +141,6 @@ def standardised(
 
 
 def _numbers(y: NDArray[Any], where: str) -> Doubles:
-    """Finite numbers (n, k); raises UserError."""
     try:
         y = np.asarray(y).astype(np.float64)
     except (ValueError, TypeError):

@@ -11,9 +11,8 @@
 ``blur:K``        group g sees images through a Gaussian filter of g/32 of their shorter side
 ``colour:K``      group g sees colour images with hues turned by g 360/K degrees
 
-A label skew may follow: ``rotate:4+dirichlet:0.3``; the default is ``iid``. It is drawn over all clients: a seed deals
-the same indices with and without groups. Groups are drawn by lot, and their sizes differ by at most one. With
-``domains`` each data set is dealt to its own group. A task changes a client's training and test samples alike.
+A label skew may follow (``rotate:4+dirichlet:0.3``), by default ``iid``; a seed deals the same indices with and without
+groups. Groups are drawn by lot, of sizes that differ by at most one. A task changes training and test samples alike.
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ def _in_groups(
     seed: int,
     part_of: Callable[[str, Dataset, int, int], Split],
 ) -> Split:
-    """Clients drawn into one group for each task. Groups with one data set share its parts."""
     dataset = tasks[0].dataset
     draw = rng(seed, "partition", "groups")
     groups = draw.permutation(np.repeat(np.arange(len(tasks)), even_sizes(clients, len(tasks), draw)))
@@ -167,7 +165,6 @@ def with_fewer_tests(dataset: Dataset, samples: int, seed: int) -> Dataset:
 
 
 def _labels(dataset: Dataset, part: Part = "train") -> Ints:
-    """What a partition deals by: every sample's class, or 0 for tasks without classes."""
     y = dataset.labels(split=part)
     return y if dataset.targets.task == "classes" else np.zeros(len(y), np.int64)
 
@@ -183,7 +180,6 @@ def column_of(spec: str) -> str | None:
 
 
 def _as_owned(spec: str, dataset: Dataset, clients: int | None, seed: int, least: int, public: float) -> Split:
-    """Every client has its own training and test samples, less those for the public data."""
     owners = dataset.owners
     if owners is None or spec != f"by:{owners.column}":
         known = "which does not name its clients" if owners is None else f"whose clients are in {owners.column!r}"

@@ -21,7 +21,7 @@ from coterie.deploy.own_work import OwnWork, own_work
 from coterie.deploy.plan import Plan, check_parties
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.runs.config import Resolved
-from coterie.runs.inputs import random_starts
+from coterie.runs.starts import random_starts
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
 

@@ -16,7 +16,7 @@ from coterie.deploy.packet_queue import Arrived
 from coterie.deploy.packets import BeginAttempt, End, Era, Letter, NewRun, NoAnswer, PlanUpdate, Report, Tally, Traffic
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.steps import Steps
-from coterie.runs.runner import is_divergence
+from coterie.runs.failures import is_divergence
 from coterie.transport.envelope import Waiting
 from coterie.transport.wire import Parcel
 

@@ -17,7 +17,8 @@ from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.data.form import SampleForm, Size
 from coterie.protocol.errors import CoterieError, DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Roster
-from coterie.runs.config import Resolved, from_text
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import from_text
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 24

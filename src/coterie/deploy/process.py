@@ -22,8 +22,7 @@ from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.status import RunStatus
 from coterie.deploy.store import FileStore
 from coterie.record.files import locked
-from coterie.runs.evaluation import AllSkippedError
-from coterie.runs.runner import is_divergence
+from coterie.runs.failures import AllSkippedError, is_divergence
 
 _HELD = "{} is at work in another process already: a party runs once. End that process first, or leave it alone"
 GOES_ON = "Stopped. Started again, it goes on where it was."

@@ -27,9 +27,9 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, a
 from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
-from coterie.record.summary import Line, totals, write_result
+from coterie.record.summary import Line, totals
 from coterie.report.words import plural
-from coterie.runs.evaluation import check_not_all_skipped
+from coterie.runs.failures import check_not_all_skipped
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
@@ -376,6 +376,6 @@ class Recorder(Journal):
         measured = {**facts, "measures": [metric.facts for metric in self.measures]}
         summed = totals(of.set_up, self._lines, of.finish)
         found = reported.result_of(self._present(), self.config, self._lines, running)
-        write_result(self.folder, reported.with_facts(found, {**summed, **measured}))
+        write_json(self.folder / RESULT, reported.with_facts(found, {**summed, **measured}))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)

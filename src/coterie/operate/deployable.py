@@ -16,7 +16,7 @@ from coterie.data.sources import load
 from coterie.deploy.plan import GIB, MOST_GIB, Settings
 from coterie.protocol.errors import UserError
 from coterie.record.comparison import PRIOR
-from coterie.runs.config import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
+from coterie.runs import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 from coterie.training.names import GRAPH_MODEL

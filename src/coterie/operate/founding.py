@@ -22,7 +22,7 @@ from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
 from coterie.protocol.errors import UserError, suggest
 from coterie.record.files import atomic_write, check_new, make_folder, whole_folder
-from coterie.runs.config import Resolved, RunConfig, to_toml
+from coterie.runs import Resolved, RunConfig, to_toml
 
 SESSION_BYTES = 16
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.crypto import certificates
+from coterie.crypto.roster import entry
 from coterie.data.form import OwnSamples, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import (
@@ -26,7 +27,7 @@ from coterie.deploy.home import (
     write_private,
 )
 from coterie.deploy.names import safe
-from coterie.deploy.plan import Plan
+from coterie.deploy.plan import Plan, fingerprint
 from coterie.operate import tokens
 from coterie.operate.tokens import Invitation
 from coterie.protocol.errors import CoterieWarning, PeerError, UserError, suggest
@@ -144,3 +145,18 @@ def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | 
             )
     if epochs is not None and not 1 <= epochs <= invitation.max_epochs:
         raise UserError(f"epochs is {epochs}; this deployment has 1 to {invitation.max_epochs} local epochs in a round")
+
+
+def own_fingerprint(place: Home) -> str:
+    """Of the keys in a home, for its owner to compare with the operator's."""
+    return fingerprint(entry(place.name, place.role, place.identity))
+
+
+def samples_in_words(place: Home) -> str:
+    """What was copied into a home, so that its owner notices what is missing."""
+    facts = place.about.facts
+    own = read_data(place.data, facts)
+    told = f"Its data: {len(own.y)} sample{'s' * (len(own.y) != 1)} to train on, {len(own.y_test):,} for tests"
+    if facts.task == "classes":
+        told += f", {len({*own.y.tolist(), *own.y_test.tolist()})} of {facts.outputs} classes"
+    return f"{told}."

@@ -33,17 +33,18 @@ from coterie.operate.server import local_server, serving
 from coterie.operate.supervision import Life, Supervision, warm
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write, locked
-from coterie.record.folder import CLIENTS, METRICS, OBSERVED, encode_line, jsonable, read_lines, write_json
+from coterie.record.folder import CLIENTS, METRICS, OBSERVED, RESULT, encode_line, jsonable, read_lines, write_json
 from coterie.record.load import read_summary
-from coterie.record.summary import write_result
 from coterie.runs import benefit
 from coterie.runs.advice import advise
 from coterie.runs.config import RunConfig
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
+from coterie.runs.ending import write_partition
 from coterie.runs.experiment import Experiment, build
+from coterie.runs.finished import FinishedRun, load_result
 from coterie.runs.models import write_models
 from coterie.runs.on_data import ClientData
-from coterie.runs.runner import FinishedRun, load_result, write_openings, write_partition
+from coterie.runs.opened import write_openings
 
 HOMES = "homes"
 GRACE_S = 5.0
@@ -206,7 +207,7 @@ def _collect(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         write_openings(run, parties[0].common.roster, parties)
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
-        write_result(run, with_facts(summary, {**last, **more}))
+        write_json(run / RESULT, with_facts(summary, {**last, **more}))
     return load_result(run)
 
 

@@ -23,7 +23,7 @@ from coterie.operate.server import admit
 from coterie.operate.watching import has_ended, read_status
 from coterie.protocol.errors import UserError
 from coterie.record.files import atomic_write
-from coterie.runs.config import Resolved, RunConfig, to_toml
+from coterie.runs import Resolved, RunConfig, to_toml
 
 FEWEST_DIGITS = 32
 """Of a plan's hash, so that its operator finds no two plans that share them."""

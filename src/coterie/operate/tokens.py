@@ -15,6 +15,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from coterie.deploy.names import check_name, safe
 from coterie.deploy.plan import OperatorSigned, decode
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.setup_info import Entry, Identity
+from coterie.record.files import opened, reading
 
 INVITATION, REQUEST, CERTIFICATE = "coterie-invitation-1", "coterie-request-1", "coterie-certificate-1"
 MAX_TEXT = 1 << 25
@@ -39,6 +41,16 @@ Id = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Short = Annotated[str, msgspec.Meta(max_length=300)]
 
 T = TypeVar("T")
+
+
+def read_text(path: Path) -> str:
+    """What a file of these holds, unchecked. Raises UserError."""
+    with reading(path, "name the file that you were sent"), opened(path) as file:
+        data = file.read(MAX_TEXT + 1)
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not an invitation, request or certificate of coterie") from None
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all methods share (``runs/comparison.py``); meaningless ones are absent."""
+    """The settings that all methods share (``runs/budget.py``); meaningless ones are absent."""
 
     server_lr: float
     server_decay: float

@@ -3,8 +3,7 @@
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
 ends with a digest of its content, which detects damage and is no signature.
 
-Only one process at a time writes in a folder. It holds a lock of the operating system on the file ``.lock``, which
-stays: removing it would let two processes lock two files of that name.
+Only one process at a time writes in a folder: it locks the file ``.lock``, which is never removed.
 """
 
 from __future__ import annotations
@@ -245,8 +244,7 @@ def locked(
     """Hold the folder for this process, also against its other threads. held: the message if another process holds it;
     {} is the folder.  wait: for that one to end, where the system can.
 
-    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
-    in it. Warns if the file system has no locks.
+    Raises UserError if another process holds it, or for a linked lock, and RunError. Warns where there are no locks.
     """
     descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
     try:

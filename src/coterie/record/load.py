@@ -149,6 +149,24 @@ def compared(folder: Path) -> dict[str, Any] | None:
     return content if content["budget_from"] is not None or content["leads"] or alone else None
 
 
+def whole_summary(folder: Path) -> dict[str, Any]:
+    """A run's ``result.json`` as it stands, with what it lacks of its checked form. Raises UserError as ``load``."""
+    filled: dict[str, Any] = _filled(read_summary(folder), msgspec.to_builtins(load(folder).result))
+    return filled
+
+
+def whole_comparison(folder: Path) -> dict[str, Any] | None:
+    """The same of ``compare.json``; None for a folder without one. Raises UserError for one of another version."""
+    path = folder / COMPARE
+    if not path.exists():
+        return None
+    checked = compared(folder)
+    if checked is None or not all(row["method"] and row["runs"] for row in checked["rows"]) or not checked["rows"]:
+        raise UserError(f"{path} is not of this version: compare again")
+    filled: dict[str, Any] = _filled(json.loads(path.read_bytes()), checked)
+    return filled
+
+
 def why_missing(path: Path) -> str:
     """Why a run's folder lacks this file, and what to do."""
     if path.name == RESULT and deployed(path.parent) is not None:
@@ -275,3 +293,12 @@ def _check_shapes(run: Run) -> None:
         raise UserError(f"{run.folder / PARTITION}: drift is no exchange of data between {clients} clients; run again")
     if affinity is not None and any(len(row) != clients for row in affinity):
         raise UserError(f"{run.folder / OBSERVED}: affinity must be {clients} x {clients}; run again")
+
+
+def _filled(content: Any, checked: Any) -> Any:
+    if isinstance(content, Mapping) and isinstance(checked, Mapping):
+        lacks = {key: value for key, value in checked.items() if key not in content and value is not None}
+        return lacks | {key: _filled(value, checked.get(key)) for key, value in content.items()}
+    if isinstance(content, list) and isinstance(checked, list | tuple):
+        return [_filled(*both) for both in zip(content, checked, strict=True)]
+    return content

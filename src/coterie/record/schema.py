@@ -28,7 +28,7 @@ SAMPLE, CLIENT = "replace one sample", "replace one client"
 
 
 class AttackRecord(msgspec.Struct, frozen=True):
-    """What one attack found: a row of ``runs.audited``."""
+    """What one attack found: a row of ``runs.findings``."""
 
     name: str
     verdict: Literal["nothing found", "cannot tell", "a little", "much", "everything"]

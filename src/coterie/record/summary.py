@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import coterie
-from coterie.record.folder import RESULT, write_json
 from coterie.record.schema import FORMAT
 
 Line = dict[str, Any]
@@ -58,8 +56,3 @@ def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[st
         "version": coterie.__version__,
         "format": FORMAT,
     }
-
-
-def write_result(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write ``result.json``, whole or not at all. Raises RunError."""
-    write_json(folder / RESULT, content)

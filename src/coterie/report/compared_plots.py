@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.record.comparison import Measure
+from coterie.record.load import Run
 from coterie.report import figure as fig
-from coterie.report.comparison import RunGroup, counted, helped, leading
+from coterie.report.comparison import RunGroup, helped, leading
 from coterie.report.plots import WIDTH, measure_axis, rounds_axis, share_y
 from coterie.report.verdict import MethodStanding
 from coterie.report.words import explained, metric, percent, plural, size
@@ -80,7 +82,6 @@ def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
 
 
 def _method(panel: fig.Panel, one: MethodStanding, number: int, x: float, radius: float) -> list[fig.Line]:
-    """Its marks, but for the hollow one, which it returns: it stands before all others."""
     shade, own = fig.method_colour(number), one.own or {}
     if one.tuned:
         panel.marks.append(fig.Line([x, x], [own["mean"], one.tuned["mean"]], shade, dashed=True, width=1.2))
@@ -212,3 +213,32 @@ def _keys(groups: Sequence[RunGroup], tuned: bool) -> list[fig.Key]:
 def _differ(panel: fig.Panel) -> bool:
     ends = [float(xs[-1]) for line in panel.lines() if (xs := np.asarray(line.x, dtype=float)).size]
     return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > 5
+
+
+@dataclass(frozen=True)
+class CostMeasure:
+    title: str
+    unit: str
+    until: Callable[[Run], list[float] | None]
+
+
+def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
+    return [
+        cost for cost in COSTS.values() if all(cost.until(run) is not None for found in groups for run in found.runs)
+    ]
+
+
+def _sent(run: Run) -> list[float] | None:
+    moved = run.client_bytes("bytes_up")
+    return moved and [float(total) / 1e6 for total in np.cumsum(moved)]
+
+
+def _clock(run: Run) -> list[float] | None:
+    _, clocks = run.points("virtual_seconds")
+    return clocks if len(clocks) == len(run.rounds) else None
+
+
+COSTS = {
+    "bytes": CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
+    "time": CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
+}

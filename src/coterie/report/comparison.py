@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,29 +15,60 @@ from coterie.record.comparison import ACCURACY, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
 from coterie.report.words import CANNOT_TELL, MISSING, metric, percent, plural
+from coterie.runs.budget import LOCAL
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.runs.metrics import score
 
-LOCAL = "local"
+
+class Topic(NamedTuple):
+    """What servers may learn: in words, in a word or two, and told as all, as part and as next to nothing of it."""
+
+    words: str
+    short: str
+    told: tuple[str, str, str]
+
+
 TOPICS = {
-    "models": "clients' models",
-    "identity": "whose model is whose from round to round",
-    "labels": "label shares",
-    "groups": "which clients are alike",
-    "samples": "training samples",
-    "other": "the system's other secrets",
+    "models": Topic(
+        "clients' models",
+        "models",
+        ("read every client's model", "read part of the models", "read next to nothing of the models"),
+    ),
+    "identity": Topic(
+        "whose model is whose from round to round",
+        "whose model is whose",
+        (
+            "follow every client's model from round to round",
+            "follow part of the models from round to round",
+            "hardly follow a model from round to round",
+        ),
+    ),
+    "labels": Topic(
+        "label shares",
+        "label shares",
+        ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
+    ),
+    "groups": Topic(
+        "which clients are alike",
+        "who is alike",
+        ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
+    ),
+    "samples": Topic(
+        "training samples",
+        "samples",
+        (
+            "know the training samples",
+            "know something of the training samples",
+            "know next to nothing of training samples",
+        ),
+    ),
+    "other": Topic(
+        "the system's other secrets",
+        "other secrets",
+        ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
+    ),
 }
-"""What servers may learn, by topic."""
-SHORT = {
-    "models": "models",
-    "identity": "whose model is whose",
-    "labels": "label shares",
-    "groups": "who is alike",
-    "samples": "samples",
-    "other": "other secrets",
-}
-"""The same in a word or two."""
 _ACCURACY = msgspec.structs.asdict(ACCURACY)
 Content = Mapping[str, Any]
 """``compare.json``."""
@@ -135,7 +166,6 @@ def common_target(groups: Sequence[RunGroup], field: str, measure: Measure = ACC
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Names that distinguish the methods: the mode, the cipher and the settings only where they differ."""
     same = {run.result.system: [other for other in runs if other.result.system == run.result.system] for run in runs}
     labels = []
     for run in runs:
@@ -181,35 +211,6 @@ def _row(found: RunGroup, fields: Sequence[str]) -> dict[str, Any]:
         **{field: spread([result.score(field) for result in of]) for field in fields},
         "bytes_up": spread([result.bytes_up for result in of]),
     }
-
-
-@dataclass(frozen=True)
-class CostMeasure:
-    title: str
-    unit: str
-    until: Callable[[Run], list[float] | None]
-
-
-def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
-    return [
-        cost for cost in COSTS.values() if all(cost.until(run) is not None for found in groups for run in found.runs)
-    ]
-
-
-def _sent(run: Run) -> list[float] | None:
-    moved = run.client_bytes("bytes_up")
-    return moved and [float(total) / 1e6 for total in np.cumsum(moved)]
-
-
-def _clock(run: Run) -> list[float] | None:
-    _, clocks = run.points("virtual_seconds")
-    return clocks if len(clocks) == len(run.rounds) else None
-
-
-COSTS = {
-    "bytes": CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
-    "time": CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
-}
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
@@ -301,7 +302,6 @@ def chosen(content: Content) -> Iterator[str]:
 
 
 def _edge(one: Mapping[str, Any]) -> str:
-    """Whether a better value may lie beyond those that were tried."""
     found = []
     for field, text in one["settings"].items():
         try:
@@ -443,22 +443,6 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
     return f"{when}, {shown(abs(mean))} ± {shown(interval)}{unit} {better} than training alone{lower}"
 
 
-_LEARNED = {
-    "models": ("read every client's model", "read part of the models", "read next to nothing of the models"),
-    "identity": (
-        "follow every client's model from round to round",
-        "follow part of the models from round to round",
-        "hardly follow a model from round to round",
-    ),
-    "labels": ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
-    "groups": ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
-    "samples": (
-        "know the training samples",
-        "know something of the training samples",
-        "know next to nothing of training samples",
-    ),
-    "other": ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
-}
 _ALL, LITTLE = 0.995, 0.1
 """From where on a leak is told as everything, and below which as next to nothing."""
 
@@ -466,7 +450,7 @@ _ALL, LITTLE = 0.995, 0.1
 def graded(topic: str, leak: float) -> str:
     """What servers do that learn so much of a topic: ``read every client's model (100 %)``."""
     grade = 0 if leak >= _ALL else 1 if leak >= LITTLE else 2
-    return f"{_LEARNED[topic][grade]} ({100 * max(leak, 0.0):.0f} %)"
+    return f"{TOPICS[topic].told[grade]} ({100 * max(leak, 0.0):.0f} %)"
 
 
 def _told(row: Mapping[str, Any]) -> str:
@@ -476,10 +460,10 @@ def _told(row: Mapping[str, Any]) -> str:
         return f"; it was not attacked: {why}" if why else ""
     if not learned:
         return "; its server learns nothing of models or data"
-    known = {topic: leak["mean"] for topic in _LEARNED if (leak := learned.get(topic)) is not None}
+    known = {topic: leak["mean"] for topic in TOPICS if (leak := learned.get(topic)) is not None}
     told = "".join(f", {graded(topic, leak)}" for topic, leak in known.items() if leak > 0)
-    none = ", ".join(SHORT[topic] for topic, leak in known.items() if not leak > 0)
-    unsure = ", ".join(SHORT[topic] for topic in unsure_of(row))
+    none = ", ".join(TOPICS[topic].short for topic, leak in known.items() if not leak > 0)
+    unsure = ", ".join(TOPICS[topic].short for topic in unsure_of(row))
     parts = [f"its servers {told.removeprefix(', ')}"] if told else []
     parts += [f"nothing found of {none}"] if none else []
     parts += [f"the attacks cannot tell of {unsure}"] if unsure else []

@@ -55,9 +55,9 @@ def method_colour(number: int) -> str:
     return f"var(--m{number % len(METHODS)})"
 
 
-def rgba(hex_colour: str, alpha: float = 1.0) -> tuple[int, int, int, int]:
+def rgba(hex_colour: str) -> tuple[int, int, int, int]:
     red, green, blue = bytes.fromhex(hex_colour[1:])
-    return red, green, blue, round(255 * alpha)
+    return red, green, blue, 255
 
 
 def label(text: object, limit: int = 30) -> str:

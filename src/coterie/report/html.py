@@ -79,7 +79,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
         "leading": measure,
         "scores": compared_plots.compared_scores(groups),
-        "costs": compared_plots.compared_costs(groups) if comparison.counted(groups) else None,
+        "costs": compared_plots.compared_costs(groups) if compared_plots.counted(groups) else None,
     }
     return TEMPLATES.get_template("template.html").render(
         title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
@@ -118,7 +118,7 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
         "forms": score_table.form_table(told),
         "forms_title": score_table.FORMS_TITLE,
         "forms_note": score_table.form_note(told),
-        "topics": [comparison.TOPICS[topic] for topic in topics],
+        "topics": [comparison.TOPICS[topic].words for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [comparison.leak_cell(row, topic) for topic in topics]}
             for row in told["rows"]
@@ -128,7 +128,6 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
 
 
 def _gains(told: Mapping[str, Any], measure: Measure) -> list[dict[str, Any]]:
-    """A dot plot for each method, of the fine-tuned models where there are some."""
     by_method = {one["method"]: one for one in sorted(told["benefits"], key=lambda one: one["tuned"])}
     known = (one for one in by_method.values() if compared_plots.judged(one))
     return [

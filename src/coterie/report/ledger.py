@@ -39,10 +39,9 @@ def released(ledgers: Any) -> str:
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
-    claimed: what a publication claims of one client's releases of this kind. together: the epsilon of all of a client's
-    releases. further: after one more round. of: the protected unit, a whole client where every release with a proof
-    protects that, or else one sample. open: the kinds without a proof. against: by an epsilon, the observers against
-    whom it holds.
+    claimed: by a publication, of one client's releases of this kind.  together: of all of a client's releases.
+    further: after one more round.  of: the protected unit, a client where every release with a proof protects that.
+    open: the kinds without a proof.  against: by an epsilon, the observers against whom it holds.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str, tuple[str, ...]], list[list[ReleaseRecord]]] = {}

@@ -10,10 +10,12 @@ import msgspec
 
 from coterie.protocol.errors import UserError, to_install
 from coterie.record.comparison import Measure
-from coterie.report.comparison import COSTS, Content, RunGroup, help_sentences, measures
+from coterie.report.compared_plots import COSTS
+from coterie.report.comparison import Content, RunGroup, help_sentences, measures
 from coterie.report.verdict import MethodStanding, standings, verdict
 from coterie.report.verdict import table as standing_table
 from coterie.report.words import size
+from coterie.runs.findings import noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,7 +146,7 @@ def shown_comparison(content: Content, folder: str) -> str:
     """A comparison as its report begins: the verdict, the chart, the table of five columns."""
     from coterie.report.compared_plots import WIDE, tradeoff
     from coterie.report.figure import METHODS
-    from coterie.report.marked_up import coded
+    from coterie.report.templates import coded
 
     inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
     chart = tradeoff(standings(content), msgspec.convert(measures(content)[0], Measure), WIDE)
@@ -169,8 +171,6 @@ class Findings(dict[str, Any]):
 
 
 def _found(row: Mapping[str, Any]) -> tuple[str, str]:
-    from coterie.runs.audited import noise  # it loads all attacks
-
     numbers = " ± ".join(f"{value:.2f}" for value in (row["leak"], noise(row)) if value is not None)
     return row["name"], f"{row['verdict']} ({numbers})" if numbers else row["verdict"]
 

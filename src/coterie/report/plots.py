@@ -156,7 +156,6 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
 
 
 def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Panel, fig.Panel]:
-    """The heat map of the shares of each class (clients, classes), and its scale."""
     shares = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
     top_share, (clients, labels) = float(shares.max()) or 1.0, counts.shape
     some = range(0, labels, math.ceil(labels / _CLASSES))
@@ -337,7 +336,6 @@ def _tall(rows: int) -> float:
 def _clients_axis(
     order: Sequence[int], grouped: bool, *, down: bool = False, fit: int = _MANY, names: Sequence[str] = ()
 ) -> fig.Axis:
-    """Clients side by side or, with ``down``, below each other; with their numbers or names where these fit."""
     fits = len(order) <= fit
     name = ("client" if fits or not grouped else "clients") + ", grouped by last cluster" * grouped
     named = names if len(order) <= _NAMED else ()

@@ -56,7 +56,6 @@ def _attacks(run: Run) -> dict[str, Any]:
 
 
 def _ledger(run: Run) -> dict[str, Any]:
-    """Who has which epsilon against whom: clients with equal ones together."""
     every, names = run.result.ledger or {}, run.partition.names
     alike: dict[tuple[str, str, str], list[str]] = {}
     for party, one in every.items():
@@ -74,7 +73,6 @@ def _ledger(run: Run) -> dict[str, Any]:
 
 
 def _help(folder: Path) -> dict[str, Any] | None:
-    """Of the comparison that a run lies in: each client's gain with the run's method."""
     told = compared(folder.parent)
     methods = [row["method"] for row in told["rows"] if folder.name in row["runs"]] if told else []
     own = [one for one in told["benefits"] if one["method"] in methods] if told else []

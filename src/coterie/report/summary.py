@@ -36,6 +36,12 @@ def results(summary: Summary) -> list[Row]:
     ]
 
 
+def rehearsed(summary: Summary) -> list[Row]:
+    """Of a run between processes, in which nobody sees all parties."""
+    costs = [("sent", size(summary["bytes_up"])), ("time", duration(summary["seconds"]))]
+    return [*scores(summary), ("cipher", summary["crypto"]), *costs, *_skipped(summary)]
+
+
 def scores(summary: Summary) -> list[Row]:
     """All metrics at the end, the leading one first, on all test data and on each client's own."""
     first, *others = measures(summary)
@@ -127,6 +133,10 @@ def _mishaps(summary: Summary) -> Iterable[Row]:
     if summary["outliers"]:
         who = ", ".join(f"{name} in {times} rounds" for name, times in summary["outliers"].items())
         yield "updates that stand out", who
+    yield from _skipped(summary)
+
+
+def _skipped(summary: Summary) -> Iterable[Row]:
     if summary["skipped"]:
         number, why = next(iter(summary["skipped"].items()))
         yield "skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {number}: {why}"

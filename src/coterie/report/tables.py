@@ -17,6 +17,7 @@ from coterie.report.clusters import Sets
 from coterie.report.comparison import RunGroup, common_target, leading
 from coterie.report.figure import colour
 from coterie.report.words import explained, sides
+from coterie.runs.findings import merged, noise
 
 PARTS = ("compute", "radio", "idle")
 _ROUND = re.compile(r" of round \d+")
@@ -214,8 +215,6 @@ def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
     known = [audit for audit in audits if audit is not None]
     if not known or len(known) < len(audits):
         return None
-    from coterie.runs.audited import merged, noise  # loads all attacks
-
     rows = merged([msgspec.to_builtins(audit.attacks) for audit in known])
     return {
         "rows": [{**row, "half": noise(row)} for row in rows],

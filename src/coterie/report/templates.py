@@ -1,16 +1,23 @@
-"""The templates of pages, with the filters for numbers and words."""
+"""The templates of pages, with the filters for numbers, words and tables.
+
+A table has a box of its own to scroll in, and its cells as a CSV file beside it.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import jinja2
+from markupsafe import Markup, escape
 
 from coterie.report import words
 from coterie.report.figure import METHODS
-from coterie.report.marked_up import coded, tabled
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -27,6 +34,70 @@ def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
 
 
 TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
+
+_UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*"
+_FORMULA = re.compile(_UNSEEN + r"(?:[=@\uff1d\uff20\uff0b\uff0d]|[-+](?![\d.,%\[\] +-]*\Z))")
+"""How a cell begins that a spreadsheet would run, full width included; names and words are other people's."""
+
+
+class _Cells(HTMLParser):
+    """The texts of a table's cells; of a ``<data>`` its value, as it was measured."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._of_data = False
+        self.feed(table)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+        elif tag == "data" and self.rows:
+            self.rows[-1][-1] += dict(attrs)["value"] or ""
+            self._of_data = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "data":
+            self._of_data = False
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1] and not self._of_data:
+            self.rows[-1][-1] += data
+
+
+def table_csv(table: str) -> str:
+    """The cells of an HTML table, row by row. What a spreadsheet would run as a formula begins with a quote."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    for row in _Cells(table).rows:
+        cells = (" ".join(cell.replace("\u202f", " ").split()) for cell in row)
+        writer.writerow(map(_inert, cells))
+    return written.getvalue()
+
+
+def _inert(cell: str) -> str:
+    """Also for a spreadsheet that splits lines at semicolons."""
+    return ";".join(f"'{part}" if _FORMULA.match(part) else part for part in cell.split(";"))
+
+
+def tabled(rows: str, name: str, kind: str = "") -> Markup:
+    """A table around its rows (markup), with a link to them as ``name.csv``. kind: its class."""
+    link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
+    of_kind = f' class="{escape(kind)}"' if kind else ""
+    return Markup(
+        f'<div class="scroll"><table{of_kind}>{rows}</table></div>'
+        f'<a class="csv" download="{escape(name)}.csv" href="{link}">CSV</a>'
+    )
+
+
+def coded(words: str) -> Markup:
+    """Plain words in which `names` stand between backticks, as markup."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+
+
 _WORDS = (words.capital, words.listed, words.divided, tabled, coded)
 TEMPLATES.filters |= {of.__name__: of for of in _WORDS}
 TEMPLATES.globals |= {"inks": METHODS}

@@ -10,8 +10,6 @@ from coterie.record.load import Run
 from coterie.report.comparison import (
     FEWEST_SEEDS,
     LITTLE,
-    LOCAL,
-    SHORT,
     TOPICS,
     Content,
     graded,
@@ -22,6 +20,7 @@ from coterie.report.comparison import (
     with_interval,
 )
 from coterie.report.words import CANNOT_TELL, MISSING, metric, plural, scored, size
+from coterie.runs.budget import LOCAL
 from coterie.runs.metrics import score
 
 
@@ -131,7 +130,6 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
 
 
 def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
-    """For how many clients it is better or worse; nothing where no client was judged."""
     of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
     every = [one["verdict"] for one in of[0]["clients"]] if of else []
     if any(every):
@@ -143,7 +141,6 @@ def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[st
 
 
 def _ahead(content: Content) -> Iterator[str]:
-    """Methods whose lead over the first one its interval confirms."""
     measure = measures(content)[0]
     field = f"local_{measure['name']}"
     for lead in content["leads"]:
@@ -166,7 +163,6 @@ def _leaks(content: Content) -> Iterator[str]:
 
 
 def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
-    """What a method's servers learn: all that attacks found, or only the most."""
     servers, learned, most = f"`{row['method']}`'s servers", row.get("learned"), worst(row)
     if learned is None:
         return f"`{row['method']}` was not attacked"
@@ -178,10 +174,10 @@ def _told(row: Mapping[str, Any], topics: Sequence[str], *, whole: bool) -> str:
     if most[1] >= LITTLE:
         told = [topic for topic in TOPICS if found.get(topic, 0) >= LITTLE] if whole else [most[0]]
         return f"{servers} {_listed([graded(topic, found[topic]).removesuffix(' (100 %)') for topic in told])}"
-    tried, unsure = [SHORT[topic] for topic in found], [SHORT[topic] for topic in unsure_of(row)]
+    tried, unsure = [TOPICS[topic].short for topic in found], [TOPICS[topic].short for topic in unsure_of(row)]
     what = "nothing beyond chance" if most[1] == 0 else f"next to nothing, at most {metric(most[1], True)},"
     said = f"In what {servers} receive our attacks found {what} of {_listed(tried)}"
-    none = [SHORT[topic] for topic in topics if topic not in learned] if whole else []
+    none = [TOPICS[topic].short for topic in topics if topic not in learned] if whole else []
     said += f"; they cannot tell for {_listed(unsure)}" if unsure else ""
     return said + (f"; none applies to {_listed(none)}" if none else "")
 
@@ -234,5 +230,5 @@ def _learned(one: MethodStanding, attacked: bool) -> str:
     topic, share = one.worst
     if not topic:
         return "nothing to attack"
-    told = f"{100 * share:.0f} ({SHORT[topic]})" if share > 0 else "0"
+    told = f"{100 * share:.0f} ({TOPICS[topic].short})" if share > 0 else "0"
     return f"{told}; {CANNOT_TELL} {', '.join(one.unsure)}" if one.unsure else told

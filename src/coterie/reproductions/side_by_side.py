@@ -50,5 +50,4 @@ def side_by_side(work: Mapping[str, Callable[[], T]], jobs: int, tell: Callable[
 
 
 def _measured(task: Callable[[], T]) -> tuple[T, int]:
-    """Its result, and the most memory that this process has had, in bytes."""
     return task(), peak_memory_bytes() or _FIRST

@@ -25,7 +25,10 @@ from coterie.record.folder import METRICS, RESULT, check_simulated, check_writab
 from coterie.record.provenance import write_record
 from coterie.reproductions.side_by_side import side_by_side
 from coterie.runs.config import SIDES, Resolved, RunConfig, resolve
-from coterie.runs.runner import Interrupted, is_divergence, load_result, run
+from coterie.runs.failures import is_divergence
+from coterie.runs.finished import load_result
+from coterie.runs.runner import run
+from coterie.runs.running import Interrupted
 
 _SIDES = SIDES | {"rounds"}
 """A longer run serves a shorter one, and a shorter one is continued."""
@@ -208,9 +211,11 @@ def percent(values: Sequence[float | None]) -> str | None:
     return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 
-def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("global", "local")) -> Row:
+def last_rounds(found: Sequence[Curve], words: str) -> Row:
     """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for either name."""
-    return {words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in which}
+    return {
+        words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in ("global", "local")
+    }
 
 
 def digest(resolved: Resolved) -> str:
@@ -313,7 +318,6 @@ def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | Non
 
 
 def _briefly(item: Item[Any], names: Sequence[str]) -> list[str]:
-    """What picks these cells: a task's name for all of its cells, and nothing for all cells."""
     if len(names) == len(item.cells):
         return []
     left = {cell.name.partition("/")[0] for cell in item.cells if cell.name not in names}
@@ -377,7 +381,6 @@ def study(
 def _content(
     item: Item[Any], cells: Sequence[Any], seeds: Sequence[int], rows: Sequence[Row], outcomes: Mapping[str, list[Any]]
 ) -> Row:
-    """What a record holds beside its command: rows, and of every cell its settings and what each seed gave."""
     curves = {name: [one.numbers() for one in found if isinstance(one, Curve)] for name, found in outcomes.items()}
     each = {"curves": curves} if any(curves.values()) else {}
     return {
@@ -391,7 +394,6 @@ def _content(
 
 
 def _run_together(runs: Sequence[tuple[str, RunConfig]], folder: Path, jobs: int, on_round: OnRound | None) -> None:
-    """Make those of the runs that are missing, each once."""
     missing = dict[str, tuple[str, RunConfig]]()
     for name, config in runs:
         resolved = resolve(replace(config, evaluate="all"))
@@ -411,7 +413,6 @@ def _run_together(runs: Sequence[tuple[str, RunConfig]], folder: Path, jobs: int
 
 
 def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) -> Interrupted:
-    """The interruption of an item after this many of its runs (or calculations, which are not kept)."""
     stopped = error if isinstance(error, Interrupted) else Interrupted(folder, 0)
     begun = f" and {stopped.kept} of the next" if stopped.done else ""
     stopped.kept, stopped.advice = f"{done} of {every} runs finished{begun}", "the same command"

@@ -84,8 +84,8 @@ def absent_to_the_end(config: Resolved) -> str | None:
 def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
     """A sentence about a run whose leading metric is no better than chance, on all test data and on each client's.
 
-    Chance is that of one constant answer (``Metric.chance``). A value counts as no better up to a fifth of chance, or
-    .02, beyond it. label_counts: (clients, classes) training samples, which stand for the test data's shares.
+    No better is up to a fifth of chance (``Metric.chance``), or .02, beyond it. label_counts: (clients, classes)
+    training samples, which stand for the test data's shares.
     """
     if config.attack is not None or summary["task"] != "classes":  # an attack may be why
         return None

@@ -11,16 +11,12 @@ from coterie.aggregation.flagged import detection
 from coterie.privacy.attacks.active import Poisoning, attacked, drawn, parse
 from coterie.privacy.attacks.active.deviations import Deeds
 from coterie.privacy.attacks.active.samples import TRIGGER
-from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
 from coterie.runs.config import Resolved
+from coterie.runs.failures import NoAttackError
 
 T = TypeVar("T")
 _SHOWN = 5  # names in an error
-
-
-class NoAttackError(RunError):
-    """No attacker did anything but an honest client's work, so the run measures no attack."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,7 @@ Runs = Mapping[int, Mapping[str, Predicted]]
 def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Mapping[str, str]) -> list[Benefit]:
     """Of each method and form of its models, every client's gain over its model ``alone``.
 
-    names: the clients' own, by their names as parties. Such a client is the same with every seed. Without names its
-    data differ with each seed, so it counts once for every seed.
+    names: the clients' own, by party: such a client is the same with every seed, another counts once for each.
     """
     seeds = list(alone)
     units = [(client, [seed]) for seed in seeds for client in alone[seed]]
@@ -158,9 +157,8 @@ def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Map
 def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str) -> Gain:
     """A client's metric with its model alone and with another one, means over the runs where it is defined.
 
-    If it never is, for the test samples have one label, accuracy judges the client instead.
-
-    pairs: of each run, both models on the same test samples.  draws: of the bootstrap, 0 for no interval.
+    If it never is, accuracy judges the client. pairs: of each run, both models on the same test samples.  draws: of the
+    bootstrap, 0 for no interval.
     """
     sign = 1 if metric.higher else -1
     values = np.array([[metric(one.labels, one.scores[form]) for one in pair] for pair in pairs])
@@ -198,10 +196,9 @@ def drawn_differences(
 ) -> Doubles:
     """(draws,) differences of the metric, the other model less the one alone; NaN where a draw leaves none defined.
 
-    A draw takes as many of the client's test samples as there are in all runs, with replacement, and the same ones in
-    every run. Among runs that test the same samples, and so differ by their training alone, it draws, too. Runs that
-    test different samples are all in each draw. An interval over such runs is over samples, for these trained models:
-    the randomness of training is not in it.
+    A draw takes as many of the client's test samples as there are in all runs, with replacement, the same ones in every
+    run. It draws among runs that test the same samples, too; runs that test different ones are all in each draw, so
+    their interval is over samples alone, without the randomness of training.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])

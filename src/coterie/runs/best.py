@@ -38,6 +38,11 @@ class Best:
             why = f"no lower loss on held-out samples in {times} since round {self.round}, which is kept"
             line["notes"].setdefault("stopped", why)
 
+    @property
+    def kept(self) -> tuple[dict[str, ClientModel], int] | None:
+        """The best models and their round; None without any."""
+        return (self.models, self.round) if self.models else None
+
     def recall(self, lines: Sequence[Line]) -> None:
         """Go on after these lines. Models of a round that is yet to come again are forgotten."""
         for line in lines:

@@ -1,13 +1,11 @@
 """Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/parties.N.bin`` is a log. Each checkpoint adds the parties that have changed, and a new log begins once
+``checkpoint/parties.N.bin`` is a log: each checkpoint adds the parties that have changed, and a new log begins once
 half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64,
-little-endian), the head (``Checkpoint``), which names the log and each party's place in it and a digest, then the
-frames under way, whose sizes the head states. So one party can be read alone, files of different checkpoints or runs
-cannot be mixed, and what a killed process has added to the log counts for nothing.
+little-endian), the head (``Checkpoint``), which has each party's place in the log, and the frames under way. Files of
+different checkpoints cannot be mixed, and what a killed process has added counts for nothing.
 
-All of it is private (0600 in a folder of 0700). A digest detects damage but is no signature. Every length, place and
-shape is checked before use, and the folder may not be a symbolic link or another user's.
+All of it is private. A digest detects damage but is no signature; every length, place and shape is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.record import files
 from coterie.record.files import ADVICE
 from coterie.record.folder import METRICS
-from coterie.runs.config import Resolved, differences, from_text, to_toml
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot

@@ -1,9 +1,8 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training. Test data decide nothing.
 
-Every candidate is a run with the comparison's first seed, without fine-tuning. The candidate with the lowest loss on a
-fifth of each client's training samples is taken, the same fifth that chooses epochs of fine-tuning: the mean over the
-clients, after the last round (or the best one, with ``early_stop``). All seeds run with this choice. With folds other
-seeds test what the first one has trained on, so ``compare`` takes one seed then.
+Every candidate is a run with the first seed, without fine-tuning. The lowest loss on the fifth of each client's
+training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the
+best one, with ``early_stop``). All seeds run with this choice.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from msgspec import structs
 
 from coterie.protocol.errors import CoterieWarning, RunError, UserError
 from coterie.record.comparison import Candidate, Chosen, ChosenSettings
-from coterie.runs.comparison import ComparisonPlan, plan
+from coterie.runs.budget import ComparisonPlan, plan
 from coterie.runs.config import Resolved
-from coterie.runs.runner import FinishedRun, is_divergence
+from coterie.runs.failures import is_divergence
+from coterie.runs.finished import FinishedRun
 
 TUNING = ".tuning"
 """The folder of the candidates' runs, in that of the comparison."""
@@ -38,9 +38,9 @@ RunOne = Callable[[str, Resolved], FinishedRun]
 class HeldOutChoice:
     """What is chosen, and from what.
 
-    tune: by setting (``key``, or ``method.key`` for one method), the values that are tried.  plans: the comparison
-    with each combination of them, and the combination.  candidates: by label, the places of the combinations in which
-    this method's settings differ.  again: plans the comparison with more settings (``--set`` texts).
+    tune: by setting (``key`` or ``method.key``), the values that are tried.  plans: each combination of them, and the
+    comparison with it.  candidates: by label, the places of combinations in which its settings differ.
+    again: plans the comparison with more settings.
     """
 
     tune: Mapping[str, Sequence[str]]
@@ -90,12 +90,10 @@ class HeldOutChoice:
         return Candidate(self._own(label, place), min(losses, default=None))
 
     def _own(self, label: str, place: int) -> dict[str, str]:
-        """The tried values that this method takes, by field."""
         lacks = self._lacks(label)
         return {_field(key): text for key, text in self.plans[place][0].items() if key not in lacks}
 
     def _lacks(self, label: str) -> dict[str, str]:
-        """The tried settings that this method does not take, with the reason."""
         found = {}
         for key, values in self.tune.items():
             settings = [planned.methods[label].settings for _, planned in self.plans]
@@ -124,6 +122,20 @@ class HeldOutChoice:
         return replace(found, differences=told)
 
 
+def planned(
+    tune: Mapping[str, Sequence[str]],
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Texts,
+    **how: Any,
+) -> tuple[ComparisonPlan, HeldOutChoice | None]:
+    """The comparison as far as it is known before anything is chosen, and the choice, if ``tune`` asks for one."""
+    if not tune:
+        return plan(methods, options, settings, **how), None
+    found = choice(tune, methods, options, settings, **how)
+    return found.first, found
+
+
 def choice(
     tune: Mapping[str, Sequence[str]],
     methods: Sequence[str],
@@ -133,7 +145,7 @@ def choice(
 ) -> HeldOutChoice:
     """What ``--tune`` chooses in a comparison. Raises UserError for values that are not given, given twice, or invalid.
 
-    methods, options, settings, how: as ``comparison.plan`` takes them.
+    methods, options, settings, how: as ``budget.plan`` takes them.
     """
     for key, values in tune.items():
         if key in settings:
@@ -161,7 +173,6 @@ def _words(own: Texts) -> str:
 
 @contextmanager
 def _trying(words: str) -> Iterator[None]:
-    """Warnings of a candidate's run say that they are of it, not of the method."""
     heard: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as heard:

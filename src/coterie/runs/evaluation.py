@@ -1,23 +1,18 @@
 """The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
-Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, which is large
-enough for a standard error of at most ``STANDARD_ERROR`` of a client's accuracy. Fewer models, and all models on a
-client's own test samples, are scored on everything. Of the training samples at most ``TRAIN_SAMPLES`` count, as many of
-each client.
-
-A run whose rounds were all *skipped* (moved no model, bit for bit) has no result.
+Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, large enough for a
+standard error of at most ``STANDARD_ERROR``. On a client's own test samples all are scored on everything. Of the
+training samples at most ``TRAIN_SAMPLES`` count, as many of each client.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,11 +22,11 @@ from torch import Tensor
 
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
-from coterie.protocol.digests import remembered, sha256
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import RunError, UserError, by_kind
+from coterie.protocol.errors import UserError, by_kind
 from coterie.protocol.randomness import rng
-from coterie.protocol.system import ClientModel, Federation, Mixture, System
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.runs.digests import array_digest
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.evaluate import Judged, judge_many, outputs_of_many
@@ -171,7 +166,7 @@ class Evaluator:
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
         """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
 
-        Mean over the clients of these models, each on the test set of its own task, or on the sample of it.
+        Mean over the clients, each on the test set of its own task, or its sample.
         """
         owns, every = [self.data[name] for name in models], list(models.values())
         taken = 0.0
@@ -229,7 +224,6 @@ class Evaluator:
     def _on_own(
         self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
     ) -> Iterator[tuple[int, dict[str, float]]]:
-        """Equal models take one pass."""
         for same in alike(models):
             for together, places in _together(same, samples):
                 ((_, measure),) = self._measured(together, [models[same[0]]])
@@ -255,7 +249,6 @@ class Evaluator:
     def _outputs(
         self, samples: TensorSamples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-        """Raises UserError for other outputs."""
         if self.model.outputs is None:
             raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
         for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
@@ -317,28 +310,6 @@ def _weights(model: ClientModel) -> NDArray[np.float32]:
     return model.models if isinstance(model, Mixture) else model
 
 
-_COMPARED_BYTES = 64 << 20  # of models, of which later ones may be copies
-
-
-def models_digest(models: Mapping[str, ClientModel]) -> str:
-    """Hexadecimal SHA-256 of all clients' models in order, bit for bit."""
-    of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
-    return arrays_digest(chain.from_iterable(of))
-
-
-def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
-    arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
-    distinct = {id(array): array for array in arrays}
-    with remembered(_COMPARED_BYTES):
-        digests = {key: _digest(array) for key, array in distinct.items()}
-    return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
-
-
-def _digest(array: NDArray[Any]) -> bytes:
-    return sha256(np.ascontiguousarray(array).reshape(-1))
-
-
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
@@ -347,7 +318,7 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
         return [*by_id.values()]
     by_bytes: dict[bytes, list[int]] = {}
     for keys in by_id.values():
-        by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
+        by_bytes.setdefault(array_digest(arrays[keys[0]]), []).extend(keys)
     return [sorted(keys) for keys in by_bytes.values()]
 
 
@@ -390,18 +361,6 @@ def _together(
             parts, held = {}, 0
 
 
-class AllSkippedError(RunError):
-    """Every round of a run was skipped."""
-
-
-def federation_digest(system: System, federation: Federation) -> str:
-    """A digest of all models, bit for bit. If clients choose among models, these count and not the choice."""
-    if system.pool is not None:
-        return arrays_digest(system.pool(federation))
-    models = system.models(federation).values()
-    return arrays_digest(model.models if isinstance(model, Mixture) else model for model in models)
-
-
 def shown(reasons: Sequence[str]) -> str:
     more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
     return "; ".join(reasons[:_SHOWN]) + more
@@ -421,24 +380,3 @@ def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
     else:
         head = "no model changed"
     return f"{head}: {shown(reasons)}" if reasons else head
-
-
-def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
-    skipped = Counter(line["notes"].get("skipped") for line in lines)
-    if None in skipped or not lines:
-        return
-    (why, count), *others = skipped.most_common()
-    rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
-    often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
-    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
-    (most, _), *_ = refused.most_common(1) or [("", 0)]
-    often += f"; refused most often: {most}" if most and most not in why else ""
-    if any(line["notes"].get("participants") for line in lines):
-        advice = "change the mode or the setting that this names, the learning rate, or the data"
-    else:
-        advice = (
-            "give clients more time (deadline_s, fewer or shorter delays, faster devices), ask more of them "
-            "(participation), run more rounds, or change what they refuse"
-        )
-    raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")

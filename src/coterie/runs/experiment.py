@@ -24,13 +24,15 @@ from coterie.record.summary import Line
 from coterie.runs import evaluation, tuning
 from coterie.runs.attackers import Attackers
 from coterie.runs.config import Resolved, RunConfig, resolve
+from coterie.runs.digests import federation_digest, fingerprint, inputs_digest, models_digest
 from coterie.runs.forms import scored_forms
-from coterie.runs.inputs import fingerprint, inputs_digest, inputs_of, start_weights, try_loss
+from coterie.runs.inputs import inputs_of
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.runs.own_code import own_code, with_code
 from coterie.runs.parties import Parties, simulate
+from coterie.runs.starts import start_weights, try_loss
 from coterie.runs.workers import workers_of
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
@@ -285,10 +287,10 @@ class Experiment:
 
     def _watching(self) -> Callable[[], bool]:
         if not self.config.evaluated:
-            before = self._models_digest or evaluation.federation_digest(self.system, self.federation)
+            before = self._models_digest or federation_digest(self.system, self.federation)
 
             def moved() -> bool:
-                self._models_digest = evaluation.federation_digest(self.system, self.federation)
+                self._models_digest = federation_digest(self.system, self.federation)
                 return self._models_digest != before
 
             return moved
@@ -299,7 +301,7 @@ class Experiment:
             asked = [name for name in parties.asked if name in self.data.clients]
             now = self.federation.among(tuple(dict.fromkeys([*asked, *self.shown])))
             then = now.among(now.common.clients, parties.look_back)
-            found = evaluation.federation_digest(self.system, then) != evaluation.federation_digest(self.system, now)
+            found = federation_digest(self.system, then) != federation_digest(self.system, now)
             parties.forget_mark()
             return found
 
@@ -312,14 +314,14 @@ class Experiment:
         """
         if not self._hub.finishes:
             return None
-        before, began = evaluation.models_digest(self.models(r)), self.transport.clock_s
+        before, began = models_digest(self.models(r)), self.transport.clock_s
         try:
             with self.effects.watched():
                 notes, costs = self._driven(r + 1, self._hub.finish(), settle=True)
         except fl.RunError as error:
             raise fl.RunError(f"after round {r}: {error}") from error
         observed = time.perf_counter()
-        moved = evaluation.models_digest(self.models(r)) != before or self.system.counts_labels(self.settings)
+        moved = models_digest(self.models(r)) != before or self.system.counts_labels(self.settings)
         line = {**costs, "began_virtual_seconds": began, "notes": notes, **self._observed(r, scores=moved, tunes=moved)}
         self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
@@ -330,7 +332,7 @@ class Experiment:
             models = self.models(r)
             honest = self.attackers.left_out(models)
             found = self.scored = self.observer.scores(honest)
-            line |= {**found.line(), "bands": found.bands(), "models_sha256": evaluation.models_digest(models)}
+            line |= {**found.line(), "bands": found.bands(), "models_sha256": models_digest(models)}
             if (trigger := self.attackers.trigger) is not None:
                 line["backdoor_success"] = self.observer.backdoor_success(honest, trigger)
             line |= self.grouping()

@@ -39,9 +39,8 @@ def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] |
 def coefficients(model: TrainedModel) -> list[dict[str, Any]]:
     """Of a linear classifier: for each class after the first, and each input, its coefficient and its odds ratio.
 
-    coefficient: what one unit of the column, as the table has it, adds to the log odds of the class against the first
-    one.  odds_ratio: its exponential.  The intercept is the log odds where all inputs are 0, in stored units. Raises
-    UserError for another model, and for a mixture.
+    coefficient: what one unit of the table's column adds to the log odds of the class against the first one.
+    odds_ratio: its exponential.  Raises UserError for another model, and for a mixture.
     """
     facts, tensors = model.facts, list(model.tensors[0].values())
     forms = sorted(tuple(value.shape) for value in tensors)

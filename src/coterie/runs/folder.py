@@ -15,7 +15,8 @@ from coterie.data.own import name_of
 from coterie.protocol.errors import RunError, UserError
 from coterie.record.files import atomic_write, umask, writing
 from coterie.record.folder import CONFIG, RESULT, check_simulated, check_writable
-from coterie.runs.config import Resolved, from_toml, resolve, to_toml
+from coterie.runs.config import Resolved, resolve
+from coterie.runs.config_file import from_toml, to_toml
 from coterie.runs.own_code import check_code
 
 
@@ -91,3 +92,18 @@ def resumed(out: Path) -> Resolved:
     check_simulated(out)
     check_code(out / CONFIG)
     return resolve(from_toml(out / CONFIG, out=str(out)))
+
+
+def claim_comparison(out: str | Path | None, data: str, resume: bool) -> Path:
+    """The folder of a comparison, empty or to be continued in. Raises UserError or RunError."""
+    if out is None:
+        if resume:
+            raise UserError("--resume continues the comparison in a folder: say which with --out")
+        return numbered(f"compare-{name_of(data)}", lambda folder: folder.mkdir(parents=True))
+    folder = Path(out)
+    check_simulated(folder)
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
+        raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -178,9 +178,7 @@ class LocalEffects:
         return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, by its notes: models may diverge later because of
-        them.
-        """
+        """Remember the clients whose updates stood out in round r: models may diverge later because of them."""
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
         for name, most in outliers.items():

@@ -1,7 +1,6 @@
 """Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow, Weights & Biases.
 
-Names are those of ``metrics.jsonl``, with a point before the key of a table (``bytes_up.client``). A resumed run
-continues the same log; only csv makes up for rounds that were not logged.
+Names are those of ``metrics.jsonl`` (``bytes_up.client``). A resumed run continues the same log.
 """
 
 from __future__ import annotations

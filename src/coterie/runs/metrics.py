@@ -129,7 +129,6 @@ def _macro(measure: Callable[..., float]) -> Measure:
 
 
 def _against_the_rest(labels: NDArray[Any], classes: int) -> NDArray[np.bool_]:
-    """(n, k) who is of each class; of two classes, the second alone."""
     if labels.ndim > 1:
         return np.asarray(labels > 0.5)
     return np.asarray(labels[:, None] == np.arange(1 if classes == 2 else 0, classes))
@@ -244,8 +243,8 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of a run by these names, or the task's own. The first one leads in all results.
 
-    A name is one of ``METRICS``, or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises
-    UserError for an unknown or repeated name, and for a function named like a score of the run.
+    Or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises UserError for an unknown or
+    repeated name, and for a function named like a score of the run.
     """
     known = METRICS[task]
     found = []

@@ -6,10 +6,9 @@
 The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning. The folder is private, since a
 client's model may reveal its data.
 
-A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
-``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``;
-a regression's also ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64. The metadata hold one text,
-``coterie``: the ``ModelFacts`` as JSON. Equal content gives equal bytes. Any file is hostile until it is verified.
+Tensors have their state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files
+hold ``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
+(numbers,) float64. The metadata's text ``coterie`` is ``ModelFacts`` as JSON. Equal content gives equal bytes.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
     """Write every distinct model, and then the index. models: by client, as ``Experiment.models(r)`` gives them.
 
-    There is no index while models are missing. Files of an earlier round are removed. Raises RunError, and UserError if
-    ``models`` is a symbolic link or another user's.
+    Files of an earlier round are removed. Raises RunError, and UserError if ``models`` is a link or another user's.
     """
     folder, everybody = out / MODELS, experiment.data.clients
     make_folder(folder)
@@ -121,7 +119,6 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 
 
 def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
-    """The file with the weights (d,), for this data set's samples; written if its content is new."""
     tensors = state(experiment.model.module) | experiment.model.unflatten(vector)
     own = dataset.targets
     data = encode(
@@ -292,8 +289,8 @@ def encode(model: TrainedModel) -> bytes:
 def decode(data: bytes, where: str) -> TrainedModel:
     """The trained model in the bytes of a file. where: the file, for errors.
 
-    Raises UserError for bytes that are no whole file, and for facts, names, shapes, types or numbers that cannot be a
-    model's. Whether the tensors fit the architecture is checked by ``TrainedModel.module``.
+    Raises UserError for anything that cannot be a model's; ``TrainedModel.module`` checks that it fits its
+    architecture.
     """
     facts = _told(data, len(data), where)
     try:

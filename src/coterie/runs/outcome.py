@@ -1,7 +1,6 @@
 """The content of a finished run's ``result.json``, with its ledger and its devices' spending.
 
-Spending is nominal: time follows from work and the device's profile, energy is power times time (``Profile.joules``),
-and memory is a formula. Parties without a device are not counted.
+Spending is nominal (``Profile.joules``, ``training_bytes``). Parties without a device are not counted.
 """
 
 from __future__ import annotations
@@ -187,8 +186,8 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
     """Memory that training needs on a device, without code: a formula, not a measurement.
 
-    Weights, gradients and one more vector; the activations of a batch with their gradients; the client's own samples;
-    and the largest message, as bytes and decoded. Numbers take four bytes.
+    Weights, gradients and one more vector; a batch's activations with their gradients; the client's samples; the
+    largest message, as bytes and decoded. Numbers take four bytes.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

@@ -18,7 +18,8 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import check_elsewhere, import_object
 from coterie.record.files import reading
 from coterie.record.folder import COMPARE
-from coterie.runs.config import Resolved, read_toml
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import read_toml
 from coterie.runs.metrics import named
 
 _OURS = Path(coterie.__file__).resolve().parent
@@ -29,8 +30,8 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 def own_code(config: Resolved) -> dict[str, str]:
     """By name of a module, the SHA-256 of its file, in hexadecimal. Raises UserError for an unreadable module.
 
-    The modules are those of the system, model, loss, metrics, partition and attack that a resolved config names as
-    ``module:NAME``, and one's own modules that these import. Objects given in Python are left out.
+    The modules are those that a resolved config names as ``module:NAME``, and one's own that these import. Objects
+    given in Python are left out.
     """
     found: dict[str, str] = {}
     waiting = list(_modules(config))
@@ -121,7 +122,6 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _own_file(module: ModuleSpec, *, packages: bool = False) -> Path | None:
-    """The file of one's own module, else None. packages: take the folder of a package without a file, too."""
     places = [*(module.submodule_search_locations or ())] if packages and not module.has_location else []
     file = module.origin if module.has_location else next(iter(places), None)
     path = None if file is None else Path(file).resolve()

@@ -92,10 +92,6 @@ class Parties(Mapping[str, Party]):
     def forget_mark(self) -> None:
         self._marked = None
 
-    @property
-    def touched_names(self) -> tuple[str, ...]:
-        return tuple({**self._asleep, **self._awake})
-
     def pin(self, name: str) -> Party:
         """Keep this party awake for ever, because its bytes would not hold its object's changes."""
         self.pinned.add(name)

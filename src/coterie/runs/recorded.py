@@ -16,11 +16,12 @@ from coterie.privacy.audits import AuditSamples, Meddle, Recorded
 from coterie.protocol.errors import UserError
 from coterie.record.folder import CONFIG, deployed
 from coterie.record.summary import Line
-from coterie.runs.config import RunConfig, from_toml
+from coterie.runs.config import RunConfig
+from coterie.runs.config_file import from_toml
 from coterie.runs.experiment import Experiment, build
+from coterie.runs.finished import check_inputs, load_result
 from coterie.runs.on_data import ClientData
 from coterie.runs.own_code import check_code
-from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, read_views
 from coterie.transport.transcript import View
 

@@ -48,7 +48,6 @@ class _Systems(Mapping[str, System]):
 
 @cache
 def _modules(package: str) -> tuple[str, ...]:
-    """The modules of a package. One whose name begins with ``_`` has no system."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return tuple(f"{package}.{module.name}" for module in found if not module.name.startswith("_"))
 

@@ -92,9 +92,8 @@ def values_of(config: Any) -> dict[str, Any]:
 def described(config: type) -> dict[str, str]:
     """What each field of a settings dataclass does, or "" if nothing is said.
 
-    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
-    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to one
-    whose text names it. A choice's values are added if the text does not name them.
+    From the docstrings of the class and its bases, where a field begins a line, or follows two spaces: ``lr: learning
+    rate.  momentum, weight_decay: of SGD.`` A field without a text refers to one whose text names it.
     """
     texts: dict[str, str] = {}
     for kind in config.__mro__:

@@ -103,8 +103,7 @@ class TrainedModel:
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
     zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
     where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
-    ``module:FACTORY`` is imported for a run's model only, and never out of this folder: no file decides which code
-    runs.
+    ``module:FACTORY`` is never imported out of it: no file decides which code runs.
     target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
     """
 

@@ -10,8 +10,9 @@ import torch
 
 import coterie
 from coterie.protocol.errors import UserError
-from coterie.runs.config import from_text
-from coterie.runs.inputs import inputs_digest, inputs_of
+from coterie.runs.config_file import from_text
+from coterie.runs.digests import inputs_digest
+from coterie.runs.inputs import inputs_of
 from coterie.runs.metrics import class_weights
 from coterie.runs.on_data import Here, Wanted
 from coterie.runs.own_code import own_code, with_code

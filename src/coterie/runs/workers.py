@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError, to_install
-from coterie.runs.config import Resolved, to_toml
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import to_toml
 from coterie.runs.on_data import OnData, Wanted
 from coterie.training.workers import longest_first
 

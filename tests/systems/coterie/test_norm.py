@@ -19,7 +19,7 @@ from coterie.protocols import norm_check
 from coterie.protocols.hidden_sums import ClientRow
 from coterie.protocols.norm_check import Challenge, ClientNorms, HubNorms, Toss, Tossing
 from coterie.runs import RunConfig
-from coterie.runs.evaluation import models_digest
+from coterie.runs.digests import models_digest
 from coterie.runs.experiment import Experiment
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "check": "norm", "fewest": 1}

@@ -9,7 +9,7 @@ import pytest
 from coterie.clustering.isomorphic import Aidc
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build, resolve
-from coterie.runs.comparison import budget_of
+from coterie.runs.budget import budget_of
 from coterie.selection.bandit import Cics
 from coterie.systems.fedepc import SYSTEM
 from coterie.systems.fedepc.config import FedEPCConfig

@@ -32,7 +32,7 @@ from coterie.protocol.effects import Compute
 from coterie.protocol.errors import UserError
 from coterie.protocols.reports import RANGES
 from coterie.runs import RunConfig
-from coterie.runs.audited import attacked
+from coterie.runs.attacked import attacked
 from coterie.runs.recorded import record
 from coterie.systems.ofl import config as settings_of
 from coterie.systems.ofl.messages import MODEL

@@ -1,0 +1,86 @@
+"""What a run's folder says of its data at the start, and of everything at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.record import folder
+from coterie.record.files import atomic_write, writing
+from coterie.record.summary import Line
+from coterie.runs import benefit
+from coterie.runs.advice import advise, no_better_than_chance
+from coterie.runs.config_file import to_toml
+from coterie.runs.experiment import Experiment
+from coterie.runs.explained import calibration
+from coterie.runs.models import write_models
+from coterie.runs.opened import write_openings_of
+from coterie.runs.outcome import summary
+from coterie.runs.priors import write_priors
+
+
+def write_start(out: Path, experiment: Experiment) -> None:
+    """Write ``config.toml`` and ``partition.json``, and remove an earlier result. Raises RunError."""
+    with writing(out / folder.RESULT):
+        (out / folder.RESULT).unlink(missing_ok=True)
+    atomic_write(out / folder.CONFIG, to_toml(experiment.config).encode())
+    write_partition(out, experiment)
+
+
+def write_end(
+    out: Path,
+    e: Experiment,
+    set_up: Line,
+    rounds: Sequence[Line],
+    finish: Line | None,
+    best: tuple[Mapping[str, Any], int] | None,
+) -> dict[str, Any]:
+    """Write models, every client's scores and all else that is known at the end. Gives the content of ``result.json``.
+
+    best: the models that early stopping keeps, and their round.
+    """
+    done = rounds[-1]["round"]
+    models, r = best or (e.models(done), done)
+    write_models(out, e, models, r)
+    write_priors(out, e, models, r)
+    honest = e.attackers.left_out(models)
+    if r != done:
+        e.scored = e.observer.scores(honest)
+    scored = e.scored or e.score_again(done)  # the last round scores, but a resumed run may have none left
+    folder.write_json(out / folder.CLIENTS, {"clients": list(honest), **scored.values})
+    benefit.write(out, e, honest)
+    folder.write_json(out / folder.OBSERVED, e.observed())
+    write_openings_of(out, e)
+    result = {**summary(e, set_up, rounds, finish, models), "calibration": _calibration(out, e)}
+    if e.config.early_stop is not None:
+        result |= {**scored.line(), "best_round": r}
+    folder.write_json(out / folder.RESULT, result)
+    advise(no_better_than_chance(e.config, result, e.label_counts))
+    return result
+
+
+def _calibration(out: Path, e: Experiment) -> dict[str, Any] | None:
+    if e.config.task != "classes" or e.model.outputs != 2 or len(e.tasks) > 1:
+        return None
+    names = e.tasks[0].dataset.targets.names or ("0", "1")
+    return calibration(benefit.read(out, e.config.task).values(), names[1])
+
+
+def write_partition(out: Path, experiment: Experiment) -> None:
+    """Write ``partition.json``: what every client was dealt."""
+    e, names = experiment, experiment.shown
+    own_names, of_all, drift = e.split.names, e.common.clients, e.dealt.drift
+    dealt = {
+        "clients": names,
+        "names": [own_names[of_all.index(name)] for name in names] if own_names else [],
+        "samples": [len(e.dealt.data[name].y) for name in names],
+        "epochs": [e.owns[name].epochs for name in names],
+        "label_counts": e.dealt_counts,
+        "class_names": e.tasks[0].dataset.targets.names or (),
+        "groups": e.groups(e.dealt.split),
+        "tasks": [task.words for task in e.tasks],
+        "public": e.common.public,
+        "drift": None if drift is None or e.config.evaluated else {"round": drift.round, "data_of": e.dealt.givers},
+    }
+    folder.write_json(out / folder.PARTITION, dealt)

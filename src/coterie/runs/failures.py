@@ -1,0 +1,51 @@
+"""Runs that have no result: what the same options would repeat."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.protocol.errors import RunError
+from coterie.training.jobs import DivergedError
+
+
+class AllSkippedError(RunError):
+    """Every round of a run was skipped."""
+
+
+def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
+    skipped = Counter(line["notes"].get("skipped") for line in lines)
+    if None in skipped or not lines:
+        return
+    (why, count), *others = skipped.most_common()
+    rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
+    often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
+    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
+    (most, _), *_ = refused.most_common(1) or [("", 0)]
+    often += f"; refused most often: {most}" if most and most not in why else ""
+    if any(line["notes"].get("participants") for line in lines):
+        advice = "change the mode or the setting that this names, the learning rate, or the data"
+    else:
+        advice = (
+            "give clients more time (deadline_s, fewer or shorter delays, faster devices), ask more of them "
+            "(participation), run more rounds, or change what they refuse"
+        )
+    raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")
+
+
+class NoAttackError(RunError):
+    """No attacker did anything but an honest client's work, so the run measures no attack."""
+
+
+def is_divergence(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is a diverged training, which the same options would repeat."""
+    while error is not None and not isinstance(error, DivergedError):
+        error = error.__cause__
+    return error is not None
+
+
+def is_final(error: RunError) -> bool:
+    """Whether the same options would end in the same error, so that it is no use to go on."""
+    return is_divergence(error) or isinstance(error, AllSkippedError | NoAttackError)

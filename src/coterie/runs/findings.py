@@ -1,0 +1,154 @@
+"""Rows of attacks, of one run or of several: the worst first, means over seeds, and what servers learn by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from coterie.privacy.attacks.result import CANNOT_TELL, VERDICTS, verdict
+from coterie.record.folder import CONFIG
+from coterie.runs.config import SIDES
+from coterie.runs.config_file import read_toml
+from coterie.runs.intervals import mean_and_interval
+
+Content = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def worst_first(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (-VERDICTS.index(row["verdict"]), -row["leak"]))
+
+
+def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
+    """Each reason once: the first folder that it has left out, and how many more. left_out: reasons, by folder."""
+    alike: dict[str, list[str]] = {}
+    for folder, why in left_out.items():
+        alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")
+    for first, *more in alike.values():
+        yield first + (f"\n  and {len(more)} more likewise" if more else "")
+
+
+def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
+    """Several runs' audits as one: ``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
+
+    Runs are of one method if their options and settings differ only in the seed.
+    """
+    by_work: dict[str, list[Path]] = {}
+    for folder, content in contents.items():
+        given = read_toml(folder / CONFIG)
+        given["settings"] = sorted(given.get("settings", {}).items())
+        work = sorted((key, str(value)) for key, value in given.items() if key not in SIDES | {"seed"})
+        by_work.setdefault(repr((content["system"], work)), []).append(folder)
+    methods = []
+    for members in by_work.values():
+        runs = [contents[folder] for folder in members]
+        name, mode = runs[0]["system"], runs[0]["mode"]
+        methods.append(
+            {
+                "method": name if mode == "paper" else f"{name}@{mode}",
+                **{key: runs[0][key] for key in ("title", "mode", "crypto", "rounds", "clients")},
+                "seeds": [run["seed"] for run in runs],
+                "runs": [str(folder) for folder in members],
+                "attacks": merged([run["attacks"] for run in runs]),
+                "not_applicable": {key: why for run in runs for key, why in run["not_applicable"].items()},
+                "not_judged": _each_once(one for run in runs for one in run.get("not_judged", ())),
+            }
+        )
+    return {
+        "methods": methods,
+        "runs": {str(folder): content for folder, content in contents.items()},
+        "left_out": {str(folder): why for folder, why in (left_out or {}).items()},
+    }
+
+
+def _each_once(not_judged: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return list({(one["role"], one["message"], one["field"]): one for one in not_judged}.values())
+
+
+def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
+    """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
+
+    leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
+    mean's standard error by chance. Noise is the larger of ``interval`` and twice the error.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for rows in runs:
+        for row in rows:
+            by_name.setdefault(row["name"], []).append(row)
+    return worst_first(found[0] if len(runs) == 1 else _mean(found) for found in by_name.values())
+
+
+def noise(row: Row) -> float:
+    """What a row's leak must exceed: half of its 95 % interval, over rounds and seeds."""
+    return float(max(row.get("interval") or 0.0, 2 * row["error"]))
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    def mean(key: str) -> float | None:
+        values = [row[key] for row in rows]
+        return None if None in values else fmean(values)
+
+    leaks = [row["leak"] for row in rows]
+    leak, interval = mean_and_interval(leaks)
+    error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
+    keys = ("value", "first", "last", "chance", "closed_form")
+    known = all(row.get("chance_known", True) for row in rows)
+    said = verdict(leak, noise({"interval": interval, "error": error}), chance_known=known)
+    same, exact = rows[0]["verdict"], all(row["closed_form"] is not None for row in rows)  # theory has no noise
+    if exact and same != CANNOT_TELL and all(row["verdict"] == same for row in rows):
+        said = max(said, same, key=VERDICTS.index)
+    return {
+        **rows[0],
+        **{key: mean(key) for key in keys},
+        "verdict": said,
+        "leak": leak,
+        "error": error,
+        "interval": interval,
+        "leaks": leaks,
+        "chance_known": known,
+    }
+
+
+def learned(audits: Mapping[Path, Content]) -> Content:
+    """Of a method's row in ``compare.json``: ``learned`` (``by_topic``), or why it is None. audits: of its runs."""
+    for folder, content in audits.items():
+        if content["stopped"] is not None:
+            return {"learned": None, "not_attacked": cut_short(folder, content["stopped"])}
+    return {"learned": by_topic([content["attacks"] for content in audits.values()]), "not_attacked": None}
+
+
+def cut_short(folder: Path, stopped: int) -> str:
+    return (
+        f"{folder}: recording stopped in round {stopped}, and fewer rounds than the other methods' would be "
+        "attacked: give a larger --record-mib than the config has"
+    )
+
+
+def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
+    """What one server alone learns of each topic, by the best attack on a method's runs, as their ``merged`` audit.
+
+    mean: 0 for "nothing found", 1 for everything; a round without a result counts 0.  interval: the ``noise``.
+    values: of every run.  None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
+    """
+    rows = merged(runs)
+    rounds = max((row["rounds"] for row in rows), default=0)
+    best: dict[str, Content] = {}
+    unsure: set[str] = set()
+    for row in rows:
+        topic = row["topic"]
+        if topic is None:
+            continue
+        if row["verdict"] == CANNOT_TELL:
+            unsure.add(topic)
+        partly = row["rounds"] < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
+        part = row["rounds"] / rounds if partly else 1.0
+        found = {
+            "mean": 0.0 if row["verdict"] in (VERDICTS[0], CANNOT_TELL) else part * row["leak"],
+            "interval": part * noise(row),
+            "values": [part * leak for leak in row.get("leaks", [row["leak"]])],
+        }
+        if topic not in best or found["mean"] > best[topic]["mean"]:
+            best[topic] = found
+    return {topic: None if topic in unsure and not found["mean"] > 0 else found for topic, found in best.items()}

@@ -1,0 +1,109 @@
+"""A finished run: its folder read, and what makes it the same work as another one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+import coterie.method as fl
+from coterie.record import folder
+from coterie.record.load import read_summary
+from coterie.record.summary import Line
+from coterie.runs.config import Resolved
+from coterie.runs.config_file import differences
+from coterie.runs.folder import resumed
+from coterie.runs.models import Models, export_model, load_models
+from coterie.runs.own_code import check_same_code, own_code
+from coterie.runs.trained import OwnModel
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run. summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+
+    A client is named as a party (``"client/3"``) or by its own name. architecture: of the models, if it was given as a
+    Python object (``runs/trained.py``).
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    rounds: Sequence[Line]
+    architecture: OwnModel | None = None
+
+    @cached_property
+    def models(self) -> Models:
+        """The trained models of all clients."""
+        return load_models(self.folder)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients that have a model."""
+        return self.models.clients
+
+    def model(self, client: str) -> nn.Module:
+        """A client's trained module in evaluation mode, for scaled samples (``TrainedModel.module``)."""
+        return self.models.of(client).module(self.architecture)
+
+    def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
+        """Classes, or probabilities (n, K), of samples x (n, ...) as the data set stores them, by a client's model."""
+        return self.models.of(client).predict(x, proba, model=self.architecture)
+
+    def export(self, client: str, path: str | Path) -> None:
+        """Write a client's model as one self-contained ``.safetensors`` file."""
+        export_model(self.models.of(client), path)
+
+
+def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
+    """A finished run from its folder. Raises UserError if there is none.
+
+    model: the architecture, if the run was given it as a Python object.
+    """
+    out = Path(out)
+    return FinishedRun(out, read_summary(out), folder.read_lines(out / folder.METRICS), model)
+
+
+def check_inputs(result: FinishedRun, present: str) -> None:
+    """Raises UserError for a run of other inputs than present ones (``Experiment.inputs_digest``)."""
+    if result.summary.get("inputs_digest", present) != present:
+        raise fl.UserError(
+            f"{result.folder} was run with other data, or with another model or loss of your own, than there are now "
+            "under these names: restore them, or run again into another folder"
+        )
+
+
+def finished(config: Resolved, inputs: str) -> FinishedRun | None:
+    """The run in ``config.out`` if all of its rounds are done; else it can be continued.
+
+    inputs: present ones (``Experiment.inputs_digest``).  Raises UserError for another run, other inputs or own code.
+    """
+    out = resumable(config)
+    if not (out / folder.RESULT).exists() or (found := load_result(out)).summary["rounds"] != config.rounds:
+        return None
+    check_inputs(found, inputs)
+    check_same_code(found.summary.get("own_code", {}), own_code(config), str(out))
+    return found
+
+
+load = load_result
+"""The name of ``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
+
+
+def resumable(config: Resolved) -> Path:
+    """The folder to continue in. Raises UserError unless it holds the same work."""
+    if config.out is None:
+        raise fl.UserError("--resume continues the run in a folder: say which with --out")
+    out = Path(config.out)
+    folder.check_writable(out)
+    if found := differences(resumed(out), config):
+        raise fl.UserError(
+            f"{out} holds another run ({'; '.join(found)}): choose another --out, or resume it with the options it was "
+            f"started with, as coterie run --resume --out {shlex.quote(str(out))} alone does"
+        )
+    return out

@@ -1,0 +1,172 @@
+"""The data that each party holds, dealt to it, or made when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.data.catalogue import is_synthetic
+from coterie.data.dataset import ALIGNED, Dataset, Part
+from coterie.data.neighbourhoods import Nodes, augmented, in_subgraphs
+from coterie.data.partition import Split, held_out_of, hold_out
+from coterie.data.synthetic import HELD_CLIENTS, Drawn, deal_synthetic
+from coterie.data.tasks import Task, deal, of_clients
+from coterie.protocol.errors import UserError
+from coterie.protocol.names import Names
+from coterie.protocol.randomness import rng
+from coterie.runs.config import Resolved
+from coterie.runs.on_data import ClientData, TensorSamples
+
+
+def client_data(
+    split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0
+) -> tuple[dict[str, ClientData], ClientData | None]:
+    """The data of every client, as its task changes them, and the hub's public data, if any.
+
+    augment: augmented views of a client's subgraph for its training samples (``data/neighbourhoods.py``). Raises
+    UserError for data without such views.
+    """
+    if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
+        raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
+    tests = {task: samples_of(task, None, "test") for task in tasks}
+    held_out = split.held_out or (None,) * len(names)
+    found = {}
+    own_tasks, of_hub = in_subgraphs(split, tasks)
+    for name, task, own_task, train, held, test in zip(
+        names, of_clients(split, tasks), own_tasks, split.train, held_out, split.test, strict=True
+    ):
+        own, kept = samples_of(own_task, train, "train"), None if held is None else samples_of(own_task, held, "train")
+        if augment:
+            views = [own, *(samples_of(view, train, "train") for view in _views(own_task, augment, split.seed, name))]
+            own = TensorSamples(torch.cat([view.x for view in views]), torch.cat([view.y for view in views]))
+        found[name] = ClientData(own.x, own.y, test, tests[task], kept)
+    return found, public_data(of_hub, split.public) if len(split.public) else None
+
+
+def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
+    for view in range(augment):
+        assert isinstance(task.dataset, Nodes)
+        yield replace(task, dataset=augmented(task.dataset, rng(seed, name, "augmentation", 0, view)))
+
+
+def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
+    own = samples_of(task, indices, "train")
+    return ClientData(own.x, own.y, np.empty(0, np.int64), TensorSamples(own.x[:0], own.y[:0]))
+
+
+def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
+    """Copies that begin at a multiple of ``ALIGNED`` bytes, so that a resumed run has the same losses."""
+    labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
+    x = torch.from_numpy(task.inputs(indices, split))
+    return TensorSamples(x if x.data_ptr() % ALIGNED == 0 else x.clone(), torch.from_numpy(labels))
+
+
+class Holdings(Mapping[str, ClientData]):
+    """What every party holds, by name. Where ``make`` makes a client's data, only the last few are in memory.
+
+    clients: names.  make: a client's data, by its number.  size: its number of training samples.  others: of other
+    parties.
+    """
+
+    def __init__(
+        self,
+        clients: Names,
+        make: Callable[[int], ClientData],
+        size: Callable[[int], int],
+        others: Mapping[str, ClientData],
+        givers: Sequence[int] | None = None,
+    ) -> None:
+        self.clients, self._make, self._size, self._others = clients, make, size, dict(others)
+        self._givers = givers
+
+    def __getitem__(self, name: str) -> ClientData:
+        return self._others[name] if name in self._others else self._make(self._giver(name))
+
+    def __setitem__(self, name: str, data: ClientData) -> None:
+        self._others[name] = data
+
+    def samples(self, name: str) -> int:
+        if name in self._others:
+            return len(self._others[name].y)
+        return self._size(self._giver(name)) if name in self.clients else 0
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._others or name in self.clients
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.clients
+        yield from (name for name in self._others if name not in self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients) + sum(name not in self.clients for name in self._others)
+
+    def exchange(self, givers: Sequence[int]) -> None:
+        """From now on every client holds the data dealt to the one of this number."""
+        self._givers = givers
+
+    def as_dealt(self) -> Holdings:
+        return Holdings(self.clients, self._make, self._size, self._others)
+
+    def _giver(self, name: str) -> int:
+        place = self.clients.place(name)
+        if place is None:
+            raise KeyError(name)
+        return place if self._givers is None else self._givers[place]
+
+
+def dealt(
+    config: Resolved, dataset: Dataset, hub: str, load: Callable[..., Dataset]
+) -> tuple[Split, tuple[Task, ...], Holdings]:
+    """The split of a resolved run's data, the tasks of its groups, and what every party holds.
+
+    load: other data sets by name.  Raises UserError for a partition that is unknown or cannot be met.
+    """
+    share: Any = {"min_samples": config.min_samples, "public": config.public, "samples": config.samples}
+    if is_synthetic(config.data):
+        drawn, tasks = deal_synthetic(config.partition, dataset, int(config.clients or 0), config.seed, **share)
+        return drawn, tasks, _made(config, drawn, tasks, hub)
+    split, tasks = deal(config.partition, dataset, config.clients, config.seed, load=load, **share)
+    split = hold_out(split) if config.holds_out else split
+    return split, tasks, _dealt(config, split, tasks, hub)
+
+
+def _dealt(config: Resolved, split: Split, tasks: Sequence[Task], hub: str) -> Holdings:
+    names = Names(split.clients)
+    found, public = client_data(split, tasks, names, config.augment)
+    everybodys = [found[name] for name in names]
+    others = {} if public is None else {hub: public}
+    return Holdings(names, everybodys.__getitem__, lambda client: len(everybodys[client].y), others)
+
+
+def _made(config: Resolved, split: Drawn, tasks: Sequence[Task], hub: str) -> Holdings:
+    if config.augment:
+        raise UserError(f"augment={config.augment} adds views of a graph, which {config.data} is not: leave it out")
+    tests = {task: samples_of(task, None, "test") for task in tasks}
+
+    @lru_cache(maxsize=HELD_CLIENTS)
+    def make(client: int) -> ClientData:
+        x, y = split.train_samples(client)
+        held = None
+        if config.holds_out:
+            kept, given = held_out_of(split.seed, client, np.arange(len(y)))
+            held, x, y = _as_samples(x[given], y[given]), x[kept], y[kept]
+        own, task = _as_samples(x, y), split.task(client)
+        return ClientData(own.x, own.y, partial(split.test_samples, client), tests[task], held)
+
+    @lru_cache(maxsize=HELD_CLIENTS)
+    def size(client: int) -> int:
+        many = split.size(client)
+        return many if not config.holds_out else len(held_out_of(split.seed, client, np.arange(many))[0])
+
+    public = {} if not len(split.public) else {hub: public_data(Task(tasks[0].dataset), split.public)}
+    return Holdings(Names(split.clients), make, size, public)
+
+
+def _as_samples(x: NDArray[np.float32], y: NDArray[np.int64]) -> TensorSamples:
+    return TensorSamples(torch.from_numpy(np.ascontiguousarray(x)).clone(), torch.from_numpy(np.array(y)))
