@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -133,6 +134,20 @@ def test_no_client_tells_both_kinds_of_shares_of_one_client() -> None:
             unmask(run, name, proofs, without=("client/5",))
         with pytest.raises(PeerError, match="asked for a second time"):
             unmask(run, name, proofs)
+
+
+def test_a_repeated_attempt_opens_no_other_sum_of_the_same_models() -> None:
+    """Of the sums with client/5 and without it the difference would be its model."""
+    run = made(links=Drops())
+    proofs, client = at_the_end(run), run.party("client/0")
+    unmask(run, "client/0", proofs)
+    again = type(client)(client.own, client.common, client.config)
+    again.lasts(client.state, client.secret)
+    again.enrol(sa.Enrol(1, "\n".join(NAMES)), "server")
+    again.secret.members = NAMES  # as if it had sent its vector
+    with pytest.raises(PeerError, match="a second sum in round 1"):
+        again.confirm(sa.Confirm(1, "\n".join(NAMES[:5])), "server")
+    assert again.confirm(sa.Confirm(1, "\n".join(NAMES)), "server").proof
 
 
 def test_a_server_that_tells_clients_different_sums_gets_no_shares() -> None:
@@ -366,5 +381,8 @@ def test_the_threshold(asked: int, threshold: float, needed: int) -> None:
 def test_too_few_clients_for_a_sum_and_a_threshold_below_a_half_are_refused() -> None:
     with pytest.raises(UserError, match="3 to 1024 clients a round, not 2"):
         rig(sa.SYSTEM, TARGETS[:2])
+    crowd: Any = SimpleNamespace(clients=tuple(map(str, range(1026))))
+    with pytest.raises(UserError, match="not 1026"):
+        sa.check(sa.SecAggConfig(founders=6), crowd)
     with pytest.raises(UserError, match="threshold"):
         sa.SecAggConfig(threshold=0.4)

@@ -460,13 +460,16 @@ def _public(key: bytes) -> bytes:
 
 
 def check(config: SecAggConfig, common: fl.Common) -> None:
-    """Raises UserError for rounds with too few clients for a sum, or too many for its words."""
-    asked = sample_size(len(fl.joined(common.clients, config, 1)), config.participation)
-    if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
-        raise fl.UserError(
-            f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
-            f"{config.threshold:g}: change participation or the number of clients"
-        )
+    """Raises UserError for rounds, at first or when all have joined, with too few clients for a sum, or too many for
+    its words.
+    """
+    for clients in (fl.joined(common.clients, config, 1), common.clients):
+        asked = sample_size(len(clients), config.participation)
+        if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
+            raise fl.UserError(
+                f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
+                f"{config.threshold:g}: change participation or the number of clients"
+            )
 
 
 SYSTEM = fl.system(
