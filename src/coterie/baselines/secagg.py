@@ -11,8 +11,10 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/pairwise.py``). t of the n
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
 would open u's vector: a client tells shares for one list only, after t others have signed the same list. As t > n/2, no
-two lists are signed by t clients each, as long as fewer than 2t - n of them sign two. Nor does a client tell shares of
-two lists in two attempts of a round, in which trained models are the same: the sums' difference would show some.
+two lists are signed by t clients each, as long as fewer than 2t - n of them sign two; attempts of a round count as one.
+Pads follow from the global model, too: clients that are sent different ones make no sum, which could show one of them
+(Pasquini, Francati, Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", CCS 2022). A
+server that sends one model in several rounds learns how their sums differ.
 
 A round with fewer than t clients in any step is skipped, and the model stays. Decided here: parties' keys for sealing
 and signing are those of the roster, so the paper's rounds 0 and 1 are one exchange. A signed hash of b_u lets the
@@ -27,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -151,6 +154,11 @@ def credential_fields(of: bytes, key: bytes, mark: bytes) -> tuple[str, bytes, b
     return "secagg credential", of, key, mark
 
 
+def pads_of(of: bytes, weights: fl.Vector) -> bytes:
+    """Names the pads of a round: of clients that were sent different models they do not cancel."""
+    return digest("coterie/secagg pads/1", of, weights.tobytes())
+
+
 def mark_of(seed: bytes) -> bytes:
     return digest("coterie/secagg mark/1", seed)
 
@@ -186,8 +194,8 @@ class Client(fl.Client):
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
         once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
-        told: whether it has told shares.  opened: the last round of which it has told shares, in any attempt, and the
-        list.
+        told: whether it has told shares.  signed: round, names and sum of the last list that it confirmed in any
+        attempt.
         """
 
         round: int = 0
@@ -199,15 +207,15 @@ class Client(fl.Client):
         held: dict[str, bytes] = fl.field(default_factory=dict)
         sum: str = ""
         told: bool = False
-        opened: tuple[int, str] = (0, "")
+        signed: tuple[int, str, str] = (0, "", "")
 
     secret: Secret
     config: SecAggConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Shares were told in any attempt of a round."""
+        """What it has signed: with another sum of the round, holders would tell both shares of one client."""
         super().lasts(state, secret)
-        self.secret.opened = secret.opened
+        self.secret.signed = secret.signed
 
     def enrol_cost(self, msg: Enrol) -> fl.Cost:
         return fl.Cost(crypto_s=SEAL_S * min(msg.names.count("\n"), len(self.clients)))
@@ -217,8 +225,9 @@ class Client(fl.Client):
         """Rounds 0 and 1: fresh secrets, and their shares for the others. Once a round."""
         fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
-        if r <= self.secret.round:
-            raise fl.PeerError(f"asked to enrol for round {r} after round {self.secret.round}")
+        before, asked, _ = self.secret.signed
+        if r <= self.secret.round or r < before or (r == before and msg.names != asked):
+            raise fl.PeerError(f"asked to enrol for round {r} after round {max(self.secret.round, before)}")
         self._check_asked(r, names)
         of, source = round_of(self.common, r, msg.names), self.secrets("shares of pads", r)
         needed = self.config.needed(len(names))
@@ -230,7 +239,8 @@ class Client(fl.Client):
             for name in names
             if name != self.name
         ]
-        self.secret = self.Secret(r, msg.names, key, seed, both[self.name], opened=self.secret.opened)
+        new = {"round": r, "names": msg.names, "key": key, "seed": seed, "own": both[self.name], "members": ()}
+        self.secret = msgspec.structs.replace(self.secret, **new, held={}, sum="", told=False)  # the rest stays
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
@@ -267,7 +277,8 @@ class Client(fl.Client):
         except fl.CapacityError as error:
             raise fl.PeerError(f"{self.name}: its trained model does not fit a sum: {error}") from None
         keys = {name: SealingKey(found[name].key) for name in others}
-        y = pairwise.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, of)
+        pads = pads_of(of, msg.weights)
+        y = pairwise.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, pads)
         secret.members, secret.held = members, held
         return Collected(msg.round, y.view(np.int64))
 
@@ -281,13 +292,12 @@ class Client(fl.Client):
         secret, names = self.secret, lines(msg.names)
         if msg.round != secret.round or not {self.name} <= {*names} <= {*secret.members}:
             raise fl.PeerError(f"a sum of {len(names)} in round {msg.round}, which is not one of its members")
-        if secret.sum not in ("", msg.names):
+        one = msg.round, secret.names, msg.names
+        if secret.signed[0] == msg.round and secret.signed != one:
             raise fl.PeerError(f"a second sum in round {msg.round}")
-        if secret.opened[0] == msg.round and secret.opened[1] != msg.names:
-            raise fl.PeerError(f"another sum of round {msg.round} was opened: the difference would show some")
         if len(names) < self._needed():
             raise fl.PeerError(f"a sum of {len(names)}, where {self._needed()} are needed")
-        secret.sum = msg.names
+        secret.sum, secret.signed = msg.names, one
         return Confirmed(msg.round, signing_key(self.own).sign(*self._sum(self.name, msg.names)))
 
     def _sum(self, signer: str, names: str) -> tuple[str, bytes, str, str]:
@@ -312,7 +322,6 @@ class Client(fl.Client):
             verify_key(self.common, name).verify(proof, *self._sum(name, secret.sum))
         given = [self._share(name, of_seed=name in inside) for name in secret.members]
         secret.told, secret.key, secret.seed, secret.own, secret.held = True, b"", b"", b"", {}
-        secret.opened = msg.round, secret.sum
         return Unmasked(msg.round, fl.bundle(given))
 
     def _share(self, name: str, *, of_seed: bool) -> bytes:
@@ -352,7 +361,7 @@ class Server(fl.Server):
             one = Credential.load(answer.credential)
             sealed = fl.unbundle(answer.shares, len(asked) - 1)
             checked(self.common, of, [name], [one])
-            OpeningKey(of).agreed(SealingKey(one.key))  # a key that keeps no secrets would stop all others
+            SealingKey(one.key).seal(b"", name, name)  # else nobody could make its pads with this one
             credentials[name], shares[name] = one, sealed
 
         yield from self._step(r, dict.fromkeys(asked, Enrol(r, told)), Enrolled, enrolled, asked)
@@ -398,7 +407,8 @@ class Server(fl.Server):
         yield from fl.spend(fl.Cost(crypto_s=pads))
         gone = {name: OpeningKey(opened[name]) for name in members if name not in inside}
         there = {name: SealingKey(credentials[name].key) for name in inside}
-        self._move(r, pairwise.unmasked(total, [opened[name] for name in inside], gone, there, of), len(inside))
+        seeds, named = [opened[name] for name in inside], pads_of(of, self.state.weights)
+        self._move(r, pairwise.unmasked(total, seeds, gone, there, named), len(inside))
         return len(inside)
 
     def _step(
