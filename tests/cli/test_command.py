@@ -74,6 +74,7 @@ def test_the_nearest_name_is_another_word_for_it_or_one_that_is_written_alike(
         ("run fedprox --set mo=1", "unknown setting of fedprox 'mo'; did you mean 'mu'?"),
         ("run fedavg --set num_clients=3", "num_clients is no setting of fedavg but probably the option of the run"),
         ("run fedavg --set clients=3", "clients is no setting of fedavg but an option of the run: give --clients"),
+        ("run fedavg --set ema=0.5", "ema is no setting of fedavg. These systems have it: pafed, fedavg_drop"),
         ("run fedavg --data mnst", "did you mean 'mnist'?"),
         ("run fedavg --devices mobil", "did you mean 'mobile'?"),
     ],

@@ -141,6 +141,7 @@ def test_no_key_and_no_array_gets_into_a_log(log: Path) -> None:
         "message": envelope(),
         "list": [secret, np.ones(2), 3],
         "table": {"a": secret, "b": 2.0},
+        "against": {"hub": {"replace one sample": 1.5, "key": secret}},
     }
     logs.event("anything", **values)
     text = log.read_text()
@@ -153,6 +154,7 @@ def test_no_key_and_no_array_gets_into_a_log(log: Path) -> None:
     assert line["model"] == "<ndarray>"
     assert line["list"] == ["<bytes>", "<ndarray>", 3]
     assert line["table"] == {"a": "<bytes>", "b": 2.0}
+    assert line["against"] == {"hub": {"replace one sample": 1.5, "key": "<bytes>"}}
     assert line["identity"] == "<Identity>"
 
 

@@ -255,6 +255,7 @@ def test_they_are_part_of_a_comparison_s_budget() -> None:
     assert (planned.budget["delta"], planned.budget["delay"]) == (0.5, "geometric:0.5")
     for key in ("delta", "pafed.delta", "pafed.delay"):
         with pytest.raises(
-            UserError, match=f"{key.rpartition('.')[2]} is no setting but an option of the run: give --"
+            UserError,
+            match=f"{key.rpartition('.')[2]} is no setting of these methods but an option of the run: give --",
         ):
             plan(["fedavg", "pafed"], digits, {key: "0.5"})

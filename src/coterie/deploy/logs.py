@@ -34,18 +34,21 @@ _MOST = 32  # entries of a list or table in a field
 _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
-def plain(value: Any, *, nested: bool = True) -> Any:
-    """A field as written: numbers, short words, and small lists and tables of those. Else the type's name."""
+def plain(value: Any, *, depth: int = 2) -> Any:
+    """A field as written: numbers, short words, and small lists and tables of those. Else the type's name.
+
+    depth: how many lists and tables may hold each other: epsilon is a table by observer and relation.
+    """
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return shown(value)
-    if isinstance(value, Mapping) and nested:
-        return {shown(str(key)): plain(item, nested=False) for key, item in list(value.items())[:_MOST]}
-    if isinstance(value, list | tuple | set | frozenset) and nested:
-        return [plain(item, nested=False) for item in list(value)[:_MOST]]
+    if isinstance(value, Mapping) and depth:
+        return {shown(str(key)): plain(item, depth=depth - 1) for key, item in list(value.items())[:_MOST]}
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        return [plain(item, depth=depth - 1) for item in list(value)[:_MOST]]
     return f"<{type(value).__name__}>"
 
 

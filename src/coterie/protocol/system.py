@@ -237,7 +237,10 @@ class System:
         why = "" if self.counts is not None else self.uncounted or "it has no message for them"
         why = why or ("" if task == "classes" else f"the task is {task}, which has no classes")
         if why:
-            raise UserError(f"{self.name} tells clients no label counts: {why}. Leave label_counts out")
+            raise UserError(
+                f"{self.name} tells clients no label counts: {why}. Leave label_counts out, or in a "
+                "comparison give it to other methods alone: --set METHOD.label_counts=true"
+            )
 
     def check_warm(self, config: Any, mode: str) -> None:
         """Raises UserError, with the reason, if parties cannot begin with their models of a former run."""

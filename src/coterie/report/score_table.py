@@ -16,7 +16,10 @@ from coterie.runs.metrics import score
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 _TUNED = "tuned: after each client's own fine-tuning"
-_OWN_SHARES = "prior: with each client's own label shares and the mixture's label counts, which the simulation supplies"
+_OWN_SHARES = (
+    "prior: with each client's own label shares and the mixture's label counts, which the simulation supplies (with "
+    "label_counts=true messages do)"
+)
 _PRIOR = f"{_OWN_SHARES}, unless the batch looks like other labels"
 _MIXED = "mixed: the model with the prior and the tuned one, by the likelihood of held-out samples"
 _FLAGGED = "flagged, false alarms: poisoned and other contributions that the method takes for poisoned"

@@ -12,11 +12,14 @@ from coterie.runs.settings import field_types, typed, unknown
 
 
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raises UserError for an unknown setting, and says if it is an option of the run."""
+    """Raises UserError for an unknown setting, and says if it is an option of the run, or which systems have it."""
     for key in keys:
         if key in known:
             continue
         word = key.rpartition(".")[2]
+        others = [name for name, system in registry.SYSTEMS.items() if word in field_types(system.config)]
+        if others:
+            raise UserError(f"{word} is no {what}. These systems have it: {', '.join(others)}")
         option = nearest(word, known if word not in OPTIONS and nearest(word, known) else [*known, *OPTIONS])
         if option is None or option in known:
             raise unknown(what, str(key), known)

@@ -44,7 +44,8 @@ class PAFedConfig(KeepsMean, LateTraining):
     the server's step is along the plain mean of all that came, in time or late.
 
     rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to leave ADMM out.
-    agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
+    agreeing: the step along late updates that agree, over the server's step (eq. (17): alpha_1 over alpha_0).
+    conflicting: the step along those that conflict, likewise (alpha_2 over alpha_0).
     project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates are averaged as they come.
     clip: largest length of an update that the server is told. Then steps are as long as updates were on average. 0 for
     steps of constant length, as printed.
@@ -52,8 +53,8 @@ class PAFedConfig(KeepsMean, LateTraining):
     whether any update conflicts (``classification.py``).
     dummies: random masked cosines that the helper also sees; with signs=hidden, decoy sets of sums.
     keys: "helper": the helper holds sk_s. "threshold", mode paper: it opens only what clients of a committee help with.
-    members, openers: of the committee, and how many of them help to open something; 0 for 7 (or all clients) and 3 (or
-    all members).
+    members: how many clients the committee has; 0 for 7, or all clients if there are fewer.
+    openers: how many of its members help with each opening; 0 for 3, or all members if there are fewer.
     iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
     """
 
