@@ -24,7 +24,6 @@ MOST_MODULES = 12
 BUSY: frozenset[str] = frozenset(
     {
         "operate/rehearsal.py",
-        "runs/experiment.py",
         "systems/pafed/aggregator.py",
     }
 )

@@ -46,11 +46,13 @@ def write_end(
     write_priors(out, e, models, r)
     honest = e.attackers.left_out(models)
     if r != done:
-        e.scored = e.observer.scores(honest)
-    scored = e.scored or e.score_again(done)  # the last round scores, but a resumed run may have none left
+        e.observer.scored = e.observer.scores(honest)
+    scored = e.observer.scored or e.observer.score_again(
+        done
+    )  # the last round scores, but a resumed run may have none left
     folder.write_json(out / folder.CLIENTS, {"clients": list(honest), **scored.values})
     benefit.write(out, e, honest)
-    folder.write_json(out / folder.OBSERVED, e.observed())
+    folder.write_json(out / folder.OBSERVED, e.observer.observed())
     write_openings_of(out, e)
     result = {**summary(e, set_up, rounds, finish, models), "calibration": _calibration(out, e)}
     if e.config.early_stop is not None:
@@ -78,7 +80,7 @@ def write_partition(out: Path, experiment: Experiment) -> None:
         "epochs": [e.owns[name].epochs for name in names],
         "label_counts": e.dealt_counts,
         "class_names": e.tasks[0].dataset.targets.names or (),
-        "groups": e.groups(e.dealt.split),
+        "groups": e.dealt.groups(names),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,
         "drift": None if drift is None or e.config.evaluated else {"round": drift.round, "data_of": e.dealt.givers},
