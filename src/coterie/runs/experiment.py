@@ -14,7 +14,7 @@ from coterie.runs.digests import models_digest
 from coterie.runs.failures import shown, why_still
 from coterie.runs.founding import Founded, found
 from coterie.runs.in_process import effects_of, transport_of
-from coterie.runs.observer import Observer
+from coterie.runs.observer import RunObserver
 
 
 class Experiment:
@@ -42,7 +42,7 @@ class Experiment:
         self.devices, self.traces, self.delays = run.around.devices, run.around.traces, run.around.delays
         self._drifted = False
         self.effects = effects_of(run)
-        self.observer = Observer(run, self.effects)
+        self.observer = RunObserver(run, self.effects)
         self.transport = transport_of(run, self.effects)
 
     @property

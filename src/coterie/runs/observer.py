@@ -22,7 +22,7 @@ from coterie.runs.metrics import metrics_of, named
 from coterie.runs.starts import try_loss
 
 
-class Observer(Evaluator):
+class RunObserver(Evaluator):
     """An evaluator that reads the parties of a run. Raises UserError for a loss or metrics of one's own that fail.
 
     effects: fine-tune models.  scored: the honest clients, when they were last scored here.
