@@ -1,20 +1,25 @@
-"""One knows one's room: class names stand once, functions are read at once, and a file knows few modules."""
+"""One knows one's room: pages name its files, class names stand once, and a file knows few modules."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from benchmarks.size import Size, size_of
-from tests.house.test_layers import SOURCE, files, imports
+from tests.house.test_layers import ROOT, SOURCE, files, imports
 
 MANY_NAMES = frozenset({"systems", "baselines", "crypto"})
 """Packages whose classes read with their module, such as ``ckks.PublicKey``."""
 FACES = frozenset({"protocol/core.py", "method.py"})
 """Files that gather what others use in one import."""
+PAGES = {"architecture_runs.md": ("runs", "api", "cli"), "architecture_machines.md": ("deploy", "operate")}
+"""Pages that go through rooms file by file."""
 MOST_LINES = 80
 MOST_MODULES = 12
 
@@ -47,6 +52,12 @@ def modules_of(parts: tuple[str, ...], tree: ast.Module, known: frozenset[tuple[
         if target:
             found.add(target)
     return found
+
+
+@pytest.mark.parametrize(("page", "rooms"), PAGES.items())
+def test_a_page_names_every_file_of_its_rooms(page: str, rooms: tuple[str, ...]) -> None:
+    named = re.findall(r"`(\w+)\.py`", (ROOT / "docs" / page).read_text())
+    assert set(named) == {parts[1] for parts, _ in source() if parts[0] in rooms and parts[-1] != "__init__"}
 
 
 def test_a_class_name_stands_once() -> None:
