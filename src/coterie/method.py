@@ -59,6 +59,7 @@ from coterie.protocols.local_training import (
     told,
 )
 from coterie.protocols.local_training import training_cost as training
+from coterie.protocols.own_mean import averaged
 from coterie.protocols.own_parts import PartClient, PartServer, check_parts, whole_models
 from coterie.protocols.padded_counts import PaddedCounts
 from coterie.training.solvers import Admm, Proximal, Scaffold, Sgd, augmented_change, largest
@@ -108,6 +109,7 @@ __all__ = [
     "ask_round",
     "asked_in",
     "augmented_change",
+    "averaged_models",
     "averaging",
     "batch_seed",
     "best_model",
@@ -224,7 +226,7 @@ def system(
 
 def _why_uncounted(server: PartyFactory, client: PartyFactory, chooses: bool, fields: Mapping[str, Any]) -> str:
     """Why clients cannot learn the label counts of their model, or ""."""
-    if not chooses and fields["models"] not in (global_models, own_models):
+    if not chooses and fields["models"] not in (global_models, averaged_models, own_models):
         return "every client has a model of its own"
     if not issubclass(party_type(server), Server) or not issubclass(party_type(client), Client):
         return "its parties have no messages for them"
@@ -281,6 +283,11 @@ def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any]
 
 def global_models(federation: Federation) -> Mapping[str, Vector]:
     return dict.fromkeys(federation.common.clients, federation.look(federation.hub).state.weights)
+
+
+def averaged_models(federation: Federation) -> Mapping[str, Vector]:
+    """The global model, or with ``ema`` each client's average of those that it was sent."""
+    return averaged(federation, global_models(federation))
 
 
 def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:

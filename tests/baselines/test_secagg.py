@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from coterie.baselines import secagg as sa
 from coterie.crypto import shared_seed
 from coterie.crypto.signing import OpeningKey
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocols.padded_counts import AskForPadded
 
 TARGETS = planted([0, 0, 0, 1, 1, 1], 24, seed=3)
 N, NEEDED = 6, 5  # more than two thirds
@@ -134,6 +136,20 @@ def test_no_client_tells_both_kinds_of_shares_of_one_client() -> None:
             unmask(run, name, proofs)
 
 
+def test_a_repeated_attempt_opens_no_other_sum_of_the_same_models() -> None:
+    """Of the sums with client/5 and without it the difference would be its model."""
+    run = made(links=Drops())
+    proofs, client = at_the_end(run), run.party("client/0")
+    unmask(run, "client/0", proofs)
+    again = type(client)(client.own, client.common, client.config)
+    again.lasts(client.state, client.secret)
+    again.enrol(sa.Enrol(1, "\n".join(NAMES)), "server")
+    again.secret.members = NAMES  # as if it had sent its vector
+    with pytest.raises(PeerError, match="a second sum in round 1"):
+        again.confirm(sa.Confirm(1, "\n".join(NAMES[:5])), "server")
+    assert again.confirm(sa.Confirm(1, "\n".join(NAMES)), "server").proof
+
+
 def test_a_server_that_tells_clients_different_sums_gets_no_shares() -> None:
     """Three are told that client/5 is in the sum, two that it is not: no list has the five signatures it needs."""
     run = made(links=Drops())
@@ -204,6 +220,81 @@ def test_a_servers_own_key_in_a_clients_place_is_refused(wrong: str) -> None:
         sa.checked(run.common, of, NAMES, list(given.values()))
 
 
+def again(run: Rig, name: str) -> Any:
+    """The client at the beginning of a further attempt of round 1."""
+    client = run.party(name)
+    kept = type(client)(client.own, client.common, client.config)
+    kept.lasts(client.state, client.secret)
+    return kept
+
+
+def test_no_further_attempt_of_a_round_gets_the_other_kind_of_shares_of_a_client() -> None:
+    """The server repeats the round with client/5's first credential and shares, and says that it has dropped out."""
+    run = made(emulated=False)
+    run.round(1)
+    first = {seen.src: one for seen, one in run.view("server").messages(sa.Enrolled)}
+    clients = {name: again(run, name) for name in NAMES[:5]}
+    enrolled = {name: one.enrol(sa.Enrol(1, "\n".join(NAMES)), "server") for name, one in clients.items()}
+    enrolled["client/5"] = first["client/5"]
+    credentials = b"".join(enrolled[name].credential for name in NAMES)
+    for name, client in clients.items():
+        held = [
+            fl.unbundle(enrolled[other].shares, N - 1)[[one for one in NAMES if one != other].index(name)]
+            for other in NAMES
+            if other != name
+        ]
+        digest, weights = run.common.spec.digest, run.common.initial
+        asked = sa.Collect(1, digest, weights, "\n".join(NAMES), credentials, fl.bundle(held))
+        work = client.collect(asked, "server")
+        effect = next(work)
+        with pytest.raises(StopIteration):
+            work.send(run.transport.effects.run([(name, effect)])[0])
+        with pytest.raises(PeerError, match="a second sum in round 1"):
+            client.confirm(sa.Confirm(1, "\n".join(NAMES[:5])), "server")
+        client.confirm(sa.Confirm(1, "\n".join(NAMES)), "server")  # the same sum as before
+
+
+def test_a_further_attempt_asks_the_same_clients_and_no_earlier_round() -> None:
+    """Else sums of many lists would give each of their vectors."""
+    run = rig(sa.SYSTEM, planted([0] * 4 + [1] * 4, 24, seed=3), participation=0.75)
+    run.rounds(2)
+    name = run.view("client/0").messages(sa.Enrol)
+    asked = [one.names.split("\n") for _, one in name][-1]
+    client = again(run, "client/0")
+    r = client.secret.signed[0]
+    others = "\n".join([*(one for one in asked if one != asked[-1]), *{*run.common.clients} - {*asked}][: len(asked)])
+    for round_, names in ((r, others), (r - 1, "\n".join(asked))):
+        with pytest.raises(PeerError, match="asked to enrol"):
+            client.enrol(sa.Enrol(round_, names), "server")
+    client.enrol(sa.Enrol(r, "\n".join(asked)), "server")
+
+
+def test_clients_that_are_sent_different_models_make_no_sum() -> None:
+    """Else a model that only one client can train shows the change of that one in the sum."""
+    run = made()
+    party, before = run.party("client/3"), run.hub.state.weights.copy()
+    honest = party.handlers[sa.Collect]
+
+    def misled(self: Any, msg: sa.Collect, src: str) -> Any:
+        return (yield from honest.run(self, change(msg, weights=msg.weights + np.float32(0.5)), src))
+
+    table = {**party.handlers, sa.Collect: replace(honest, run=misled)}
+    party.__class__ = type("Misled", (type(party),), {"handlers": table})
+    party.__class__.handlers = table
+    assert "one of them lied" in run.round(1)["skipped"]
+    assert (run.hub.state.weights == before).all()
+
+
+def test_what_was_told_of_label_counts_stays_over_rounds() -> None:
+    run = made(label_counts=True)
+    run.round(1)
+    client = run.party("client/0")
+    client.secret.counts.names = "\n".join(NAMES)
+    client.enrol(sa.Enrol(2, "\n".join(NAMES)), "server")
+    with pytest.raises(PeerError, match="beside other clients"):
+        next(client.counts.tell(AskForPadded("\n".join(NAMES[:5])), "server"))
+
+
 # -- clients that deviate ----------------------------------------------------------------------------------------------
 
 
@@ -226,11 +317,19 @@ def test_a_sum_that_no_honest_clients_have_is_not_taken() -> None:
     assert "one of them lied" in run.round(1)["skipped"]
 
 
+def keeping_no_secrets(party: Any, msg: sa.Enrol, answer: sa.Enrolled) -> sa.Enrolled:
+    one = replace(sa.Credential.load(answer.credential), key=bytes(32))
+    of = sa.round_of(party.common, msg.round, msg.names)
+    proof = sa.signing_key(party.own).sign(*sa.credential_fields(of, one.key, one.mark))
+    return change(answer, credential=replace(one, proof=proof).to_bytes())
+
+
 LIES: dict[str, tuple[type, Any]] = {
     "a credential of another round": (
         sa.Enrol,
         lambda party, msg, answer: change(answer, credential=answer.credential[:64] + bytes(64)),
     ),
+    "a key with which others have no pads": (sa.Enrol, keeping_no_secrets),
     "a short credential": (sa.Enrol, lambda party, msg, answer: change(answer, credential=bytes(3))),
     "shares for too few": (sa.Enrol, lambda party, msg, answer: change(answer, shares=fl.bundle([b""]))),
     "a vector of another length": (sa.Collect, lambda party, msg, answer: change(answer, padded=answer.padded[:-1])),
@@ -282,5 +381,8 @@ def test_the_threshold(asked: int, threshold: float, needed: int) -> None:
 def test_too_few_clients_for_a_sum_and_a_threshold_below_a_half_are_refused() -> None:
     with pytest.raises(UserError, match="3 to 1024 clients a round, not 2"):
         rig(sa.SYSTEM, TARGETS[:2])
+    crowd: Any = SimpleNamespace(clients=tuple(map(str, range(1026))))
+    with pytest.raises(UserError, match="not 1026"):
+        sa.check(sa.SecAggConfig(founders=6), crowd)
     with pytest.raises(UserError, match="threshold"):
         sa.SecAggConfig(threshold=0.4)

@@ -254,7 +254,7 @@ def test_no_prior_without_the_run_and_none_of_other_models(cli: Command, federat
     assert cli("export", "run", "--client", "client/1", "--out", "one.safetensors").code == 0
     ended = cli("predict", "one.safetensors", "new.npz", "--prior")
     assert (ended.code, ended.out) == (2, "")
-    assert "give the run's folder instead of the exported file" in ended.err
+    assert "give the run's folder, or the party's home, instead" in ended.err
     whole = json.loads(Path("run/priors.json").read_text())
     first = whole["clients"]["client/1"]
     for damaged in (
@@ -262,6 +262,9 @@ def test_no_prior_without_the_run_and_none_of_other_models(cli: Command, federat
         {**whole, "clients": {}},
         {**whole, "clients": {"client/1": {**first, "own": [1, 2]}}},
         {**whole, "clients": {"client/1": {**first, "own": [-1] * 10}}},
+        {**whole, "clients": {"client/1": {**first, "own": [1 << 70] * 10}}},
+        {**whole, "clients": {"client/1": {**first, "mixture": [float("nan")] * 10}}},
+        {**whole, "clients": {"client/1": {**first, "predicted": [1 << 30] * 10}}},
     ):
         Path("run/priors.json").write_text(json.dumps(damaged))
         ended = cli("predict", "run", "new.npz", "--client", "client/1", "--prior")

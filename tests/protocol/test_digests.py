@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -78,3 +79,17 @@ def test_a_frame_is_named_by_all_of_its_bytes(tail: bytes, seed: int) -> None:
     assert codec.frame_digest(bytes(bytearray(frame))) == named != codec.frame_digest(changed)
     assert codec.frame_digest(frame + tail) != named or not tail
     assert codec.frame_digest(frame[: -1 - len(tail)]) != named
+
+
+@pytest.mark.parametrize("parts", [1 << 17, 1 << 18])
+def test_a_frame_of_many_short_parts_is_cut_no_finer_than_long_ones(parts: int) -> None:
+    """Anyone can send it, and it is named before its signature is checked: memory grows with its bytes alone."""
+    frame = codec.encode(Long(1, b"", bundle([b""] * parts)))
+    pieces = [*codec._cut(frame)]
+    assert len(pieces) < 10
+    assert b"".join(pieces) == frame
+    tracemalloc.start()
+    codec.frame_digest(frame)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < len(frame)

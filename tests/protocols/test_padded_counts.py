@@ -26,6 +26,7 @@ from coterie.runs.experiment import Experiment, build
 OPTIONS: dict[str, Any] = {"clients": 6, "partition": "dirichlet:0.3", "model": "linear", "rounds": 1, "delta": 0.0}
 OFFERED = [name for name, one in registry.SYSTEMS.items() if one.baseline and one.counts is not None]
 QUICK = {"fedavg", "ifca", "cfl"}
+OF_ONE_MODEL = {"fedavg", "fedavg_drop", "fedavg_late", "fedprox_stale", "time_weighted", "fedasync", "secagg", "flame"}
 
 
 def made(name: str = "fedavg", **options: Any) -> Experiment:
@@ -47,6 +48,11 @@ def own_counts(experiment: Experiment) -> dict[str, np.ndarray]:
 
 def at(experiment: Experiment, name: str) -> Any:
     return experiment.federation.alter(name)
+
+
+def test_methods_whose_clients_hold_one_model_tell_its_counts() -> None:
+    assert set(OFFERED) >= OF_ONE_MODEL
+    assert {"local", "ditto", "fedbn", "fedem"}.isdisjoint(OFFERED)
 
 
 @pytest.mark.parametrize(

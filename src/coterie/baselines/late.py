@@ -21,7 +21,7 @@ import coterie.method as fl
 from coterie.protocols import late
 from coterie.protocols.averaging import Sends
 from coterie.protocols.local_training import ProximalTraining
-from coterie.protocols.own_mean import KeepsMean, OwnMean, averaged, taken
+from coterie.protocols.own_mean import KeepsMean, OwnMean, taken
 
 
 @fl.settings
@@ -111,7 +111,7 @@ SYSTEMS: Mapping[str, fl.System] = {
         _mean(sends, weight),
         Client if sends == "model" else ChangeClient,
         learns=late.learns("plain model" if sends == "model" else "plain change of the model"),
-        models=lambda federation: averaged(federation, fl.global_models(federation)),
+        models=fl.averaged_models,
         own_model=Client.own_model,
         delta=late.DELTA,
         baseline=True,

@@ -11,7 +11,10 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/pairwise.py``). t of the n
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
 would open u's vector: a client tells shares for one list only, after t others have signed the same list. As t > n/2, no
-two lists are signed by t clients each, as long as fewer than 2t - n of them sign two.
+two lists are signed by t clients each, as long as fewer than 2t - n of them sign two; attempts of a round count as one.
+Pads follow from the global model, too: clients that are sent different ones make no sum, which could show one of them
+(Pasquini, Francati, Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", CCS 2022). A
+server that sends one model in several rounds learns how their sums differ.
 
 A round with fewer than t clients in any step is skipped, and the model stays. Decided here: parties' keys for sealing
 and signing are those of the roster, so the paper's rounds 0 and 1 are one exchange. A signed hash of b_u lets the
@@ -26,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 import coterie.method as fl
@@ -150,6 +154,11 @@ def credential_fields(of: bytes, key: bytes, mark: bytes) -> tuple[str, bytes, b
     return "secagg credential", of, key, mark
 
 
+def pads_of(of: bytes, weights: fl.Vector) -> bytes:
+    """Names the pads of a round: of clients that were sent different models they do not cancel."""
+    return digest("coterie/secagg pads/1", of, weights.tobytes())
+
+
 def mark_of(seed: bytes) -> bytes:
     return digest("coterie/secagg mark/1", seed)
 
@@ -185,7 +194,8 @@ class Client(fl.Client):
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
         once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
-        told: whether it has told shares.
+        told: whether it has told shares.  signed: round, names and sum of the last list that it confirmed in any
+        attempt.
         """
 
         round: int = 0
@@ -197,9 +207,15 @@ class Client(fl.Client):
         held: dict[str, bytes] = fl.field(default_factory=dict)
         sum: str = ""
         told: bool = False
+        signed: tuple[int, str, str] = (0, "", "")
 
     secret: Secret
     config: SecAggConfig
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """What it has signed: with another sum of the round, holders would tell both shares of one client."""
+        super().lasts(state, secret)
+        self.secret.signed = secret.signed
 
     def enrol_cost(self, msg: Enrol) -> fl.Cost:
         return fl.Cost(crypto_s=SEAL_S * min(msg.names.count("\n"), len(self.clients)))
@@ -209,8 +225,9 @@ class Client(fl.Client):
         """Rounds 0 and 1: fresh secrets, and their shares for the others. Once a round."""
         fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
-        if r <= self.secret.round:
-            raise fl.PeerError(f"asked to enrol for round {r} after round {self.secret.round}")
+        before, asked, _ = self.secret.signed
+        if r <= self.secret.round or r < before or (r == before and msg.names != asked):
+            raise fl.PeerError(f"asked to enrol for round {r} after round {max(self.secret.round, before)}")
         self._check_asked(r, names)
         of, source = round_of(self.common, r, msg.names), self.secrets("shares of pads", r)
         needed = self.config.needed(len(names))
@@ -222,7 +239,8 @@ class Client(fl.Client):
             for name in names
             if name != self.name
         ]
-        self.secret = self.Secret(r, msg.names, key, seed, both[self.name])
+        new = {"round": r, "names": msg.names, "key": key, "seed": seed, "own": both[self.name], "members": ()}
+        self.secret = msgspec.structs.replace(self.secret, **new, held={}, sum="", told=False)  # the rest stays
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
@@ -259,7 +277,8 @@ class Client(fl.Client):
         except fl.CapacityError as error:
             raise fl.PeerError(f"{self.name}: its trained model does not fit a sum: {error}") from None
         keys = {name: SealingKey(found[name].key) for name in others}
-        y = pairwise.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, of)
+        pads = pads_of(of, msg.weights)
+        y = pairwise.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, pads)
         secret.members, secret.held = members, held
         return Collected(msg.round, y.view(np.int64))
 
@@ -273,11 +292,12 @@ class Client(fl.Client):
         secret, names = self.secret, lines(msg.names)
         if msg.round != secret.round or not {self.name} <= {*names} <= {*secret.members}:
             raise fl.PeerError(f"a sum of {len(names)} in round {msg.round}, which is not one of its members")
-        if secret.sum not in ("", msg.names):
+        one = msg.round, secret.names, msg.names
+        if secret.signed[0] == msg.round and secret.signed != one:
             raise fl.PeerError(f"a second sum in round {msg.round}")
         if len(names) < self._needed():
             raise fl.PeerError(f"a sum of {len(names)}, where {self._needed()} are needed")
-        secret.sum = msg.names
+        secret.sum, secret.signed = msg.names, one
         return Confirmed(msg.round, signing_key(self.own).sign(*self._sum(self.name, msg.names)))
 
     def _sum(self, signer: str, names: str) -> tuple[str, bytes, str, str]:
@@ -341,6 +361,7 @@ class Server(fl.Server):
             one = Credential.load(answer.credential)
             sealed = fl.unbundle(answer.shares, len(asked) - 1)
             checked(self.common, of, [name], [one])
+            SealingKey(one.key).seal(b"", name, name)  # else nobody could make its pads with this one
             credentials[name], shares[name] = one, sealed
 
         yield from self._step(r, dict.fromkeys(asked, Enrol(r, told)), Enrolled, enrolled, asked)
@@ -386,7 +407,8 @@ class Server(fl.Server):
         yield from fl.spend(fl.Cost(crypto_s=pads))
         gone = {name: OpeningKey(opened[name]) for name in members if name not in inside}
         there = {name: SealingKey(credentials[name].key) for name in inside}
-        self._move(r, pairwise.unmasked(total, [opened[name] for name in inside], gone, there, of), len(inside))
+        seeds, named = [opened[name] for name in inside], pads_of(of, self.state.weights)
+        self._move(r, pairwise.unmasked(total, seeds, gone, there, named), len(inside))
         return len(inside)
 
     def _step(
@@ -438,13 +460,16 @@ def _public(key: bytes) -> bytes:
 
 
 def check(config: SecAggConfig, common: fl.Common) -> None:
-    """Raises UserError for rounds with too few clients for a sum, or too many for its words."""
-    asked = sample_size(len(fl.joined(common.clients, config, 1)), config.participation)
-    if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
-        raise fl.UserError(
-            f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
-            f"{config.threshold:g}: change participation or the number of clients"
-        )
+    """Raises UserError for rounds, at first or when all have joined, with too few clients for a sum, or too many for
+    its words.
+    """
+    for clients in (fl.joined(common.clients, config, 1), common.clients):
+        asked = sample_size(len(clients), config.participation)
+        if not FEWEST <= config.needed(asked) <= asked <= LANES.max_terms:
+            raise fl.UserError(
+                f"secagg adds up {FEWEST} to {LANES.max_terms} clients a round, not {asked} with threshold="
+                f"{config.threshold:g}: change participation or the number of clients"
+            )
 
 
 SYSTEM = fl.system(

@@ -117,7 +117,9 @@ def frame_digest(frame: bytes) -> bytes:
 
 
 def _cut(frame: bytes) -> Iterator[memoryview]:
-    """A frame in pieces, one for each field of bytes, and for each part of a bundle; all of it if it is no message."""
+    """A frame in pieces, one for each field of bytes, and for each part of a bundle of long ones; all of it if it is no
+    message.
+    """
     try:
         elements = [memoryview(element) for element in _elements.decode(frame)]
     except (msgspec.MsgspecError, RecursionError):
@@ -128,7 +130,10 @@ def _cut(frame: bytes) -> Iterator[memoryview]:
         if element[0] == _LONG_BYTES:
             yield element[:5]
             element = element[5:]
-            parts = split(element)
+            if LEAST * int.from_bytes(element[:4], "little") <= len(
+                element
+            ):  # else there are more parts than long ones
+                parts = split(element)
         if parts is None:
             yield element
         else:

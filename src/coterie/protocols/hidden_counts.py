@@ -26,7 +26,6 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
-from coterie.protocols.hidden_settings import shows_few
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Words, opened_from, sealed_to
 from coterie.protocols.local_training import counts_labels, label_counts
 from coterie.protocols.masked_sums import FEWEST
@@ -237,10 +236,13 @@ class ServerCounts(Component):
         return np.zeros((self.party.rows.groups, labels_of(self.party)), np.uint32)
 
     def shows_few(self, added: int) -> str:
-        """Why a sum of so many clients must not be formed, or ""."""
+        """Why a sum of so many clients must not be formed, or "". Whoever is absent, each group has enough in it."""
         config, rows = self.party.config, self.party.rows
-        fewest = max(FEWEST, config.fewest)
-        return shows_few(rows.secret.members, added, rows.groups, config.min_cluster, fewest)
+        fewest, clients = max(FEWEST, config.fewest), rows.secret.members
+        smallest = min(config.min_cluster, clients) if rows.groups > 1 else clients
+        if added >= fewest and clients - added <= smallest - fewest:
+            return ""
+        return f"label counts of {added} of {clients} clients: a group's sum might be of fewer than {fewest}"
 
     def sealed(self, r: int, total: Words, names: Collection[str]) -> tuple[bytes, Words]:
         """A nonce, and its share with noise under its masks. names: of those whose counts are added."""

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.data.targets import Doubles
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel
-from coterie.record.comparison import Count
+from coterie.protocols.local_training import MOST_SAMPLES
 from coterie.record.files import FILE_MODE, opened, reading
 from coterie.record.folder import write_json
 from coterie.runs.experiment import Experiment
@@ -24,6 +24,7 @@ from coterie.training.prior import LEAST_BATCH, Prior
 PRIORS = "priors.json"
 _MOST_BYTES = 256 << 20
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Counts = Annotated[tuple[Count, ...], msgspec.Meta(min_length=2)]
 
 
@@ -71,7 +72,12 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise UserError(f"{path} holds no priors ({error}): run again") from None
     one = found.clients.get(client)
-    if one is None or found.round != r or {len(one.own), len(one.mixture), len(one.predicted)} != {classes}:
+    if (
+        one is None
+        or found.round != r
+        or {len(one.own), len(one.mixture), len(one.predicted)} != {classes}
+        or sum(one.predicted) > MOST_SAMPLES
+    ):
         raise UserError(f"{path} holds no prior of {client} for its model of round {r}: finish the run, or run again")
     return Prior(*(np.array(counts, np.int64) for counts in (one.own, one.mixture, one.predicted)))
 

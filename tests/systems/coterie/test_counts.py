@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,19 @@ def test_sums_are_formed_once() -> None:
     assert kept.counts.secret.names == names - {"client/3"}
     with pytest.raises(PeerError, match="only the hub"):
         helper.counts.add(request, "client/0")
+    experiment.close()
+
+
+@pytest.mark.parametrize(("clients", "added", "groups", "least"), [(100, 90, 4, 10), (100, 93, 4, 10), (40, 38, 3, 5)])
+def test_no_absences_leave_two_clients_in_a_groups_sum(clients: int, added: int, groups: int, least: int) -> None:
+    """Neither a server's choice of them, nor members that are away together."""
+    experiment = made({**COUNTED, "min_cluster": 3})
+    for name in ("hub", "helper"):
+        one = party(experiment, name)
+        one.config = replace(one.config, min_cluster=least)
+        one.rows.secret.members, one.rows.secret.masks = clients, (bytes(16),) * groups
+        left = least - min(least, clients - added)  # of the smallest group, if all that are absent are in it
+        assert bool(one.counts.shows_few(added)) is (left < 3)
     experiment.close()
 
 
