@@ -93,10 +93,10 @@ def one(seed: int, check: str, attack: str | None, times: float) -> dict[str, An
     found: dict[str, Any] = {"longest": longest, "counted": counted / ROUNDS}
     assert experiment.split.groups is not None
     groups = dict(zip(experiment.common.clients, experiment.split.groups, strict=True))
-    if names and experiment.scored is not None:
+    if names and experiment.observer.scored is not None:
         honest = [name for name in experiment.shown if name not in names]
         own = np.array([groups[name] == groups[names[0]] for name in honest])
-        accuracies = experiment.scored.values["local_accuracy"]
+        accuracies = experiment.observer.scored.values["local_accuracy"]
         trigger = experiment.attackers.trigger
         for side, here in (("group", own), ("others", ~own)):
             found[side] = float(accuracies[here].mean())
@@ -104,9 +104,9 @@ def one(seed: int, check: str, attack: str | None, times: float) -> dict[str, An
             success = None if trigger is None else experiment.observer.backdoor_success(some, trigger)
             found[f"{side}_backdoor"] = success
         found["other_names"] = [name for name, chosen in zip(honest, own, strict=True) if not chosen]
-    elif experiment.scored is not None:
+    elif experiment.observer.scored is not None:
         found["accuracies"] = dict(
-            zip(experiment.shown, experiment.scored.values["local_accuracy"].tolist(), strict=True)
+            zip(experiment.shown, experiment.observer.scored.values["local_accuracy"].tolist(), strict=True)
         )
     experiment.close()
     return {**found, "models": {name: np.asarray(model) for name, model in models.items()}, "groups": groups}

@@ -16,7 +16,8 @@ from coterie.deploy.built_party import stored_party
 from coterie.deploy.home import Home, agree, plan_of, read_home, take_plan
 from coterie.operate import runs
 from coterie.operate.folder import Folder
-from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.operate.local_deployment import HOMES
+from coterie.operate.rehearsal import rehearse
 from coterie.operate.server import local_server
 from coterie.protocol.errors import UserError
 from coterie.runs import registry

@@ -9,7 +9,8 @@ import pytest
 from every_system import model_for
 from torch.nn.utils import parameters_to_vector
 
-from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.operate.local_deployment import HOMES
+from coterie.operate.rehearsal import rehearse
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import registry

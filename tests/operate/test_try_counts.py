@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.operate.local_deployment import HOMES
 from coterie.operate.own_model import own_model, own_prior
-from coterie.operate.rehearsal import HOMES, rehearse
+from coterie.operate.rehearsal import rehearse
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.priors import Priors

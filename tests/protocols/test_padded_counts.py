@@ -61,7 +61,7 @@ def test_methods_whose_clients_hold_one_model_tell_its_counts() -> None:
 def test_clients_are_told_the_counts_of_all_that_hold_their_model(name: str) -> None:
     """What the simulation knows, by its own means: the models of all clients, and their data."""
     experiment = finished(name)
-    told, own, names = experiment.told_counts(), own_counts(experiment), list(experiment.common.clients)
+    told, own, names = experiment.observer.told_counts(), own_counts(experiment), list(experiment.common.clients)
     assert told is not None
     for same in alike([*experiment.models(1).values()]):
         total = np.sum([own[names[i]] for i in same], axis=0)
@@ -165,7 +165,7 @@ def test_a_liar_spoils_the_counts_of_its_list_alone_and_impossible_ones_are_drop
     experiment = made()
     liar = at(experiment, "client/1").counts.secret
     liar.sent, liar.names = np.full(10, said, np.int64), "\n".join(experiment.common.clients)
-    line, told, own = experiment.finish(1), experiment.told_counts(), own_counts(experiment)
+    line, told, own = experiment.finish(1), experiment.observer.told_counts(), own_counts(experiment)
     assert line is not None
     assert told is not None
     assert line["notes"]["counted"] == counted

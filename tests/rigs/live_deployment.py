@@ -11,16 +11,15 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.data.form import SampleForm
-from coterie.deploy.hub_process import as_hub
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
-from coterie.deploy.party_process import as_party
 from coterie.deploy.plan import Settings
 from coterie.operate.deployable import scores_of
+from coterie.operate.local_deployment import LocalDeployment, found_here
+from coterie.operate.local_processes import lives
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import free_port
-from coterie.operate.rehearsal import LocalDeployment, found_here
-from coterie.operate.supervision import Life, Supervision, warm
+from coterie.operate.supervision import Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
 from coterie.runs import registry
@@ -36,9 +35,8 @@ class Live(LocalDeployment):
         self, tell: Callable[[], None] = lambda: None, kills: Sequence[Kill] = (), failing: Sequence[str] = ()
     ) -> Supervised:
         """All parties to their end. failing: those that may fail."""
-        lives: dict[str, Life] = {name: _hub if name == self.hub else as_party for name in self.homes}
         folders = {name: home.path for name, home in self.homes.items()}
-        with Supervised(self.hub, folders, lives, kills, absence_s=4.0) as processes:
+        with Supervised(self.hub, folders, lives(self), kills, absence_s=4.0) as processes:
             processes.failing = dict.fromkeys(failing, "")
             processes.start()
             processes.watch(tell)
@@ -57,10 +55,6 @@ class Supervised(Supervision):
             if name not in self.failing:
                 raise
             self.failing[name] = str(error)
-
-
-def _hub(home: Path, kill: Kill | None) -> None:
-    as_hub(home.parent, kill)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_the_chosen_epochs_have_the_lowest_held_out_loss() -> None:
     one.round(1)
     start = {name: np.asarray(model) for name, model in one.models(1).items()}
     before = held_out_losses(one, start)
-    _, tuned = one.fine_tuned(1)
+    _, tuned = one.observer.fine_tuned(1)
     after = held_out_losses(one, {name: found.weights for name, found in tuned.items()})
     assert all(after[name] <= before[name] for name in start)
     assert list(tuned) == list(start)
@@ -85,7 +85,7 @@ def test_a_client_whose_tuning_only_hurts_keeps_its_model() -> None:
     name = "client/0"
     one.effects.data[name].y.copy_((one.effects.data[name].y + 1) % 10)
     start = np.asarray(one.models(3)[name])
-    _, tuned = one.fine_tuned(3)
+    _, tuned = one.observer.fine_tuned(3)
     assert tuned[name].epochs == 0
     assert np.array_equal(tuned[name].weights, start)
 

@@ -55,7 +55,7 @@ def test_a_tuned_model_counts_only_where_loss_and_accuracy_gain() -> None:
     for r in (1, 2, 3):
         line = one.round(r)
     starts = one.models(3)
-    kept, tuned = one.fine_tuned(3)
+    kept, tuned = one.observer.fine_tuned(3)
     epochs = []
     for name, found in tuned.items():
         own, both = one.data[name].held_out, np.stack([np.asarray(starts[name]), found.weights])

@@ -85,5 +85,5 @@ def test_fedem_s_cluster_is_the_largest_weight_and_equal_weights_have_none() -> 
     clients[1].state.mixture = np.array([0.3, 0.7])
     clients[2].state.mixture = np.array([0.9, 0.1])
     assert experiment.system.observe(experiment.federation)["membership"][:4] == [[], [1], [0], []]
-    assert experiment.grouping()["grouping"]["without"] == 6
+    assert experiment.observer.grouping()["grouping"]["without"] == 6
     experiment.close()

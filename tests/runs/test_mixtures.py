@@ -122,9 +122,9 @@ def test_what_is_no_mixture(weights: Any, models: Any) -> None:
 
 def test_a_mixture_cannot_be_fine_tuned() -> None:
     experiment = build_experiment(RunConfig("fedem", clients=3, rounds=1, settings={"max_epochs": 1}))
-    experiment.system = replace(experiment.system, fine_tunes=True)
+    experiment.observer.run.system = replace(experiment.system, fine_tunes=True)
     with pytest.raises(TypeError, match="fedem says that it fine-tunes"):
-        experiment.fine_tuned(1)
+        experiment.observer.fine_tuned(1)
 
 
 def effects() -> LocalEffects:

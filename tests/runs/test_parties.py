@@ -18,7 +18,7 @@ from kept_parties import head
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.runs import Experiment, RunConfig, build, experiment
+from coterie.runs import Experiment, RunConfig, build, founding
 from coterie.runs.checkpoint import Saver
 from coterie.runs.parties import Parties, dumped, restore, simulate
 
@@ -288,7 +288,7 @@ def test_a_party_without_state_is_bytes_too() -> None:
 
 def built(awake_bytes: int | None, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Experiment:
     if awake_bytes is not None:
-        monkeypatch.setattr(experiment, "simulate", partial(simulate, awake_bytes=awake_bytes))
+        monkeypatch.setattr(founding, "simulate", partial(simulate, awake_bytes=awake_bytes))
     return build(RunConfig(**{"data": "digits", "model": "linear", "partition": "iid", "seed": 2, **options}))
 
 

@@ -18,8 +18,8 @@ from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocols.local_training import local_epochs
 from coterie.record.files import atomic_write, checked, sealed
 from coterie.runs import RunConfig, build, checkpoint, registry
-from coterie.runs.experiment import epochs_of
 from coterie.runs.keyring import PartyKeys
+from coterie.runs.surroundings import epochs_of
 from coterie.runs.views import ViewLog, read_views
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Snapshot

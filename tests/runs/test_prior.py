@@ -65,7 +65,7 @@ def test_a_batch_of_other_labels_leaves_the_prior_out(skewed: Experiment, monkey
 def test_a_mixture_is_the_default_but_where_held_out_samples_say_that_it_gains(skewed: Experiment) -> None:
     """Against a plain twin: a client's models on its own samples, one after the other."""
     models = {name: np.asarray(model) for name, model in skewed.models(3).items()}
-    tuned = {name: found.weights for name, found in skewed.fine_tuned(3)[1].items()}
+    tuned = {name: found.weights for name, found in skewed.observer.fine_tuned(3)[1].items()}
     forms = scored_forms(skewed.observer, models, 0, tuned=tuned)
     useless = scored_forms(skewed.observer, models, 0, tuned={name: -model for name, model in models.items()})
     assert np.array_equal(useless["mixed_"].values["local_accuracy"], forms["prior_"].values["local_accuracy"])

@@ -21,8 +21,7 @@ from coterie.record.folder import METRICS, RESULT, read_lines
 from coterie.report import render
 from coterie.runs import SYSTEMS, Experiment, RunConfig, build, load_result, run
 from coterie.runs.digests import federation_digest
-from coterie.runs.evaluation import why_still
-from coterie.runs.failures import AllSkippedError, check_not_all_skipped
+from coterie.runs.failures import AllSkippedError, check_not_all_skipped, why_still
 
 MODES = [(name, mode) for name, of in SYSTEMS.items() for mode in of.modes]
 QUICK = {("fedavg", "paper"), ("ofl", "hardened"), ("mingledpie", "literal"), ("fedepc", "paper"), ("pafed", "paper")}

@@ -18,7 +18,7 @@ from every_system import mark_long
 
 import coterie.method as fl
 from coterie.api import reproduce
-from coterie.runs import RunConfig, experiment
+from coterie.runs import RunConfig, experiment, in_process
 from coterie.runs.config import resolve
 from coterie.runs.config_file import differences, from_text, to_toml
 from coterie.runs.worker import Worker
@@ -65,7 +65,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
         found.extend(InProcess(to_toml(config), inputs) for _ in range(3))
         return WorkerPool(found, samples)
 
-    monkeypatch.setattr(experiment, "workers_of", of)
+    monkeypatch.setattr(in_process, "workers_of", of)
     return found
 
 

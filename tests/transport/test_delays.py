@@ -23,7 +23,7 @@ from coterie.protocols.local_training import asked_in, sample_clients
 from coterie.record.folder import CONFIG, read_lines
 from coterie.runs import SYSTEMS, Interrupted, RunConfig, build, from_toml, get, resolve, run
 from coterie.runs.budget import plan
-from coterie.runs.experiment import delays_of
+from coterie.runs.surroundings import delays_of
 
 NAMES = tuple(f"client/{i}" for i in range(10))
 

@@ -1,4 +1,4 @@
-"""``coterie deploy hub``, ``party`` and ``try``: run the parties of a deployment."""
+"""``coterie deploy hub`` and ``party``: run the parties of a deployment."""
 
 from __future__ import annotations
 

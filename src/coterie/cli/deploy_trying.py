@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ from coterie.cli.running import conclude
 from coterie.protocol.errors import UserError
 from coterie.report.progress import show_progress
 
-if TYPE_CHECKING:
-    pass
 _SIMULATED = "it is for simulations alone, so give it to coterie run"
 _OBSERVED = "it needs somebody who sees all parties, so give it to coterie run"
 _NOT_REHEARSED = {

@@ -13,11 +13,10 @@ import msgspec
 from coterie.deploy.home import Home
 from coterie.deploy.packets import NOWHEN, Instant
 from coterie.deploy.plan import Plan
-from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.party import Cost
 from coterie.runs.config import Resolved
-from coterie.runs.experiment import delays_of, epochs_of
+from coterie.runs.surroundings import epochs_of, surroundings_of
 from coterie.transport.envelope import Count, Sent
 from coterie.transport.wire import Links, after, journey
 
@@ -124,10 +123,10 @@ def device_of(home: Home, plan: Plan, config: Resolved) -> tuple[Profile | None,
     """A party's profile (None without), its clock, and the local epochs of a round."""
     names, settings = plan.roster.of_role(plan.client_role), config.own
     if plan.settings.rehearsal:
-        profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
-        links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
-        virtual = RehearsedClock(home.name, list(plan.roster.by_name), links)
-        return profiles.get(home.name), virtual, epochs_of(profiles, settings, config.seed).get(home.name, 1)
+        around = surroundings_of(config, names)
+        virtual = RehearsedClock(home.name, list(plan.roster.by_name), around.links)
+        epochs = epochs_of(around.devices, settings, config.seed)
+        return around.devices.get(home.name), virtual, epochs.get(home.name, 1)
     own = Clock(plan.settings.begins_s)
     if home.name not in names:
         return None, own, 1

@@ -44,7 +44,18 @@ _WHY: Mapping[str, str] = {
 SENSELESS: Mapping[str, str] = {name: why for why, names in _WHY.items() for name in names.split()}
 """Options of a simulation that real parties do not have, and why."""
 _IN_REHEARSAL = frozenset(
-    {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "early_stop", "log"}
+    {
+        "drift",
+        "attack",
+        "attackers",
+        "availability",
+        "record",
+        "fine_tune",
+        "fine_tune_every",
+        "early_stop",
+        "log",
+        "out",
+    }
 )
 """Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
 

@@ -227,6 +227,12 @@ def _linked(folder: Folder) -> Iterator[Link]:
         raise RunError(f"the server does not answer the operator: {error}") from None
 
 
+def check_engine() -> None:
+    """Raises UserError unless the engine's client and the program of its server are installed here."""
+    check_installed()
+    binary()
+
+
 def _operator_tls(folder: Folder) -> Tls:
     check_installed()
     own = folder.operator_tls

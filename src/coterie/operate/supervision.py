@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Self
 
 from coterie.deploy.kills import Kill
 from coterie.protocol.errors import CoterieError, RunError
@@ -76,7 +77,7 @@ class Supervision:
         self._doomed: dict[str, Kill] = {}
         self._due: dict[str, float] = {}  # when those that were killed are started again
 
-    def __enter__(self) -> Supervision:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

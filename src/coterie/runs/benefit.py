@@ -64,8 +64,8 @@ def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel
         "labels": np.concatenate(labels),
         "outputs": np.concatenate(observer.own_outputs(models)),
     }
-    if experiment.tuned_outputs is not None:
-        arrays[f"{FORMS[1]}outputs"] = np.concatenate([experiment.tuned_outputs[name] for name in models])
+    if observer.tuned_outputs is not None:
+        arrays[f"{FORMS[1]}outputs"] = np.concatenate([observer.tuned_outputs[name] for name in models])
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
     atomic_write(folder / PREDICTIONS, content.getvalue(), FILE_MODE)

@@ -1,4 +1,4 @@
-"""What a run's folder says of its data at the start, and of everything at the end."""
+"""What a run writes in its folder at the start, and at the end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from coterie.record.files import atomic_write, writing
 from coterie.record.summary import Line
 from coterie.runs import benefit
 from coterie.runs.advice import advise, no_better_than_chance
+from coterie.runs.client_files import write_partition, write_scored
 from coterie.runs.config_file import to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.explained import calibration
-from coterie.runs.models import write_models
 from coterie.runs.opened import write_openings_of
 from coterie.runs.outcome import summary
 from coterie.runs.priors import write_priors
@@ -42,15 +42,11 @@ def write_end(
     """
     done = rounds[-1]["round"]
     models, r = best or (e.models(done), done)
-    write_models(out, e, models, r)
-    write_priors(out, e, models, r)
-    honest = e.attackers.left_out(models)
     if r != done:
-        e.scored = e.observer.scores(honest)
-    scored = e.scored or e.score_again(done)  # the last round scores, but a resumed run may have none left
-    folder.write_json(out / folder.CLIENTS, {"clients": list(honest), **scored.values})
-    benefit.write(out, e, honest)
-    folder.write_json(out / folder.OBSERVED, e.observed())
+        e.observer.scored = e.observer.scores(e.attackers.left_out(models))
+    scored = e.observer.scored or e.observer.score_again(done)  # a resumed run may have no scores of its last round
+    write_scored(out, e, models, r, scored)
+    write_priors(out, e, models, r)
     write_openings_of(out, e)
     result = {**summary(e, set_up, rounds, finish, models), "calibration": _calibration(out, e)}
     if e.config.early_stop is not None:
@@ -65,22 +61,3 @@ def _calibration(out: Path, e: Experiment) -> dict[str, Any] | None:
         return None
     names = e.tasks[0].dataset.targets.names or ("0", "1")
     return calibration(benefit.read(out, e.config.task).values(), names[1])
-
-
-def write_partition(out: Path, experiment: Experiment) -> None:
-    """Write ``partition.json``: what every client was dealt."""
-    e, names = experiment, experiment.shown
-    own_names, of_all, drift = e.split.names, e.common.clients, e.dealt.drift
-    dealt = {
-        "clients": names,
-        "names": [own_names[of_all.index(name)] for name in names] if own_names else [],
-        "samples": [len(e.dealt.data[name].y) for name in names],
-        "epochs": [e.owns[name].epochs for name in names],
-        "label_counts": e.dealt_counts,
-        "class_names": e.tasks[0].dataset.targets.names or (),
-        "groups": e.groups(e.dealt.split),
-        "tasks": [task.words for task in e.tasks],
-        "public": e.common.public,
-        "drift": None if drift is None or e.config.evaluated else {"round": drift.round, "data_of": e.dealt.givers},
-    }
-    folder.write_json(out / folder.PARTITION, dealt)

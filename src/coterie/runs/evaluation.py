@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from torch import Tensor
 from coterie.data.targets import Targets
 from coterie.privacy.attacks.active.samples import TARGET, triggered
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError, by_kind
+from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.digests import array_digest
@@ -37,7 +36,6 @@ STANDARD_ERROR = 0.01
 TRAIN_SAMPLES = 10_000
 _ENOUGH = round(0.25 / STANDARD_ERROR**2)  # samples of a set without end; an accuracy's variance is at most 1/4
 _BATCH_BYTES = 64 << 20  # of the weights, samples and judgements that are in memory together
-_SHOWN = 3  # reasons in a line
 
 Doubles = NDArray[np.float64]
 
@@ -359,24 +357,3 @@ def _together(
             x, y = (torch.cat([getattr(part, key) for part in parts.values()]) for key in ("x", "y"))
             yield TensorSamples(x, y), dict(zip(parts, map(slice, ends, ends[1:]), strict=False))
             parts, held = {}, 0
-
-
-def shown(reasons: Sequence[str]) -> str:
-    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
-    return "; ".join(reasons[:_SHOWN]) + more
-
-
-def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
-    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
-    notes = line["notes"]
-    reasons = list(kept)
-    for found in (by_kind(line["refused"]), by_kind(Counter(line["lost"].values()))):
-        reasons += [f"{reason} ({count} times)" if count > 1 else reason for reason, count in found.most_common()]
-    reasons += [f"{len(line['late'])} answers are late"] if line["late"] else []
-    if notes.get("asked") == 0:
-        head = "nobody was asked"
-    elif notes.get("participants") == 0:
-        head = "no update came"
-    else:
-        head = "no model changed"
-    return f"{head}: {shown(reasons)}" if reasons else head

@@ -1,4 +1,4 @@
-"""Runs that have no result: what the same options would repeat."""
+"""Why a round moved no model, and why a run has no result, in words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import RunError, by_kind
 from coterie.training.jobs import DivergedError
+
+_SHOWN = 3  # reasons in a line
 
 
 class AllSkippedError(RunError):
@@ -49,3 +51,24 @@ def is_divergence(error: BaseException | None) -> bool:
 def is_final(error: RunError) -> bool:
     """Whether the same options would end in the same error, so that it is no use to go on."""
     return is_divergence(error) or isinstance(error, AllSkippedError | NoAttackError)
+
+
+def shown(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
+    return "; ".join(reasons[:_SHOWN]) + more
+
+
+def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
+    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
+    notes = line["notes"]
+    reasons = list(kept)
+    for found in (by_kind(line["refused"]), by_kind(Counter(line["lost"].values()))):
+        reasons += [f"{reason} ({count} times)" if count > 1 else reason for reason, count in found.most_common()]
+    reasons += [f"{len(line['late'])} answers are late"] if line["late"] else []
+    if notes.get("asked") == 0:
+        head = "nobody was asked"
+    elif notes.get("participants") == 0:
+        head = "no update came"
+    else:
+        head = "no model changed"
+    return f"{head}: {shown(reasons)}" if reasons else head

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coterie.data.dataset import Dataset
-from coterie.data.drift import Drift, parse_drift
+from coterie.data.drift import Drift, drifted, parse_drift
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.partition import Split
 from coterie.data.preparing import read_schema
@@ -34,6 +38,21 @@ class Inputs:
     data: Holdings
     drift: Drift | None
     givers: tuple[int, ...]
+
+    def exchanged(self) -> Inputs:
+        """After the drift. The data themselves have changed."""
+        self.data.exchange(self.givers)
+        return replace(self, split=drifted(self.split, self.givers))
+
+    def label_counts(self, clients: Sequence[str]) -> NDArray[np.int64]:
+        """(clients, classes) training samples of these clients, with the labels of their tasks."""
+        targets, classes = self.dataset.targets, self.dataset.classes
+        return np.stack([targets.counts(self.data[name].y.numpy(), classes) for name in clients])
+
+    def groups(self, clients: Sequence[str]) -> list[int] | None:
+        """The data's own group of each of these clients; None without groups."""
+        found, places = self.split.groups, self.data.clients
+        return None if found is None else [int(found[places.index(name)]) for name in clients]
 
 
 def inputs_of(config: Resolved, hub: str) -> Inputs:

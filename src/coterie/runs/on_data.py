@@ -58,6 +58,13 @@ class ClientData:
         """Its own test samples: indices into ``test_set``."""
         return self.tests() if callable(self.tests) else self.tests
 
+    def arrays(self) -> dict[str, Any]:
+        """Its training samples and its own test samples, as a party's ``.npz`` has them; not those held out."""
+        found = {"x": self.x.numpy(), "y": self.y.numpy()}
+        if len(self.test):
+            found |= {"x_test": self.test_set.x[self.test].numpy(), "y_test": self.test_set.y[self.test].numpy()}
+        return found
+
 
 class OnData(Protocol):
     """Computes effects on the data of the parties that ask for them."""

@@ -46,7 +46,7 @@ class Priors(msgspec.Struct, frozen=True):
 
 def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
     """Write these clients' priors for the models of round r; no file where there are none (``runs/forms.py``)."""
-    told = experiment.told_counts()
+    told = experiment.observer.told_counts()
     found = priors_of(experiment.observer, models, told) if experiment.config.class_weights is None else {}
     if found:
         clients = {name: {key: values.tolist() for key, values in vars(prior).items()} for name, prior in found.items()}

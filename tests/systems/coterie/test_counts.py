@@ -39,7 +39,7 @@ def of_group(experiment: Experiment, group: int) -> np.ndarray:
 
 
 def told(experiment: Experiment) -> dict[str, Any]:
-    found = experiment.told_counts()
+    found = experiment.observer.told_counts()
     assert found is not None
     return found
 

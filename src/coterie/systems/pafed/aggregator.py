@@ -11,16 +11,15 @@ import numpy as np
 
 import coterie.method as fl
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.pads import Padded
 from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.late import Gathering
-from coterie.protocols.pads import NONCE_BYTES, Collected, complete
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.correction import REFRESHING, Late, averaged, correct
+from coterie.systems.pafed.correction import REFRESHING, averaged, correct
+from coterie.systems.pafed.inbox import Inbox, PaddedInbox
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, USER, wide
 
@@ -30,68 +29,6 @@ class Tried(fl.State, frozen=True):
 
     round: int
     model: bytes
-
-
-class Inbox:
-    """A round's updates as ciphertexts. key: the helper's.  total: of those in time, or None.  late: the others."""
-
-    def __init__(self, spool: fl.Spool, layout: Layout, key: PublicKey) -> None:
-        self.spool, self.layout, self.key = spool, layout, key
-        self.late = Late(spool, layout, key)
-        self.total: Any = None
-
-    def read(self, update: Any) -> Any:
-        """Raises DecodeError or PeerError."""
-        message: messages.Update = update
-        return self.key.from_bytes(message.cipher, self.layout.size, terms=1, blinded=0, form=self.key.fresh)
-
-    def take(self, name: str, update: Any, vector: Any, *, late: bool) -> None:
-        if late:
-            self.late.put(vector)
-        else:
-            self.total = vector if self.total is None else self.total + vector
-
-    def close(self, r: int) -> fl.Steps[None]:
-        yield from ()
-
-
-class PaddedInbox(Inbox):
-    """Updates under one-time pads. With the helper's counterparts they are ciphertexts: one for the sum of those in
-    time, and one for each late update.
-    """
-
-    def __init__(self, spool: fl.Spool, layout: Layout, key: PublicKey) -> None:
-        super().__init__(spool, layout, key)
-        self._in_time: list[tuple[str, int, bytes]] = []
-        self._later: list[Collected] = []
-
-    def read(self, update: Any) -> Padded:
-        message: messages.PaddedUpdate = update
-        if len(message.nonce) != NONCE_BYTES:
-            raise fl.PeerError(f"a nonce of {len(message.nonce)} bytes; it has {NONCE_BYTES}")
-        return Padded.from_bytes(self.key, message.padded, self.layout.size)
-
-    def take(self, name: str, update: Any, vector: Any, *, late: bool) -> None:
-        held = name, update.round, update.nonce
-        if late:
-            ticket = self.spool.put(vector.to_bytes())
-            self._later.append(Collected([held], lambda: Padded.from_bytes(self.key, self.spool.take(ticket))))
-        else:
-            super().take(name, update, vector, late=False)
-            self._in_time.append(held)
-
-    def close(self, r: int) -> fl.Steps[None]:
-        sums = dict(enumerate(self._later, 1))
-        if padded := self.total:
-            sums[0] = Collected(self._in_time, lambda: padded)
-
-        def use(key: int, vector: Any) -> None:
-            if key:
-                self.late.put(vector)
-            else:
-                self.total = vector
-
-        yield from complete(r, HELPER, self.key, sums, use)
 
 
 class Aggregator(fl.Party, role=HUB):

@@ -7,7 +7,7 @@ give the weights of eq. (13) and their sums n_1, n_2, of which the helper return
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial, reduce
 from itertools import chain
 from typing import Any
@@ -19,7 +19,7 @@ from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.systems.pafed import classification
 from coterie.systems.pafed.config import corrects
-from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.inbox import Late
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
 
 REFRESHING, COMPARING, INVERTING = 1, 2, 3
@@ -29,22 +29,6 @@ REFRESHING, COMPARING, INVERTING = 1, 2, 3
 def within(parts: Iterable[Any], terms: int) -> Any:
     """It and all partial sums lie within so many terms, however many parts there are."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
-
-
-class Late:
-    def __init__(self, spool: fl.Spool, layout: Layout, key: Any) -> None:
-        self._spool, self._layout, self._key = spool, layout, key
-        self._tickets: list[int] = []
-
-    def put(self, cipher: Any) -> None:
-        self._tickets.append(self._spool.put(cipher.to_bytes()))
-
-    def __len__(self) -> int:
-        return len(self._tickets)
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for ticket in self._tickets:
-            yield self._layout.split(self._key.from_bytes(self._spool.peek(ticket), self._layout.size, terms=1))
 
 
 def averaged(total: Any, late: Late, count: int) -> Any:
