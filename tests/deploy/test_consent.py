@@ -92,7 +92,7 @@ def test_a_client_does_not_become_a_server(study: Study, home: Home) -> None:
 def test_the_owner_is_shown_what_has_changed_since_the_run_to_which_she_agreed(study: Study, home: Home) -> None:
     """Of the runs between she was told nothing; and new keys are new parties."""
     plan = plan_of(home)
-    second = another_run(study, plan, config=plan.config.replace("rounds = ", "rounds = 9"))
+    second = another_run(study, plan, config=plan.config.replace("\nrounds = ", "\nrounds = 9"))
     hub = change(plan.roster.entries[0], verify_key=plan.roster.by_name[home.name].verify_key)
     third = another_run(study, second, entries=(hub, *plan.roster.entries[1:]))
     for new in (second, third):

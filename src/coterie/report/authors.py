@@ -8,6 +8,10 @@ BY_TITLE: Mapping[str, tuple[str, ...]] = {
     "Communication-efficient learning of deep networks from decentralized data": (
         *("H. B. McMahan", "E. Moore", "D. Ramage", "S. Hampson", "Agüera y Arcas, B."),
     ),
+    "Practical secure aggregation for privacy-preserving machine learning": (
+        *("K. Bonawitz", "V. Ivanov", "B. Kreuter", "A. Marcedone", "H. B. McMahan"),
+        *("S. Patel", "D. Ramage", "A. Segal", "K. Seth"),
+    ),
     "Federated optimization in heterogeneous networks": (
         *("T. Li", "A. K. Sahu", "M. Zaheer", "M. Sanjabi", "A. Talwalkar", "V. Smith"),
     ),
