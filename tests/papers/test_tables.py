@@ -23,7 +23,7 @@ ITEMS = {
     "fedepc": ["table2", "table3", "table4", "fig3", "fig4", "fig5", "groups"],
     "mingledpie": [f"table{n}" for n in range(2, 10)] + ["hardened", "fig3", "fig5", "fig6", "fig7", "fig8"],
     "ofl": ["table3", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "fig13"],
-    "pafed": ["table5", "parts", "fig5", "fig6", "fig7", "fig8"],
+    "pafed": ["table5", "parts", "schedules", "fig5", "fig6", "fig7", "fig8"],
 }
 SCALE: Mapping[str, Mapping[str, Any]] = {
     "fedcaprivacy": {"clients": 100, "batch_size": 50},
@@ -48,7 +48,7 @@ def test_every_item_is_there_and_its_cells_are_runs_at_the_papers_scale(paper: s
     for name, item in own.items():
         assert len({cell.name for cell in item.cells}) == len(item.cells) == SIZES.get(name, len(item.cells))
         for cell in item.cells[:: 1 + len(item.cells) // 60]:
-            if isinstance(cell, Cell):
+            if isinstance(cell, Cell) and not cell.name.startswith("digits-small/"):
                 resolved = resolve(cell.config)
                 stated = {**vars(resolved), **resolved.settings}
                 scale = {**SCALE[paper], **({"clients": 210} if name == "mingledpie/table8" else {})}

@@ -179,7 +179,7 @@ def test_an_audit_names_each_party_and_what_it_finds() -> None:
         *measures.by_shares("helper with the clusters", estimate, auxiliary.prior, counts, clusters),
         *measures.memberships("server", counts.argmax(axis=1), list(range(12)), counts, clusters),
         *measures.selections("server", counts[:, 0], counts[:, 0], counts),
-        *measures.floors("server", 1 / np.arange(1, 13), np.arange(1, 13), counts),
+        measures.by_variety("server", "noise floors", np.ones(12), counts),
     ]
     by_name = {f"{one.who}: {one.what}": one for one in found}
     assert by_name["server: label shares"].result.leak > 0.99

@@ -210,7 +210,8 @@ def _share_out(
             raise unknown("method in --set", owner, {*labels, *(name for name, _ in labels.values())})
         takers = [label for label in (owners if dot else labels) if field in known[label]]
         if not takers:
-            check_settings([key], {f for label in (owners or labels) for f in known[label]}, "setting of these methods")
+            of = ", ".join(owners) if dot else "these methods"
+            check_settings([key], {f for label in (owners or labels) for f in known[label]}, f"setting of {of}")
         for label in takers:
             if dot:
                 texts[label][field] = value

@@ -19,7 +19,7 @@ def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> No
         word = key.rpartition(".")[2]
         others = [name for name, system in registry.SYSTEMS.items() if word in field_types(system.config)]
         if others:
-            raise UserError(f"{word} is no {what}. These systems have it: {', '.join(others)}")
+            raise UserError(f"{key} is no {what}. These systems have it: {', '.join(others)}")
         option = nearest(word, known if word not in OPTIONS and nearest(word, known) else [*known, *OPTIONS])
         if option is None or option in known:
             raise unknown(what, str(key), known)

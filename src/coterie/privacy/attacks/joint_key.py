@@ -127,6 +127,7 @@ def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
 
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
+    """The joint key of this name, of the shares that these parties hold: (limbs, N) polynomials, added up."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
     held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
     group = next(iter(holding.values())).joint.group(name)
@@ -162,7 +163,7 @@ def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
 
 
 def key_read_by_leader(run: Recorded, client: str, name: str, thieves: list[LeaderThief]) -> AttackResult:
-    """How much of the leaders' joint key this client reads, in the run once more. thieves: gets the thief.
+    """How much of the leaders' joint key this client reads, in the run once more; chance is 0. thieves: gets the thief.
 
     Raises UserError if the attack does not apply.
     """
