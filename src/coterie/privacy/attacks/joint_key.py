@@ -163,7 +163,9 @@ def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
 
 
 def key_read_by_leader(run: Recorded, client: str, name: str, thieves: list[LeaderThief]) -> AttackResult:
-    """How much of the leaders' joint key this client reads, in the run once more; chance is 0. thieves: gets the thief.
+    """How much of the leaders' joint key this client reads, in the run once more. Chance: the best constant guess.
+
+    thieves: gets the thief.
 
     Raises UserError if the attack does not apply.
     """
