@@ -20,6 +20,7 @@ from coterie.deploy import home
 from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, hub_home, plan_of, take_plan
 from coterie.deploy.names import safe
+from coterie.operate import server
 from coterie.operate.authority import renew, revoke
 from coterie.operate.doctor import doctor
 from coterie.operate.folder import certificate_ends, current_plan
@@ -162,3 +163,14 @@ def test_the_command(study: Study) -> None:
     assert said.exit_code == 0, said.output
     assert "Renewed: server, hospital-a, hospital-b, client/3, operator, the NATS server." in said.output
     assert "run coterie deploy server" in said.output
+
+
+def test_a_slow_command_leaves_no_older_configuration_of_the_server(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the plan before another command approves a party, and writes after that one."""
+    newest, told = server.configuration_of, iter(["the one before"])
+    monkeypatch.setattr(server, "configuration_of", lambda *args: next(told, None) or newest(*args))
+    admit(study.folder)
+    place = study.folder.nats.absolute()
+    assert study.folder.nats_conf.read_text() == newest(study.folder, place, current_plan(study.folder))

@@ -64,10 +64,12 @@ def admit(folder: Folder, at: Path | None = None) -> None:
     at: where the folder will lie, if not where it is.
     """
     place = Folder(at or folder.path).nats.absolute()
-    plan = current_plan(folder)
-    for number in range(len(addresses(plan.settings.server))):
+    for number in range(len(addresses(current_plan(folder).settings.server))):
         path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
-        atomic_write(path, configuration_of(folder, place, plan, number).encode())
+        written = ""
+        while (newest := configuration_of(folder, place, current_plan(folder), number)) != written:
+            atomic_write(path, newest.encode())  # another command may have approved a party meanwhile
+            written = newest
 
 
 def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
