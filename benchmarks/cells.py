@@ -259,6 +259,5 @@ SHOWN = Item(
 )
 
 if __name__ == "__main__":
-    for each in CLIENTS:
-        written(each)
-    main({one.name: one for one in (CELLS, CONTROL, SHIFTED, SHOWN)})
+    items = {one.name: one for one in (CELLS, CONTROL, SHIFTED, SHOWN)}
+    main(items, before=partial(written, *CLIENTS))

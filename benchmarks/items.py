@@ -15,8 +15,12 @@ from coterie.reproductions.study import Calculation, Item, Row, study
 from coterie.runs.intervals import mean_and_interval
 
 
-def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> None:
-    """Run an item of these and write its JSON, Markdown and picture."""
+def main(
+    items: Mapping[str, Item[Any]],
+    arguments: list[str] | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> None:
+    """Run an item of these and write its JSON, Markdown and picture. before: is called before an item is run."""
     parser = argparse.ArgumentParser(prog=next(iter(items.values())).command)
     parser.add_argument("item", choices=items)
     parser.add_argument("--list", action="store_true", help="list the item's cells, and run nothing")
@@ -32,6 +36,7 @@ def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> 
         return
     options = {"only": given.only, "rounds": given.rounds, "data_dir": given.data_dir}
     try:
+        before()
         sys.stdout.write(f"Written: {study(item, out, seeds=range(given.seeds), **options)}\n")
     except CoterieError as error:
         parser.error(str(error))

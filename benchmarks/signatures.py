@@ -70,14 +70,15 @@ def name_of(data: str) -> str:
     return data if data == "digits" else f"./{FOLDER / f'{data}-{TRAIN}.npz'}"
 
 
-def written(data: str) -> None:
-    """Write this file, if it is not there."""
-    path = Path(name_of(data))
-    if data != "digits" and not path.exists():
-        one = small(data)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {"x_train": one.x_train, "y_train": one.y_train, "x_test": one.x_test, "y_test": one.y_test}
-        np.savez(path, allow_pickle=False, kind=np.array("image"), **arrays)
+def written(*names: str) -> None:
+    """Write the files of these data sets that are not there."""
+    for data in names:
+        path = Path(name_of(data))
+        if data != "digits" and not path.exists():
+            one = small(data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            arrays = {"x_train": one.x_train, "y_train": one.y_train, "x_test": one.x_test, "y_test": one.y_test}
+            np.savez(path, allow_pickle=False, kind=np.array("image"), **arrays)
 
 
 # ------------------------------------------------------------------------------------------------- groups, untrained
@@ -373,6 +374,4 @@ ACCURACY = Item(
 ITEMS: Mapping[str, Item[Any]] = {item.name: item for item in (GROUPS, EVIDENCE, ACCURACY)}
 
 if __name__ == "__main__":
-    for each in CLIENTS:
-        written(each)
-    main(ITEMS)
+    main(ITEMS, before=partial(written, *CLIENTS))

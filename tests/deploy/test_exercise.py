@@ -191,8 +191,9 @@ def scored(made: Study, names: Sequence[str], rounds: int, folder: str = "study"
     """All have one model, and the operator has the AUROC of each, which scikit-learn finds in its home, too."""
     for name in names:
         made.until(lambda name=name: own_model(made.home(name))[1] == rounds, f"the model of {name}")
-    made.until(lambda: same([models_of(made, name) for name in names]), "one model in all homes")
-    models = [models_of(made, name) for name in names]
+    models = [own_model(made.home(name))[0].tensors[0] for name in names]
+    for one in models[1:]:
+        assert all(np.array_equal(one[key], models[0][key]) for key in models[0])
     each = json.loads((made.at / folder / "run" / "clients.json").read_text())
     weight, bias = (np.asarray(part) for part in models[0].values())
     for place, name in enumerate(each["clients"]):
@@ -201,15 +202,6 @@ def scored(made: Study, names: Sequence[str], rounds: int, folder: str = "study"
         found = roc_auc_score(data["y_test"], outputs[:, 1] - outputs[:, 0])
         assert each["local_auroc"][place] == pytest.approx(found, abs=1e-6)
     assert sorted(map(str, each["clients"])) == sorted(names)
-
-
-def models_of(made: Study, name: str) -> Any:
-    return own_model(made.home(name))[0].tensors[0]
-
-
-def same(models: Sequence[Any]) -> bool:
-    """A home is in its last round before it has that round's model."""
-    return all(np.array_equal(one[key], models[0][key]) for one in models[1:] for key in models[0])
 
 
 def same_samples_as_a_simulation(made: Study, names: Sequence[str]) -> None:

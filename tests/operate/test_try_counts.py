@@ -58,7 +58,7 @@ def test_homes_hold_the_counts_and_predict_as_the_simulation_does(
 def test_a_home_without_counts_says_how_to_get_them(tmp_path: Path) -> None:
     rehearse(tmp_path / "d", RunConfig("fedavg", rounds=1, clients=3, model="linear", seed=7))
     home = next(one for one in (tmp_path / "d" / HOMES).iterdir() if one.name.startswith("client"))
-    with pytest.raises(UserError, match="label_counts=true"):
+    with pytest.raises(UserError, match="label_counts = true under"):
         own_prior(home)
     new = tmp_path / "new.npz"
     np.savez(new, x=np.zeros((2, 1, 8, 8), np.float32))

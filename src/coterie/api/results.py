@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.runs.trained import OwnModel
 
 
-class InFolder:
+class InFolder(ABC):
     """What a run and a comparison have in common. folder: where it lies."""
 
     folder: Path
@@ -33,8 +34,8 @@ class InFolder:
         """``figure()``."""
         return self.figure()
 
-    def figure(self, against: str = "rounds") -> Figure:
-        raise NotImplementedError
+    @abstractmethod
+    def figure(self, against: str = "rounds") -> Figure: ...
 
     def cite(self) -> str:
         """BibTeX of the systems and of what was run, below a sentence of methods."""

@@ -6,7 +6,8 @@ Every two parties u, v agree on a seed s_uv (X25519), and each has a seed b_u of
     y_u = x_u + PRG(b_u) + sum over v after u of PRG(s_uv) - sum over v before u of PRG(s_uv)      mod 2^64.
 
 The sum over all u is that of the x_u and the PRG(b_u). Where v sends nothing, its pads with the others remain, and
-follow from its key. Names are ordered as text.
+follow from its key. The pads of pairs are those
+of ``marks.pad``.
 """
 
 from __future__ import annotations
@@ -16,28 +17,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto import marks
 from coterie.crypto.padded import pad
 from coterie.crypto.signing import OpeningKey, SealingKey
 
 Words = NDArray[np.uint64]
 
 
-def pair_pads(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> Words:
-    """SECRET: the sum of a party's pads with these others, (length,). of: names the sum.
+def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words:
+    """y_u. own: b_u.  key: of which each other has the public half.  of: names the sum.
 
     Raises DecodeError for a key that keeps no secrets.
     """
-    total: Words = np.zeros(length, np.uint64)
-    for other, public in others.items():
-        pair = sorted((name, other))
-        one = pad(key.agreed(public, "pads of a sum", *pair, of), total)
-        total += one if pair[0] == name else -one
-    return total
-
-
-def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words:
-    """y_u. own: b_u.  key: of which each other has the public half."""
-    return np.asarray(x + pad(own, x) + pair_pads(key, name, others, of, len(x)))
+    return np.asarray(x + pad(own, x) + marks.pad(key, name, others, of, len(x)))
 
 
 def unmasked(
@@ -48,5 +40,5 @@ def unmasked(
     for seed in seeds:
         total -= pad(seed, total)
     for name, key in gone.items():
-        total += pair_pads(key, name, there, of, len(total))  # the other half of what is left
+        total += marks.pad(key, name, there, of, len(total))  # the other half of what is left
     return total

@@ -67,8 +67,9 @@ def own_prior(path: Path) -> Prior:
         raise UserError(f"{home.name} has no prior, for it is no client with a classifier without class weights")
     if found.told is None:
         raise UserError(
-            f"{home.name} was told no label counts of its model yet: the operator founds the run with --set "
-            "label_counts=true, where the system has a message for them, and some systems send it after the last round"
+            f"{home.name} was told no label counts of its model yet: the operator founds the run with "
+            "label_counts = true under [settings] of run.toml, where the system has a message for them; some systems "
+            "send it after the last round"
         )
     priors = priors_of(observer, {home.name: own}, {home.name: found.told})
     if home.name not in priors:
