@@ -6,7 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from coterie.crypto.pairwise import Words, masked, pair_pads, unmasked
+from coterie.crypto import marks
+from coterie.crypto.pairwise import Words, masked, unmasked
 from coterie.crypto.signing import OpeningKey
 
 NAMES = ("client/10", "client/2", "client/3", "client/9")
@@ -45,7 +46,7 @@ def test_without_a_seed_or_a_key_of_one_that_dropped_out_nothing_is_opened() -> 
 def test_a_vector_stays_hidden_from_all_others_keys_without_its_seed_and_from_its_seed_without_keys() -> None:
     """The two masks hide it each alone: y - x is a pad of the seed and a pad of the pairs, which are both needed."""
     name, *others = NAMES
-    pads = pair_pads(KEYS[name], name, {other: KEYS[other].public for other in others}, OF, 50)
+    pads = marks.pad(KEYS[name], name, {other: KEYS[other].public for other in others}, OF, 50)
     assert (sent(name) - pads != X[name]).all()
     only_seed = unmasked(sent(name), [SEEDS[name]], {}, {}, OF)
     assert (only_seed != X[name]).all()

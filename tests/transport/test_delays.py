@@ -253,9 +253,7 @@ def test_they_are_part_of_a_comparison_s_budget() -> None:
     assert {config.delay for config in planned.methods.values()} == {"geometric:0.5"}
     assert planned.budget is not None
     assert (planned.budget["delta"], planned.budget["delay"]) == (0.5, "geometric:0.5")
-    for key in ("delta", "pafed.delta", "pafed.delay"):
-        with pytest.raises(
-            UserError,
-            match=f"{key.rpartition('.')[2]} is no setting of these methods but an option of the run: give --",
-        ):
+    for key, whose in (("delta", "these methods"), ("pafed.delta", "pafed"), ("pafed.delay", "pafed")):
+        option = key.rpartition(".")[2]
+        with pytest.raises(UserError, match=f"^{option} is no setting of {whose} but an option of the run: give --"):
             plan(["fedavg", "pafed"], digits, {key: "0.5"})
