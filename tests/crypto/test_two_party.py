@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coterie.crypto import two_party
 from coterie.protocol.errors import DecodeError
 
-SIZES = two_party.Sizes(clients=6, groups=3, length=5, comparisons=40, placings=2)
+SIZES = two_party.Sizes(clients=6, groups=3, length=5, comparisons=40, placings=2, bits=4)
 KEYS = b"a" * 16, b"b" * 16
 CORRECTIONS = two_party.deal(SIZES, lambda rows: rows[:, ::-1], KEYS)
 BOTH = two_party.Dealt(0, SIZES, KEYS[0]), two_party.Dealt(1, SIZES, KEYS[1], CORRECTIONS)
@@ -74,7 +74,7 @@ def test_the_shares_of_a_product_are_its_shares(count: int, groups: int, placing
 
 @pytest.mark.parametrize("count", [6, 4])
 def test_a_shuffle_moves_rows_and_only_one_party_knows_how(count: int) -> None:
-    values = np.arange(count * SIZES.length).reshape(count, SIZES.length)
+    values = np.arange(count * (SIZES.length + 1)).reshape(count, SIZES.length + 1)
     (one, nothing), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "founding", part), values)
     assert not len(nothing)
     assert sorted(order.tolist()) == list(range(count))
@@ -82,9 +82,49 @@ def test_a_shuffle_moves_rows_and_only_one_party_knows_how(count: int) -> None:
 
 
 def test_a_shuffle_of_newcomers_gains() -> None:
-    values = np.arange(8).reshape(4, 2)
+    values = np.arange(16).reshape(4, 4)
     (one, _), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "placing 1", part), values)
     assert ((one + other).view(np.int64) == values[order]).all()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=6), st.sampled_from(SIZES.uses)
+)
+def test_bits_shared_mod_2_become_the_same_bits_shared_mod_2_64(bits: list[list[int]], name: str) -> None:
+    wanted = np.array(bits, np.uint64)
+    first = np.random.default_rng(3).integers(0, 2, wanted.shape, np.uint64)
+    one, other, sent = together(
+        *(two_party.lifted(BOTH[k], name, part) for k, part in ((0, first), (1, first ^ wanted)))
+    )
+    assert (one + other == wanted).all()
+    assert one.max() > 2**32 < other.max(), "neither share is the bit"
+    assert {len(data) for data in sent} == {-(-wanted.size // 8)}
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_whatever_a_party_says_of_its_bits_the_sum_is_one_bit_each(party: int) -> None:
+    """So a client that shares any bytes, and a server that flips bits, make no number of four bits above 15."""
+    said = np.random.default_rng(4).integers(0, 2**64, (6, 4), np.uint64)
+    parts = (said, np.zeros_like(said))[:: 1 if party == 0 else -1]
+    one, other, _ = together(*(two_party.lifted(BOTH[k], "founding", parts[k]) for k in (0, 1)))
+    assert (one + other == said % 2).all()
+
+
+def test_what_is_sent_of_bits_does_not_depend_on_them() -> None:
+    """Over many keys each sent bit is as often 0 as 1, whichever bits and shares there are, and shares are uniform."""
+    for bit in (0, 1):
+        sent, shares = [], []
+        for seed in range(400):
+            sizes = two_party.Sizes(1, 0, 0, 0, 0, 1)
+            keys = seed.to_bytes(16, "big"), (seed + 1000).to_bytes(16, "big")
+            dealt = two_party.Dealt(1, sizes, keys[1], two_party.deal(sizes, reversed_rows, keys))
+            both = two_party.Dealt(0, sizes, keys[0]), dealt
+            parts = np.array([[1]], np.uint64), np.array([[1 ^ bit]], np.uint64)
+            one, other, seen = together(*(two_party.lifted(both[k], "founding", parts[k]) for k in (0, 1)))
+            sent.append([data[0] >> 7 for data in seen])
+            shares.append([float(part[0, 0]) / 2**64 for part in (one, other)])
+        assert np.abs(np.mean(sent, axis=0) - 0.5).max() < 0.1
+        assert np.abs(np.mean(shares, axis=0) - 0.5).max() < 0.06
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12), st.integers(0, 28))
@@ -104,7 +144,7 @@ def test_what_is_sent_does_not_depend_on_the_numbers() -> None:
     for value, total in ones.items():
         for seed in range(120):
             keys = seed.to_bytes(16, "big"), (seed + 1000).to_bytes(16, "big")
-            sizes = two_party.Sizes(1, 1, 3, 1, 0)
+            sizes = two_party.Sizes(1, 1, 3, 1, 0, 0)
             both = (
                 two_party.Dealt(0, sizes, keys[0]),
                 two_party.Dealt(1, sizes, keys[1], two_party.deal(sizes, reversed_rows, keys)),

@@ -6,6 +6,8 @@ A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has giv
 - **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel,
   Zhang, SecureML, IEEE S&P 2017).
 - **A shuffle** that only party 1 knows: a dealt permutation of dealt masks (Chase, Ghosh, Poburinnaya, ASIACRYPT 2020).
+- **Bits**, which are shared mod 2, are shared mod 2^64: b + r is opened for a dealt bit r that is shared in both ways
+  (Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
 - **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
   subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010). Only the
   sign is opened.
@@ -42,7 +44,8 @@ _BLOCKS = 8 * _DRAWN // 16  # of the keystream
 class Sizes:
     """How much is dealt. clients, groups: rows and columns of products.  length: of a row.  comparisons: in all.
 
-    placings: how often newcomers' rows can be multiplied with those of groups.
+    placings: how often newcomers' rows can be multiplied with those of groups.  bits: of each client's number, which is
+    shuffled with its row. Without length there is nothing but these.
     """
 
     clients: int
@@ -50,16 +53,28 @@ class Sizes:
     length: int
     comparisons: int
     placings: int
+    bits: int
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return ("founding", *(f"placing {at}" for at in range(self.placings)))
 
     def products(self) -> dict[str, tuple[int, int]]:
+        if not self.length:
+            return {}
         some = {"founding": (self.clients, self.clients)}
         for at in range(self.placings):
             some |= {f"placing {at} a": (self.clients, self.groups), f"placing {at} b": (self.groups, self.clients)}
         return some
 
     def shuffles(self) -> dict[str, tuple[int, int]]:
-        placings = {f"placing {at}": (self.clients, self.groups) for at in range(self.placings)}
-        return {"founding": (self.clients, self.length), **placings}
+        placings = {f"placing {at}": (self.clients, self.groups + 1) for at in range(self.placings)}
+        return {"founding": (self.clients, self.length + 1), **placings} if self.length else {}
+
+    def corrections(self) -> dict[str, tuple[int, int]]:
+        """What party 1 gets, in this order, before what belongs to comparisons."""
+        masks = {f"{name} mask": shape for name, shape in self.shuffles().items()}
+        return {**self.products(), **masks, **{f"{name} bits": (self.clients, self.bits) for name in self.uses}}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +100,9 @@ def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes,
     for name, shape in sizes.shuffles().items():
         moved = _matrix(keys[0], f"{name} mask", *shape)[_order(keys[1], name, shape[0])]
         parts.append(moved - _matrix(keys[0], f"{name} shuffled", *shape))
+    for name in sizes.uses:
+        own, other = (_matrix(key, f"{name} bits", sizes.clients, sizes.bits) for key in keys)
+        parts.append(((own ^ other) & np.uint64(1)) - _matrix(keys[0], f"{name} lifted", sizes.clients, sizes.bits))
     drawn = [_drawn(key, 0, sizes.comparisons) for key in keys]
     bits = (drawn[0][:, :1] + drawn[1][:, :1]) ^ drawn[0][:, 1:2]
     u, v = (drawn[0][:, at : at + 2] ^ drawn[1][:, at : at + 2] for at in (2, 4))
@@ -93,8 +111,8 @@ def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes,
 
 
 def corrections_bytes(sizes: Sizes) -> int:
-    numbers = [rows * columns for shapes in (sizes.products(), sizes.shuffles()) for rows, columns in shapes.values()]
-    return 8 * (sum(numbers) + _CORRECTED * sizes.comparisons)
+    words = sum(rows * columns for rows, columns in sizes.corrections().values())
+    return 8 * (words + _CORRECTED * sizes.comparisons)
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -143,7 +161,7 @@ def _others(counts: list[int]) -> list[int]:
 
 def _correction(dealt: Dealt, name: str) -> Words64:
     at = 0
-    for one, shape in (*dealt.sizes.products().items(), *((f"{n} mask", s) for n, s in dealt.sizes.shuffles().items())):
+    for one, shape in dealt.sizes.corrections().items():
         if one == name:
             return dealt.corrected(at, *shape)
         at += shape[0] * shape[1]
@@ -176,6 +194,21 @@ def shuffled(dealt: Dealt, name: str, share: Words64) -> Exchange[tuple[Words64,
 
 def _order(key: bytes, name: str, count: int) -> NDArray[np.int64]:
     return np.argsort(_matrix(key, f"{name} order", 1, count)[0], kind="stable").astype(np.int64)
+
+
+# ---------------------------------------------------------------------------------------------------------------- bits
+
+
+def lifted(dealt: Dealt, name: str, bits: Words64) -> Exchange[Words64]:
+    """(n, k) shares mod 2^64 of the bits (n, k) of which these are shares mod 2. name: for what they were dealt."""
+    shape = dealt.sizes.clients, dealt.sizes.bits
+    own = ((bits ^ _matrix(dealt.key, f"{name} bits", *shape)[: len(bits)]) & 1).astype(np.uint8)
+    data = yield np.packbits(own).tobytes()
+    opened = own ^ _unpacked(data, own.size).reshape(own.shape)
+    random = _matrix(dealt.key, f"{name} lifted", *shape) if dealt.party == 0 else _correction(dealt, f"{name} bits")
+    share = random[: len(bits)]
+    flipped = np.negative(share) + np.uint64(dealt.party == 0)  # of 1 - r
+    return np.where(opened == 1, flipped, share)
 
 
 # --------------------------------------------------------------------------------------------------------- comparisons

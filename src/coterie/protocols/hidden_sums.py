@@ -188,17 +188,17 @@ class ClientRow(fl.Component):
     def join(
         self, group: int, groups: int, total: int, masks: tuple[bytes, bytes], since: int = 0
     ) -> tuple[bytes, bytes]:
-        """Take a place in a group. Returns the queries for the hub and for the helper. Raises PeerError.
+        """Take a place in a group. Returns the queries for the hub and for the helper.
 
-        since: the round in which groups were made anew.
+        total: the group's weight, in 16ths. With an impossible one the client keeps its model, in silence: a server can
+        have spoilt that of one group, and a refusal by name would show who is in it.  since: the round in which groups
+        were made anew.
         """
-        if not 0 <= group < groups or not 0 < total <= shared_rows.PARTS * len(self.party.clients):
-            raise fl.PeerError(f"group {group} of {groups}, of weight {total}/{shared_rows.PARTS}")
-        secret = self.secret
+        secret, possible = self.secret, 0 < total <= shared_rows.PARTS * len(self.party.clients)
         if not since or since != secret.since:  # else the answer was lost
-            secret.group, secret.groups, secret.total, secret.masks = group, groups, total, masks
+            secret.group, secret.groups, secret.total, secret.masks = group, groups, total if possible else 1, masks
             secret.round, secret.since, secret.started = max(since - 1, 0), since, not (since or self.party.common.warm)
-            secret.rounds, secret.lost = 0, False
+            secret.rounds, secret.lost = 0, not possible
         return shared_rows.queries(group, groups, self.party.secrets("query", since))
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:

@@ -36,7 +36,7 @@ from coterie.protocols.sealed_groups import (
     Step,
     Stepped,
     isolates,
-    weight_pad,
+    weight_share,
 )
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
 from coterie.protocols.shared_groups import (
@@ -168,7 +168,7 @@ class HubGroups(ServerGroups):
         clients = self.party.clients
         order = [clients[at] for at in self.party.kept("shuffle", b"").permutation(len(clients))]
         order = [name for name in order if name in set(names)]
-        count = -(-len(order) // FOUNDERS)
+        count = 1 if self.party.config.clusters == 1 else -(-len(order) // FOUNDERS)
         ends = [len(order) * at // max(count, 1) for at in range(count + 1)]
         return tuple(tuple(order[a:b]) for a, b in pairwise(ends))
 
@@ -216,8 +216,7 @@ class HubGroups(ServerGroups):
         if anew:
             self.secret.founders = frozenset(placed)
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
-        pads = bytes(weight_pad(rows[name].seed) for name in placed) if anew else b""
-        groups, places = yield from fl.ask(helper, Settle(r, pads), Settled, partial(self._settled, r, placed))
+        groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, r, placed))
         if anew:
             hub.rows.found(groups, r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
@@ -241,7 +240,7 @@ class HubGroups(ServerGroups):
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
-        while len(batch) >= (1 if one else self.fewest()):
+        while len(batch) >= self.fewest():
             names, parts = frozenset(batch), self._parts(batch) if epoch == secret.shared.epoch else ()
             if (epoch, names) in secret.false:
                 return (), parts
@@ -289,13 +288,14 @@ class HubGroups(ServerGroups):
 
     def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
         """The grouping of the rows with these seeds, in the order of positions."""
-        if length := described_length(self.party):
-            self.begin(placing)
-            shares = np.stack([row_share(seed, length) for seed in seeds])
-            running = Running(self.program(placing, shares, self.nonce(r)))
-            while running.placed is None:
-                step = Step(r, running.number, running.data)
-                yield from fl.ask(helper, step, Stepped, partial(_take, r, running))
+        if self.party.config.clusters == 1 and placing >= 0:
+            return  # there is one group to be in, whose weight is fixed
+        self.begin(placing)
+        shares = np.stack([row_share(seed, described_length(self.party)) for seed in seeds])
+        running = Running(self.program(placing, shares, bytes(map(weight_share, seeds)), self.nonce(r)))
+        while running.placed is None:
+            step = Step(r, running.number, running.data)
+            yield from fl.ask(helper, step, Stepped, partial(_take, r, running))
 
     def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         places = self.party.state.founded.places
@@ -305,7 +305,9 @@ class HubGroups(ServerGroups):
     def _seat(self, r: int, helper: str, places: Mapping[str, bytes], deadline_s: float | None) -> fl.Steps[None]:
         """Have these clients take their places. Places in groups that were made anew are kept for those that do not."""
         hub, since = self.party, self.party.rows.secret.since
-        masks = b"".join(hub.rows.secret.masks)
+        masks, shares = b"".join(hub.rows.secret.masks), self.secret.shared.weights
+        assert shares is not None
+        weights = shares.tobytes()
         queries = dict[str, bytes]()
 
         def join(name: str, answer: Queries) -> None:
@@ -316,7 +318,8 @@ class HubGroups(ServerGroups):
             queries[name] = answer.theirs
 
         joins = {
-            name: JoinAnew(r, since, place, masks) if since else Join(r, place, masks) for name, place in places.items()
+            name: JoinAnew(r, since, place, masks, weights) if since else Join(r, place, masks, weights)
+            for name, place in places.items()
         }
         yield from fl.for_each(joins, Queries, join, deadline_s=deadline_s)
         if queries:

@@ -9,7 +9,7 @@
 
 The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which position,
 how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A client learns
-its group and the group's weight.
+its group and the group's weight, of which each server has a share.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 
@@ -51,16 +51,13 @@ from coterie.protocols.shared_groups import (
 
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
-_PLACE = struct.Struct(f"<HHI{KEY_BYTES}s")  # group, groups, the group's weight in 16ths, the helper's mask
-DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, the weight under the hub's pad, the mark
+_PLACE = struct.Struct(f"<HHQ{KEY_BYTES}s")  # group, groups, the helper's share of the group's weight, its mask
+DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, a share of the weight, the mark
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
 
 
-def weight_pad(seed: bytes) -> int:
-    """SECRET: of the hub, until the row is grouped: so a list that the helper refuses shows it no weights.
-
-    seed: of the hub's share of the row.
-    """
+def weight_share(seed: bytes) -> int:
+    """SECRET: the hub's share of a client's weight in 16ths, less 1, in bits mod 2. seed: of its share of the row."""
     return int(digest("coterie/weight/1", seed)[0]) % PARTS
 
 
@@ -122,12 +119,7 @@ class Stepped(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Settle(fl.OfRound, frozen=True):
-    """Seal the places of all that this round has grouped.
-
-    pads: if groups are made, of the weights, one byte each, in that order.
-    """
-
-    pads: bytes
+    """Seal the places of all that this round has grouped."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -140,19 +132,24 @@ class Settled(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Join(fl.OfRound, frozen=True):
-    """Take your place, which the helper has sealed. masks: the hub's, of all rows."""
+    """Take your place, which the helper has sealed.
+
+    masks: the hub's, of all rows.  weights: its shares of all groups' weights, 8 bytes each.
+    """
 
     place: bytes
     masks: bytes
+    weights: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class JoinAnew(fl.OfRound, frozen=True):
-    """Take your place in groups that were made anew in the round ``since``. place, masks: as in ``Join``."""
+    """Take your place in groups that were made anew in the round ``since``. All else is as in ``Join``."""
 
     since: int
     place: bytes
     masks: bytes
+    weights: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -167,20 +164,19 @@ class Queries(fl.OfRound, frozen=True):
 
 
 class GroupsFound(fl.SecretStruct):
-    """SECRET: of the helper.  weights: of each group, in 16ths.
+    """SECRET: of the helper.
 
-    held: sealed rows by position, of ``round``.  opened: of those that are being grouped, keys and padded weights.
-    placed: key, padded weight and group of those that the round has grouped.  grouped: the lists of clients whose rows
+    held: sealed rows by position, of ``round``.  opened: keys of those that are being grouped.
+    placed: key and group of those that the round has grouped.  grouped: the lists of clients whose rows
     were grouped, in any attempt of a round.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
-    weights: tuple[int, ...] = ()
     round: int = -1
     held: dict[int, bytes] = msgspec.field(default_factory=dict)
-    opened: tuple[tuple[bytes, int], ...] = ()
+    opened: tuple[bytes, ...] = ()
     under_way: UnderWay | None = None
-    placed: tuple[tuple[bytes, int, int], ...] = ()
+    placed: tuple[tuple[bytes, int], ...] = ()
     grouped: tuple[frozenset[str], ...] = ()
 
 
@@ -215,7 +211,7 @@ class HelperGroups(ServerGroups):
         """
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
-        first = one or secret.shared.rows is None
+        first = secret.shared.rows is None
         if (msg.placing == -1) != first:
             raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
@@ -224,11 +220,11 @@ class HelperGroups(ServerGroups):
         if len(read) == len(names):
             if not one and not add_up(row.mark for row in read.values()):
                 return RowsRead(msg.round, np.zeros(0, np.int64))
-            secret.opened = tuple((row.key, row.weight) for row in read.values())
-            if one:
+            secret.opened = tuple(row.key for row in read.values())
+            if one and not first:
                 self._place([0] * len(read))
             else:
-                self._begin(msg, names, np.stack([row.row for row in read.values()]))
+                self._begin(msg, names, list(read.values()))
         return RowsRead(msg.round, np.array(list(read), np.int64))
 
     def _read(self, held: Mapping[int, bytes], epoch: int, names: str) -> dict[int, Description]:
@@ -241,8 +237,8 @@ class HelperGroups(ServerGroups):
                 marks.add(one.mark)
         return read
 
-    def _begin(self, msg: OpenRows, names: frozenset[str], shares: Words64) -> None:
-        """Begin to group the rows of these clients, (n, length). Raises PeerError where that would show too much."""
+    def _begin(self, msg: OpenRows, names: frozenset[str], read: Sequence[Description]) -> None:
+        """Begin to group the rows of these clients. Raises PeerError where that would show too much."""
         secret = self.secret
         if len(names) < self.fewest():
             raise fl.PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
@@ -254,7 +250,8 @@ class HelperGroups(ServerGroups):
         self.begin(msg.placing)
         secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
         self.party.running = None
-        secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares)
+        shares, weights = np.stack([one.row for one in read]), bytes(one.weight for one in read)
+        secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares, weights)
 
     @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
@@ -284,7 +281,7 @@ class HelperGroups(ServerGroups):
         if now is None:
             raise fl.PeerError("no grouping is under way")
         if running is None or running.number != len(now.heard):
-            running = Running(self.program(now.placing, now.rows, now.nonce))
+            running = Running(self.program(now.placing, now.rows, now.weights, now.nonce))
             for data in now.heard:
                 running.step(data)
             self.party.running = running
@@ -292,8 +289,8 @@ class HelperGroups(ServerGroups):
 
     def _place(self, labels: Sequence[int]) -> None:
         secret = self.secret
-        placed = [(key, weight, k) for (key, weight), k in zip(secret.opened, labels, strict=True)]
-        secret.placed, secret.opened = (*secret.placed, *placed), ()
+        secret.placed = (*secret.placed, *zip(secret.opened, labels, strict=True))
+        secret.opened = ()
 
     @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
@@ -302,20 +299,17 @@ class HelperGroups(ServerGroups):
         secret, rows = self.secret, self.party.rows
         if msg.round != secret.round or not secret.placed or secret.under_way is not None:
             raise fl.PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
-        if not rows.groups or rows.secret.founding != secret.shared.founding:
-            if len(msg.pads) != len(secret.placed):
-                raise fl.PeerError(f"{len(msg.pads)} pads of {len(secret.placed)} weights")
-            added = [(padded - pad) % PARTS + 1 for (_, padded, _), pad in zip(secret.placed, msg.pads, strict=True)]
-            sums = np.bincount([k for *_, k in secret.placed], weights=added)
-            secret.weights = tuple(int(weight) for weight in sums)
-            rows.found(len(sums), msg.round, secret.shared.founding)
+        weights = secret.shared.weights
+        assert weights is not None
+        if not self.settled:
+            rows.found(len(weights), msg.round, secret.shared.founding)
         rows.secret.members += len(secret.placed)
-        groups, weights, masks = len(secret.weights), secret.weights, rows.secret.masks
         sealed = [
-            SealingKey(key).seal(_PLACE.pack(k, groups, weights[k], masks[k]), *_BETWEEN) for key, _, k in secret.placed
+            SealingKey(key).seal(_PLACE.pack(k, len(weights), int(weights[k]), rows.secret.masks[k]), *_BETWEEN)
+            for key, k in secret.placed
         ]
         secret.placed = ()
-        return Settled(msg.round, groups, fl.bundle(sealed))
+        return Settled(msg.round, len(weights), fl.bundle(sealed))
 
     def _description(self, sealed: bytes, epoch: int, names: str) -> Description | None:
         """What a client has sealed, or None for anything else."""
@@ -328,7 +322,7 @@ class HelperGroups(ServerGroups):
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper.  weight: in 16ths less 1, under ``weight_pad``, mod 16.
+    """A client, at the helper.  weight: the helper's share, as ``weight_share``.
 
     mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
@@ -379,7 +373,8 @@ class ClientGroups(fl.Component):
     def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
         """Its row in fresh shares, with a fresh key for the answer.
 
-        Raises PeerError for a list without it, and for groups that are no newer than those in which it has a place.
+        Raises PeerError for a list without it, before the set-up sums, and for groups that are no newer than those in
+        which it has a place.
         """
         party, secret, length = self.party, self.secret, described_length(self.party)
         fl.from_hub(party, msg, src)
@@ -387,6 +382,8 @@ class ClientGroups(fl.Component):
             raise fl.PeerError("it has its place: rows that come again, beside others, show what the others add")
         if not 0 <= msg.epoch < party.config.foundings or party.name not in msg.names.split("\n"):
             raise fl.PeerError(f"asked for a row of epoch {msg.epoch}, or beside others alone")
+        if not party.sums.secret.weight:
+            raise fl.PeerError("asked for a row before the set-up sums, which tell its weight")
         seed = party.secrets("share of a row", msg.round).bytes(SEED_BYTES)
         words = np.zeros(0, np.uint64)
         if length:
@@ -396,8 +393,8 @@ class ClientGroups(fl.Component):
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
         mark = mark_of(party, msg.epoch, msg.names)
-        padded = (party.sums.secret.weight - 1 + weight_pad(seed)) % PARTS
-        data = DESCRIBED.pack(key.public.to_bytes(), padded, mark) + words.tobytes()
+        weight = (party.sums.secret.weight - 1) ^ weight_share(seed)
+        data = DESCRIBED.pack(key.public.to_bytes(), weight, mark) + words.tobytes()
         bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
         return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))
 
@@ -425,10 +422,13 @@ class ClientGroups(fl.Component):
         data = OpeningKey.load(self.secret.key).open(msg.place, *_BETWEEN)
         if len(data) != _PLACE.size:
             raise fl.PeerError(f"a place of {len(data)} bytes")
-        group, groups, total, theirs = _PLACE.unpack(data)
-        if len(msg.masks) != KEY_BYTES * groups:
-            raise fl.PeerError(f"{len(msg.masks)} bytes of masks for {groups} groups")
+        group, groups, weight, theirs = _PLACE.unpack(data)
+        if (len(msg.masks), len(msg.weights)) != (KEY_BYTES * groups, 8 * groups) or group >= groups:
+            raise fl.PeerError(
+                f"group {group} of {groups}, with {len(msg.masks)} bytes of masks and {len(msg.weights)} of weights"
+            )
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
+        total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % 2**64
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
 

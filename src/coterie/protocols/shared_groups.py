@@ -6,6 +6,9 @@ in the shuffle; the helper knows places, but no names. What both learn is the ou
 correlation.py``): which places are in one group. The order in which clients join is tossed by both once the rows are
 fixed.
 
+A client's weight is a word of its row, of which each server has a share. Both add it up by groups, so that a group's
+weight is known to its clients alone. It is shared in bits, so no client can claim more than ``PARTS``.
+
 ``Correlations`` is dealt by the key centre, once for every founding that there may be.
 """
 
@@ -24,6 +27,7 @@ from coterie.clustering import correlation
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
 from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
@@ -38,6 +42,7 @@ TOGETHER = 8
 which knows whose rows it relays, would learn groups by name from the steps."""
 PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 18  # of a row's numbers
+WEIGHT_BITS = (PARTS - 1).bit_length()  # of a weight in 16ths, less 1
 
 FOUNDING = "founding"
 
@@ -79,10 +84,12 @@ def helpers_key(data: bytes, founding: int, foundings: int) -> bytes:
 
 
 def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
-    """How much is dealt for a config with ``clusters`` and ``min_cluster``."""
+    """How much is dealt for a config with ``clusters`` and ``min_cluster``; for one group of all bits alone."""
+    if config.clusters == 1:
+        return Sizes(clients, 0, 0, 0, 0, WEIGHT_BITS)
     founders, most = min(clients, FOUNDERS), most_groups(config, clients)
     placings = PLACINGS + (clients - 1) // FOUNDERS
-    return Sizes(founders, most, row_length(labels(spec)), _first(config, clients, placings), placings)
+    return Sizes(founders, most, row_length(labels(spec)), _first(config, clients, placings), placings, WEIGHT_BITS)
 
 
 def most_groups(config: Any, clients: int) -> int:
@@ -97,13 +104,14 @@ def _first(config: Any, clients: int, placing: int) -> int:
 
 
 class Shared(fl.SecretStruct):
-    """SECRET: one server's share.  rows: (groups, length), sums over each group's members.
+    """SECRET: one server's share.  rows, weights: (groups, length) and (groups,), sums over each group's members.
 
     epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
     begun with the dealt randomness, bound to it.
     """
 
     rows: Words64 | None = None
+    weights: Words64 | None = None
     members: tuple[int, ...] = ()
     epoch: int = 0
     founding: int = 0
@@ -113,42 +121,62 @@ class Shared(fl.SecretStruct):
 class UnderWay(msgspec.Struct):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt.
 
-    rows: its share, (n, length).  heard: the hub's side of all steps so far, from which a party that is restarted makes
-    its own side again.
+    rows, weights: its share, (n, length) and (n,).  heard: the hub's side of all steps so far, from which a party that
+    is restarted makes its own side again.
     """
 
     round: int
     placing: int
     nonce: bytes
     rows: Words64
+    weights: bytes
     heard: list[bytes] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class SharedGroups:
-    """What one server has of a grouping. groups: places of members.  order: at party 1, the row at each place."""
+    """What one server has of a grouping. groups: places of members.  order: at party 1, the row at each place.
+
+    rows, weights: shares of the groups' sums, (groups, length) and (groups,).
+    """
 
     groups: correlation.Groups
     order: NDArray[np.int64]
     rows: Words64
+    weights: Words64
 
 
 def _used(key: bytes, name: str) -> bytes:
     return digest("coterie/grouping/1", key[:SEED_BYTES], name)
 
 
-def found(dealt: Dealt, config: Any, rows: Words64, nonce: bytes) -> Exchange[SharedGroups]:
-    """Groups of these clients, of whose rows this is a share (n, length). nonce: 16 random bytes."""
+def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[SharedGroups]:
+    """Groups of these clients, of whose rows (n, length) and weights (n,) these are shares. nonce: 16 random bytes.
+
+    Without length it is one group.
+    """
+    lifted = yield from _weighed(dealt, FOUNDING, weights)
+    if not dealt.sizes.length:
+        everybody = np.arange(len(rows))
+        return SharedGroups([tuple(everybody)], everybody, rows[:1], lifted.sum(axis=0, keepdims=True))
     seed = yield from _tossed(nonce)
-    rows, order = yield from two_party.shuffled(dealt, FOUNDING, rows)
+    both, order = yield from two_party.shuffled(dealt, FOUNDING, np.column_stack([rows, lifted]))
+    rows = both[:, :-1]
     gains = yield from two_party.squared(dealt, rows, twisted)
     if dealt.party == 0:
         gains = gains + _bonus(1)
     questions = founding(seed, len(rows), dealt.sizes.groups, config.min_cluster)
     groups = sorted((yield from _answered(dealt, 0, questions, gains)), key=min)
-    return SharedGroups(
-        groups, order, np.stack([rows[list(members)].sum(axis=0, dtype=np.uint64) for members in groups])
-    )
+    sums = np.stack([both[list(members)].sum(axis=0, dtype=np.uint64) for members in groups])
+    return SharedGroups(groups, order, sums[:, :-1], sums[:, -1])
+
+
+def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[Words64]:
+    """(n,) a share of weights in 16ths, of which each server has a byte, whose XOR is the weight less 1."""
+    bits = np.frombuffer(weights, np.uint8)[:, None] >> np.arange(WEIGHT_BITS, dtype=np.uint8) & 1
+    shares = yield from two_party.lifted(dealt, name, bits.astype(np.uint64))
+    powers = 1 << np.arange(WEIGHT_BITS, dtype=np.uint64)
+    return np.asarray(shares @ powers + np.uint64(dealt.party == 0))
 
 
 def founding(seed: int, count: int, most: int, smallest: int) -> correlation.Questions[correlation.Groups]:
@@ -163,15 +191,24 @@ def gains_of(rows: Words64) -> Words64:
     return np.asarray(rows @ twisted(rows).T + _bonus(1), np.uint64)
 
 
-def place(dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, shared: Shared) -> Exchange[Placed]:
-    """The group at each place of a shuffle of newcomers, of whose rows this is a share; and that order at party 1."""
+def place(
+    dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, weights: bytes, shared: Shared
+) -> Exchange[tuple[list[int], NDArray[np.int64], Words64]]:
+    """The group at each place of a shuffle of newcomers, of whose rows and weights these are shares.
+
+    Then the row at each place, at party 1 alone, and a share of the weight that each group has of them, (groups,).
+    """
     assert shared.rows is not None
+    lifted = yield from _weighed(dealt, _name_of(placing), weights)
     gains = yield from two_party.multiplied(dealt, placing, rows, shared.rows, twisted)
     if dealt.party == 0:
         gains = gains + np.array([_bonus(count) for count in shared.members], np.uint64)
-    gains, order = yield from two_party.shuffled(dealt, _name_of(placing), gains)
+    both, order = yield from two_party.shuffled(dealt, _name_of(placing), np.column_stack([gains, lifted]))
     questions = correlation.joined([(k,) for k in range(gains.shape[1])], range(len(gains)))
-    return (yield from _answered(dealt, _first(config, clients, placing), questions, gains)), order
+    labels = yield from _answered(dealt, _first(config, clients, placing), questions, both[:, :-1])
+    sums = np.zeros(gains.shape[1], np.uint64)
+    np.add.at(sums, labels, both[:, -1])
+    return labels, order, sums
 
 
 def _name_of(placing: int) -> str:
@@ -223,7 +260,9 @@ class ServerGroups(fl.Component):
         return sizes_of(self.party.config, len(self.party.clients), self.party.spec)
 
     def fewest(self) -> int:
-        """Rows that are grouped or placed together, at least."""
+        """Rows that are grouped or placed together, at least; of one group of all those that make it."""
+        if self.party.config.clusters == 1:
+            return 1 if self.settled else FEWEST
         clients = len(self.party.clients)
         return min(TOGETHER, max(FEWEST, clients - clients // 4))
 
@@ -252,7 +291,7 @@ class ServerGroups(fl.Component):
         used = _used(key, name)
         if used in shared.begun:
             raise fl.PeerError(f"{name} has been begun with this randomness, which must not be used twice: deal anew")
-        if name not in sizes.shuffles():
+        if name not in sizes.uses:
             raise fl.PeerError(f"nothing is dealt for {name}")
         if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
             raise fl.PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
@@ -260,33 +299,42 @@ class ServerGroups(fl.Component):
 
     def unused(self) -> list[int]:
         if self.party.config.clusters == 1:
-            return [-1]
+            return [0]  # of which nothing is dealt
         key, begun = self.key(self.secret.shared.founding), self.secret.shared.begun
         return [at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun]
 
     def unfounded(self) -> list[int]:
-        """The foundings that this server has not begun, as placings; with one group of all the only one, again."""
-        if self.party.config.clusters == 1:
-            return [-1]
+        """The foundings that this server has not begun, as placings."""
         foundings = range(self.party.config.foundings)
         return [-1 - n for n in foundings if _used(self.key(n), FOUNDING) not in self.secret.shared.begun]
 
     def nonce(self, r: int) -> bytes:
         return bytes(self.party.secrets("order of joining", r).bytes(SEED_BYTES))
 
-    def program(self, placing: int, rows: Words64, nonce: bytes) -> Exchange[Placed]:
+    @property
+    def settled(self) -> bool:
+        """Whether the groups have their rows, and so their weights for good."""
+        rows = self.party.rows
+        return bool(rows.groups) and rows.secret.founding == self.secret.shared.founding
+
+    def program(self, placing: int, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[Placed]:
         """This side of a grouping that has begun: the group at each place, and at the helper the row at each place.
 
-        rows: (n, length), this server's share.
+        rows, weights: (n, length) and (n,), this server's share.
         """
         party, key = self.party, self.key(self.founding_of(placing))
         dealt = Dealt(self.number, self.sizes, key[:SEED_BYTES], key[SEED_BYTES:])
         if placing >= 0:
-            return (yield from place(dealt, party.config, len(party.clients), placing, rows, self.secret.shared))
-        groups = yield from found(dealt, party.config, rows, nonce)
+            clients, shared = len(party.clients), self.secret.shared
+            labels, order, more = yield from place(dealt, party.config, clients, placing, rows, weights, shared)
+            if not self.settled:
+                self.secret.shared.weights = shared.weights + more
+            return labels, order
+        groups = yield from found(dealt, party.config, rows, weights, nonce)
         shared = self.secret.shared
         shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
         shared.epoch, shared.founding = shared.epoch + (placing < -1), self.founding_of(placing)
+        shared.weights = groups.weights
         return correlation.labelled(groups.groups, len(rows)).tolist(), groups.order
 
 

@@ -48,21 +48,14 @@ def leak(who: str, what: str) -> float:
     return next(one.leak for (by, about), one in found().items() if by == who and about.startswith(what))
 
 
-@pytest.mark.parametrize(("who", "least"), [("hub", 5), ("helper", 2)])
+@pytest.mark.parametrize(("who", "least"), [("hub", 5), ("helper", 4)])
 def test_a_server_finds_nothing(who: str, least: int) -> None:
-    """A leak of uniform words is chance: its standard error is about .2 for 24 clients. But the helper has weights."""
-    own = {what: one for (by, what), one in found().items() if by == who and one.results and "by weights" not in what}
+    """A leak of uniform words is chance: its standard error is about .2 for 24 clients."""
+    own = {what: one for (by, what), one in found().items() if by == who and one.results}
     assert "which pairs are of one group, by rows" in own
     assert len(own) >= least
     for what, one in own.items():
         assert abs(one.leak) < 0.4, what
-
-
-def test_the_helper_reads_weights_and_finds_clients_again_by_them() -> None:
-    """As the page says. Of labels weights tell nothing."""
-    assert leak("helper", "samples of unnamed clients, by weights") > 0.95
-    assert leak("helper, if groups were made twice", "re-linked in its group, by weights and steps") > 0.5
-    assert abs(leak("helper", "label entropy of unnamed clients, by weights")) < 0.4
 
 
 def test_both_servers_together_learn_everything() -> None:

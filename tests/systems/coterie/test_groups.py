@@ -147,7 +147,7 @@ def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, monkeypatch: 
 def test_a_helper_that_calls_all_marks_false_reads_no_weight_and_gets_few_lists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it opens of two clients' rows for a list is no weight: the hub keeps the pads of lists that are refused."""
+    """What it opens of clients' rows for a list is a share of each weight, of which the hub has the other."""
     seen: list[int] = []
     opened = sealed_groups.opened_description
 
@@ -205,6 +205,43 @@ def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkey
     assert {experiment.federation.alter(name).rows.secret.members for name in ("hub", "helper")} == {24}
     if clusters == "auto":
         assert [len(one) for one in experiment.federation.alter("helper").groups.secret.grouped] == [8, 8, 8]
+    experiment.close()
+
+
+@pytest.mark.parametrize("clusters", ["auto", 1])
+def test_each_server_has_a_share_of_a_groups_weight_to_which_no_client_adds_more_than_sixteen(
+    clusters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_sums, "weight_of", lambda *_: 256)  # less 1 it fills the byte that it travels in
+    experiment = made("permute:2+dirichlet:0.5", clusters=clusters)
+    ours, theirs = (experiment.federation.alter(name).groups.secret.shared for name in ("hub", "helper"))
+    assert (ours.weights + theirs.weights).tolist() == [16 * count for count in ours.members]
+    assert min(*ours.weights, *theirs.weights) > 2**32, "neither share says anything"
+    experiment.close()
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
+    server: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members take their places as all others do, and keep their model in silence."""
+    honest = shared_groups.found
+
+    def spoilt(dealt: Any, *given: Any) -> Any:
+        groups = yield from honest(dealt, *given)
+        groups.weights[0] += np.uint64(2**40 * (dealt.party == server))
+        return groups
+
+    monkeypatch.setattr(shared_groups, "found", spoilt)
+    experiment = made("permute:2+dirichlet:0.5")
+    lines = [experiment.round(r) for r in (1, 2)]
+    assert not any(line["refused"] for line in lines)
+    assert [line["notes"]["added"] for line in lines] == [24, 24]
+    for name in experiment.common.clients:
+        client = experiment.federation.alter(name)
+        assert client.row.secret.round == 2
+        moved = bool((client.state.weights != experiment.common.initial).any())
+        assert (moved, client.state.alarmed) == ((False, True) if client.row.secret.group == 0 else (True, False))
     experiment.close()
 
 

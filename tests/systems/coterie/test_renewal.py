@@ -29,7 +29,7 @@ from coterie.protocols.sealed_groups import (
     OpenRows,
     SharedRow,
     opened_description,
-    weight_pad,
+    weight_share,
 )
 from coterie.protocols.shared_groups import described_length, key_of
 from coterie.runs import RunConfig
@@ -367,7 +367,7 @@ def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others()
     client, names = party(experiment, experiment.common.clients[0]), "client/0\nclient/1"
     row = described(experiment, client.name, AskForRow(2, 1, names))
     assert opened_description(key, (entry, 1, names), row.sealed, length).weight == (
-        (client.sums.secret.weight - 1 + weight_pad(row.seed)) % 16
+        (client.sums.secret.weight - 1) ^ weight_share(row.seed)
     )
     for other in ((entry, 0, names), (entry, 2, names), (entry, 1, "client/0")):
         with pytest.raises((PeerError, CryptoError)):
@@ -395,7 +395,7 @@ def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
     with pytest.raises(PeerError, match="has asked for no row"):
         helper.rows.fetch_first(FetchFirst(9, "client/99"), "hub")
     with pytest.raises(PeerError, match="groups of round 12"):
-        client.groups.join_anew(JoinAnew(9, 12, b"", b""), "hub")
+        client.groups.join_anew(JoinAnew(9, 12, b"", b"", b""), "hub")
     experiment.close()
 
 

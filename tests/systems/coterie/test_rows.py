@@ -89,6 +89,7 @@ def test_newcomers_are_not_placed_again_where_that_shows_the_group_of_one() -> N
         for name in names:
             client = party(experiment, name)
             client.sums.secret.totals[total.number] = party(experiment, "client/0").sums.secret.totals[total.number]
+            client.sums.secret.weight = 1
 
     def opened(some: Any, placing: int) -> Any:
         told, rows = "\n".join(some), []
@@ -205,7 +206,7 @@ def test_steps_of_a_grouping_come_in_order_and_from_the_hub() -> None:
     with pytest.raises(PeerError, match="a step in round 1 of a grouping of round 0"):
         helper.groups.step(Step(1, 0, b""), "hub")
     for _ in range(2):  # a step that fails leaves the grouping where it was
-        with pytest.raises(PeerError, match="0 bytes where"):
+        with pytest.raises(PeerError, match="0 bytes for"):
             helper.groups.step(Step(0, 0, b""), "hub")
     helper.groups.lasts(helper.groups.secret)  # another attempt: other steps on what was dealt would show more
     with pytest.raises(PeerError, match="no grouping is under way"):

@@ -18,34 +18,32 @@ from coterie.systems.coterie.messages import HELPER, HUB
 
 AGAIN = "helper, if groups were made twice"
 PLANTED = "helper with a client, deviating"
-_LEAST = 1e-3  # steps tell apart only those of one weight
 STRENGTH = 1e4
 """The gain of a planted row with any other; honest gains are hundreds at most."""
 
 
-@attack("grouping-steps", HELPER, "other", "tells samples of unnamed clients from weights and steps, and links them")
+@attack(
+    "grouping-steps",
+    HELPER,
+    "other",
+    "tells samples of unnamed clients from steps and its shares, and links them",
+)
 def grouping_steps(run: Recorded) -> Iterator[Measured]:
-    """The hub sees the same comparisons, at places that it cannot relate to names or positions, and no weights."""
+    """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     sure = hidden_groups.agreement(groups.outcomes, groups.labels)
     seed = int(np.random.default_rng(0).integers(1 << 62))
     _, outcomes = compared(groups.gains, seed, groups.most, run.settings.min_cluster)
     again = hidden_groups.agreement(outcomes, groups.labels)
-    linked = {
-        "steps": hidden_groups.linked(sure, again, groups.labels),
-        "weights and steps": hidden_groups.linked(
-            groups.weights + _LEAST * sure, groups.weights + _LEAST * again, groups.labels
-        ),
-    }
-    told = {"weights": groups.weights.astype(np.float64), "steps": sure}
+    linked = hidden_groups.linked(sure, again, groups.labels)
+    told = {"shares of weights": groups.weights.astype(np.float64), "steps": sure}
     for _ in run.lines:  # it knows them in every round
         for by, guess in told.items():
             for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
                 score = partial(labels.rank_correlation, guess, truth, what)
                 yield tried(HELPER, f"{what} of unnamed clients, by {by}", score)
-        for by, result in linked.items():
-            yield Measured(AGAIN, f"re-linked in its group, by {by}", result, topic="identity")
+        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
 
 
 @attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")

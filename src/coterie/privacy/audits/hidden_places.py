@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from coterie.clustering.correlation import Asked, Groups, answered, labelled, sums
 from coterie.crypto.one_hot import SEED_BYTES
-from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import OpeningKey
 from coterie.crypto.two_party import Dealt, Exchange, Words64
 from coterie.privacy.attacks.hidden_groups import Outcome
@@ -20,7 +19,7 @@ from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.sealed_groups import ENTRY, OpenRows, Settle, SharedRow, Step, Stepped, opened_description
+from coterie.protocols.sealed_groups import ENTRY, OpenRows, SharedRow, Step, Stepped, opened_description
 from coterie.protocols.shared_groups import (
     CORRELATIONS,
     described_length,
@@ -33,19 +32,21 @@ from coterie.protocols.shared_groups import (
 )
 
 T = TypeVar("T")
+TOSS = 2
+"""The step in which both servers show their nonces: after the weights' bits and the commitments."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowShares:
     """Clients' rows in both servers' shares, (n, length). names: in the order of the helper's positions.
 
-    padded: (n,) their weights under pads of the hub.
+    weights: (n,) the helper's shares of their weights, a byte each.
     """
 
     names: list[str]
     ours: Words64
     theirs: Words64
-    padded: NDArray[np.int64]
+    weights: bytes
 
 
 def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
@@ -65,9 +66,9 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
                 told = name, row_share(seed, length), one.row, one.weight
                 by_position.setdefault(seen.round, {})[message.position] = told
     return {
-        r: RowShares(names, np.stack(ours), np.stack(theirs), np.array(padded))
+        r: RowShares(names, np.stack(ours), np.stack(theirs), bytes(weights))
         for r, held in by_position.items()
-        for names, ours, theirs, padded in [map(list, zip(*(held[at] for at in sorted(held)), strict=True))]
+        for names, ours, theirs, weights in [map(list, zip(*(held[at] for at in sorted(held)), strict=True))]
     }
 
 
@@ -76,7 +77,7 @@ class PlacesFound:
     """The founding, as the helper sees it. names: the client at each place, which it does not know.
 
     outcomes: of all comparisons, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
-    nobody knows.  most: groups that there may be.  weights: (n,) in sixteenths, which the helper reads.
+    nobody knows.  most: groups that there may be.  weights: (n,) the helper's shares, of which it knows the places.
     """
 
     names: list[str]
@@ -99,14 +100,13 @@ def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
     key = helpers_key(granted(run.views[helper])[f"secret {CORRELATIONS}"], number, run.settings.foundings)
     sizes = sizes_of(run.settings, len(run.clients), run.spec)
     dealt = Dealt(1, sizes, key[:SEED_BYTES], key[SEED_BYTES:])
-    program = found(dealt, run.settings, shares.theirs, answers[1])
+    program = found(dealt, run.settings, shares.theirs, shares.weights, answers[TOSS])
     order = _concluded(program, [asked[number] for number in sorted(asked)]).order
-    seed = int.from_bytes(asked[1], "big") ^ int.from_bytes(answers[1], "big")
+    seed = int.from_bytes(asked[TOSS], "big") ^ int.from_bytes(answers[TOSS], "big")
     gains = gains_of((shares.ours + shares.theirs)[order])
     groups, outcomes = compared(gains, seed, sizes.groups, run.settings.min_cluster)
     names = [shares.names[at] for at in order]
-    (pads,) = (np.frombuffer(one.pads, np.uint8) for _, one in run.views[helper].messages(Settle, r))
-    weights = ((shares.padded - pads) % PARTS + 1)[order]
+    weights = np.frombuffer(shares.weights, np.uint8).astype(np.int64)[order]
     return PlacesFound(names, outcomes, labelled(groups, len(order)), gains, sizes.groups, weights)
 
 

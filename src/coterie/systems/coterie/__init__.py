@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import coterie.method as fl
-from coterie.protocols.key_centre import KEY_CENTRE, Grant, KeyCentre, Seed
+from coterie.protocols.key_centre import KEY_CENTRE, KeyCentre, Seed
 from coterie.protocols.sealed_groups import ENTRY, SharedRow
 from coterie.protocols.setup_sums import CLIENTS, Summand
 from coterie.protocols.shared_groups import CORRELATIONS, Correlations, sizes_of
@@ -27,12 +27,9 @@ from coterie.systems.coterie.messages import CLIENT, HELPER, HUB
 
 def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCentre:
     """A seed of all clients, one of all clients and the helper, and what both servers need to group in shares."""
-    grants: list[Grant] = [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,))]
-    if config.clusters != 1:
-        sizes = sizes_of(config, len(common.clients), common.spec)
-        sealing = common.roster.by_name[HUB].sealing_key
-        grants.append(Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes, config.foundings))
-    return KeyCentre(own, common, grants)
+    sizes, sealing = sizes_of(config, len(common.clients), common.spec), common.roster.by_name[HUB].sealing_key
+    correlations = Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes, config.foundings)
+    return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,)), correlations])
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
@@ -71,8 +68,8 @@ LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
     "name's group. With a member of a group, that group's sums by name, and in time who is in it",
-    HELPER: "the same; at the grouping, which positions without names are in one group, and how many samples each has, "
-    "in sixteenths. With any client all groups' sums",
+    HELPER: "the same; at the grouping, which positions without names are in one group. With any client all groups' "
+    "sums",
     CLIENT: "its group's mean model of every round and the group's weight, and how much of that was there when groups "
     "were made anew; of all together, how many hold each label, "
     "the labels' shares and means, the second moments of the data, how far residuals scatter, and how many clients "
