@@ -18,8 +18,6 @@ Coming = tuple[int, str, float]
 
 @dataclass
 class _Asked:
-    """failed: why no answer is expected."""
-
     key: Any
     dst: str
     outcome: str | None = None
@@ -29,8 +27,8 @@ class _Asked:
 class Coordination:
     """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
-    send: takes each message as it is made.  role: the role that the party acts in.  request: the message whose handler
-        this is, or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
+    send: takes each message as it is made.  role: that the party acts in.  request: the message whose handler this is,
+        or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Coordination:
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
-        """A message for the coordinator has come. An answer is folded, others wait to be taken.
+        """A message has come. An answer is folded, others wait to be taken.
 
         Returns whether it is genuine and new; other messages change nothing.
         """
@@ -105,7 +103,7 @@ class Coordination:
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The ``effect`` has this result, a CoterieError is raised where it was yielded."""
+        """The ``effect`` has this result. A CoterieError is raised where the effect was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
@@ -135,7 +133,7 @@ class Coordination:
 
     @property
     def awaited(self) -> dict[int, str]:
-        """By number, the recipients of this step's open requests without an outcome."""
+        """By number, the recipients of this step's requests without an outcome."""
         return dict(self._awaited)
 
     def lacks(self, number: int, src: str) -> bool:
@@ -211,7 +209,7 @@ class Coordination:
         return seconds
 
     def _send_all(self, messages: Mapping[Any, fl.Message | fl.To], replies: tuple[type[fl.Message], ...] = ()) -> None:
-        """Address and send messages. Those that await these ``replies`` are open then."""
+        """Address and send messages. Those that await ``replies`` are then open."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -245,7 +243,7 @@ class Coordination:
         self._open, self._unanswered, self._awaited = asked, set(), {}
 
     def _waits(self, step: steps.Ask) -> Collection[int]:
-        """The open requests that keep the step waiting, failed ones only until a stated deadline."""
+        """The open requests that keep the step waiting. Failed ones do until a stated deadline."""
         return self._awaited if step.deadline_s is None else self._unanswered
 
     def _may_end(self, now_s: float) -> None:

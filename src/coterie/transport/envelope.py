@@ -1,7 +1,7 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
-A relay sees an envelope and the payload's bytes, and may drop either. Any change is refused: the signature covers every
-field and the digest, and a message between two parties other than the hub is sealed with the same fields bound in.
+A relay sees an envelope and the payload's bytes, and may drop either. A change of any field or of the payload is
+refused. Between two parties other than the hub the payload is sealed, and bound to the same fields.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Keyring(Protocol):
 
 
 class Sent(NamedTuple):
-    """A message ready to be sent. to_role: the role that the recipient acts in."""
+    """A message ready to be sent. to_role: that the recipient acts in."""
 
     envelope: Envelope
     frame: bytes
@@ -85,7 +85,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """A verified, unsealed and decoded message. role: of its recipient.  size: bytes of its frame."""
+    """A verified, unsealed and decoded message. role: of its recipient.  size: of its frame, in bytes."""
 
     envelope: Envelope
     message: Message
@@ -96,7 +96,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Handled:
-    """The result of handling a message. sent: messages to send.  refused: why, or ""."""
+    """The result of handling a message. refused: why, or ""."""
 
     sent: tuple[Sent, ...] = ()
     refused: str = ""
@@ -114,7 +114,7 @@ class Waiting:
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: its digest, round, and the answer as sent or the refusal."""
+    """A request's digest and round, and the answer as sent or the refusal."""
 
     digest: bytes
     round: Count
@@ -126,8 +126,8 @@ class Numbers(msgspec.Struct):
     """A party's memory of its links: no message is handled twice, out of order or in another attempt.
 
     sent: the last number that it used.  taken: by sender, the last number that it took.  round: the hub's newest.
-        attempts: by round tried again, its attempt.  kept: by sender and number, outcomes of the requests of the
-        sender's newest round.
+        attempts: of rounds tried again.  kept: by sender and number, outcomes of the requests of the sender's newest
+        round.
     """
 
     sent: Count = 0
@@ -141,7 +141,7 @@ class Numbers(msgspec.Struct):
         return self.sent
 
     def is_old(self, envelope: Envelope) -> bool:
-        """Whether its number was taken before. Numbers grow along each link."""
+        """Whether its number was taken before."""
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:
@@ -150,7 +150,7 @@ class Numbers(msgspec.Struct):
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
         """Raises EnvelopeError for a message of an abandoned or unannounced attempt.
 
-        announces: whether its sender may: only the hub tries a round again.
+        announces: whether its sender may try a round again: only the hub may.
         """
         now = self.attempts.get(envelope.round, 0)
         if envelope.attempt < now or (envelope.attempt > now and not announces):
@@ -159,7 +159,7 @@ class Numbers(msgspec.Struct):
             )
 
     def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
-        """Remember a request's outcome. A sender that goes on to another round will not repeat earlier ones."""
+        """Remember a request's outcome, and forget those of the sender's earlier rounds, which it will not repeat."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()

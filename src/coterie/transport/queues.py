@@ -1,4 +1,4 @@
-"""All messages under way: events of coordinators, and messages that handlers take side by side, with their effects."""
+"""All messages under way: events of coordinators, and messages for handlers, which run side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lost:
 
 @dataclass
 class Leader:
-    """A coordinator at work, and its events in order. at: its latest instant.  request: that it handles (hub: None)."""
+    """A coordinator at work. at: its latest instant.  request: that it handles; None for the hub."""
 
     coordination: Coordination
     at: Instant
@@ -91,12 +91,11 @@ class HandlerRun:
 
 
 class Queues:
-    """Each party handles its own messages in order of arrival, one at a time; a coordination gets its own.
+    """Each party handles its messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: a party's next message, opened, and its nominal seconds by committed state. Opened messages are held until
-        they are handled, within ``room`` bytes.
-    leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
-        writing.  busy: by party, until when.
+    work: a party's next message, opened, and its nominal seconds by committed state. Opened messages are held within
+        ``room`` bytes. delayed: messages that ``Links.rounds`` holds back, in the order of writing.  busy: by party,
+        until when.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Queues:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Put a message in the spool under way, to its recipient's coordination or to a handler."""
+        """Give a message in the spool to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
         answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
         if leader is not None and (answers or not self.handles(parcel.envelope)):
@@ -221,7 +220,7 @@ class Effects(Protocol):
     chunk: int
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """The results of ``(party, effect)`` pairs, in their order."""
+        """The results of ``(party, effect)`` pairs, in order."""
         ...
 
 
@@ -238,8 +237,8 @@ class Call:
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | fl.Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates results in its first step. An error that does not refuse a message is raised, and the
-    changes of all unfinished handlers are undone.
+    The result of a handler that coordinates is its first step. An error that does not refuse a message is raised, and
+    the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))

@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass
 class View:
-    """All that one party received. opening: SECRET, of a server, the key that opens what is sealed to it."""
+    """All that one party received. opening: SECRET, a server's key that opens what is sealed to it."""
 
     party: str
     role: str
@@ -125,7 +125,7 @@ class Meter:
 
 
 class ViewRecorder(Observer):
-    """The ``Observer`` of a simulation: it counts for this round's meter, and adds to the recipients' views."""
+    """Counts for this round's meter, and adds to the recipients' views."""
 
     def __init__(self, roles: Roles, transcript: Transcript | None, counted: frozenset[str] = frozenset()) -> None:
         self.roles, self.transcript, self.counted = roles, transcript, counted
