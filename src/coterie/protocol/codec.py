@@ -1,11 +1,11 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
-by the input's length. Decoded arrays are read-only.
+``decode`` is safe for any bytes: nested containers are refused before anything is built, so the input's length bounds
+memory and time. Decoded arrays are read-only.
 
 An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
-"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. A message weighs as if each of
-its ``bytes`` fields were as long as its weight.
+"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. In a message's weight, each
+``bytes`` field counts with its own weight instead of its length.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message, checked first. Raises TypeError for a field of the wrong type, DecodeError for non-finite
-    values.
-    """
+    """The bytes of a message. Raises TypeError for a field of the wrong type, DecodeError for non-finite values."""
     _check(message, TypeError)
     return _encoder.encode(message)
 
@@ -103,10 +101,10 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def frame_digest(frame: bytes) -> bytes:
-    """32 bytes: a frame's SHA-256. A long one's is over lengths and SHA-256 of its long fields, and the rest.
+    """32 bytes: the SHA-256 of a short frame; of a long one, that of its fields' lengths, its short fields, and SHA-256
+    of each long field.
 
-    So a field that a party names by its SHA-256, and sends, is hashed once. Other bytes have another name, however they
-    are cut.
+    So a long field that a party also names by its SHA-256 is hashed once. Frames that differ have different digests.
     """
     if len(frame) < LEAST:
         return sha256(frame)
@@ -117,9 +115,7 @@ def frame_digest(frame: bytes) -> bytes:
 
 
 def _cut(frame: bytes) -> Iterator[memoryview]:
-    """A frame in pieces, one for each field of bytes, and for each part of a bundle of long ones; all of it if it is no
-    message.
-    """
+    """The pieces of a frame: its fields, and the parts of a bundle of long ones; one piece if it is no message."""
     try:
         elements = [memoryview(element) for element in _elements.decode(frame)]
     except (msgspec.MsgspecError, RecursionError):
@@ -166,7 +162,7 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
 
 
 def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
-    """The parts as one byte string of this weight, without a header if they have that length."""
+    """The parts as one byte string of this weight. If that is their length, it has no header."""
     header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
     return b"".join((*header, *parts))
 
@@ -180,8 +176,8 @@ def weighs(data: bytes | memoryview) -> int:
 def content(data: bytes | memoryview) -> memoryview:
     """The bytes without the header of weighted bytes; other bytes unchanged.
 
-    Raises DecodeError for an impossible weight, and for one that equals the content's length: content must not have two
-    encodings.
+    Raises DecodeError for an impossible weight, and for one that equals the content's length, which needs no header:
+    content must not have two encodings.
     """
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:

@@ -16,7 +16,7 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """A mistake of the caller (option, data, configuration): exit code 2. It says what, where and what to do.
+    """A mistake of the caller (option, data, configuration): exit code 2.
 
     >>> try:
     ...     coterie.run("fedavg", data="mnst")
@@ -41,7 +41,7 @@ class PeerError(CoterieError):
 
 
 class DecodeError(PeerError):
-    """The bytes are no valid message. Decoding raises no other error, whatever the bytes."""
+    """The bytes are no valid message."""
 
 
 class CryptoError(CoterieError):
@@ -100,8 +100,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, but: str = "") -> str:
-    """Words of others without control characters, which could move a terminal's cursor: each is written as Python
-    writes it. but: those that stay.
+    """Words of others without control characters, which could move a terminal's cursor: each is written as an escape.
+    but: those that stay.
     """
     if text.isprintable():
         return text
@@ -114,7 +114,7 @@ def shown(text: str) -> str:
 
 
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    """Counts of reasons. Those that differ by parties' names alone count as one, in the words of the first."""
+    """Counts of reasons. Those that differ in parties' names alone count as one, in the words of the first."""
     found: Counter[str] = Counter()
     first: dict[str, str] = {}
     for reason, count in counts.items():

@@ -50,9 +50,10 @@ def is_object(path: str) -> bool:
 def check_elsewhere(
     path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
 ) -> None:
-    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``. Imports nothing.
+    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``, which others may have written.
+    Imports nothing.
 
-    folder: possibly written by others.  otherwise: another remedy for a user who trusts it.
+    otherwise: another remedy, for a user who trusts the folder.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -87,9 +88,8 @@ def name_of(thing: Any, what: str) -> str:
 
 
 def code_of(thing: Any) -> str:
-    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it.
-
-    Of another object its class.
+    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it. Of another
+    object, its class.
     """
     code = getattr(thing, "__code__", None)
     if code is None:

@@ -1,10 +1,11 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt from
-their bytes and its set-up info.
+Between messages a party keeps only its ``state`` and ``secret``, two ``msgspec.Struct``s. It can be rebuilt from their
+bytes and its set-up info.
 
-A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
-tuples, frozen structs and dataclasses in it are shared, and so hold nothing that can change (``check_forks``).
+A handler is a transaction on a fork of both. The fork replaces them if the handler returns, and is dropped if it
+raises. Arrays, tuples, frozen structs and dataclasses are shared with the fork, so they must hold nothing that can
+change (``check_forks``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
+    """Nominal work, which the device's profile converts to virtual seconds.
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -72,7 +73,7 @@ def never(config: Any, mode: str) -> bool:
 
 @dataclass(frozen=True)
 class Handler:
-    """One entry of a party's table: the function, its nominal cost, and the basis of ``System.views``."""
+    """One entry of a party's table. ``System.views`` follows from it."""
 
     run: Callable[..., Any]
     cost: Callable[[Any, Any], Cost]
@@ -89,9 +90,9 @@ def on(
 ) -> Callable[[T], T]:
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-    ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
-    answers: the types of messages that it returns.  when: with which settings it is asked. Both determine what each
-    role sees.
+    cost: of the party and the message, its nominal work; it may read committed state and the message alone.
+    answers: the types of messages that it returns.  when: with which settings it is asked. What each role sees follows
+    from both.
     """
 
     def mark(method: T) -> T:
@@ -136,10 +137,11 @@ class SecretStruct(msgspec.Struct):
 
 
 class Component:
-    """A part of a party, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
+    """A part of a party, such as keys. It brings handlers (its methods under ``on``), a secret, messages that a
+    coordinator takes, and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component. Handlers among its methods (``on``) become the party's.
+    and ``party.secret.keys``, a ``Secret()`` of the component.
     when: with which settings its handlers are asked.
     """
 
@@ -212,7 +214,6 @@ class Party:
     State, Secret: structs of which each party has its own, made with the party if all fields have defaults, some of
     them ``from_party``.
     takes: the messages that a coordinator may take in a later round than they arrived in.
-    parts: its ``Component``s by name.
     """
 
     role: ClassVar[str]
@@ -264,11 +265,11 @@ class Party:
 
     @property
     def starts(self) -> NDArray[np.float32]:
-        """(k, d) the models that it begins with."""
+        """(k, d) float32, the models that it begins with."""
         return self.common.starts if self.own.starts is None else self.own.starts
 
     def last_starts(self) -> NDArray[np.float32] | None:
-        """(k, d) its models, with which it can begin a further run; None for a party that holds none."""
+        """(k, d) float32, its models, with which it can begin a further run; None for a party that holds none."""
         return None
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
@@ -305,8 +306,8 @@ class Party:
     def nominal(self, effect: Effect) -> Cost:
         """The nominal work of an effect on this party's own data; the party must know the model's shape.
 
-        A training passes forwards and backwards over all samples in every epoch. A forward pass is a third of that
-        (``Evaluate``; ``Losses``, once a model).
+        A training passes forwards and backwards over all samples in every epoch. A forward pass of one model is a third
+        of that.
         """
         passes = 0.0
         if isinstance(effect, Fit):
@@ -323,8 +324,8 @@ class Party:
     def lasts(self, state: Any, secret: Any) -> None:
         """Take over what must survive when a round is tried again, such as the record of opened ciphertexts.
 
-        It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
-        default only the parts' records survive.
+        It is called on the state and secret of the round's beginning, and is given the later ones. By default only the
+        parts' records survive.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
@@ -346,7 +347,7 @@ class Party:
 
 
 def from_hub(party: Party, message: Message, src: str) -> None:
-    """For a handler of messages that any role may send. Raises PeerError unless the hub is the sender."""
+    """Raises PeerError unless the hub is the sender: for handlers of messages that any role may send."""
     if src != party.common.roster.hub:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
@@ -393,7 +394,7 @@ def check_forks(struct: type[msgspec.Struct]) -> None:
 
 
 def _shared(kind: Any, where: str, inside: bool, known: set[tuple[Any, bool]]) -> Iterator[str]:
-    """Where a type has what can change. inside: what ``fork`` shares.  known: structs that were looked into."""
+    """Where a type has what can change. inside: what ``fork`` shares."""
     cls: Any = getattr(kind, "cls", None)
     if (cls, inside) in known:
         return
@@ -452,7 +453,9 @@ def freeze(value: Any) -> None:
 
 @contextmanager
 def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
-    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the values before."""
+    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the state and secret
+    before.
+    """
     saved = party.state, party.secret
     if not all(map(is_, saved, party.frozen)):
         freeze(saved)

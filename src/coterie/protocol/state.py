@@ -1,6 +1,6 @@
 """The states of parties as bytes: msgpack through msgspec, never pickle.
 
-Equal arrays are kept once, however many parties hold them, and are one (read-only) object after loading.
+Equal arrays of several parties are kept once, and are one read-only object after loading.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
         return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
 
     def to_array(self, digest: bytes) -> NDArray[Any]:
-        """Raises ValueError for anything else, before anything is built."""
         if self.dtype not in _DTYPES or len(self.shape) > _MAX_DIMS:
             raise ValueError(f"an array of {self.dtype} and {len(self.shape)} dimensions")
         if self.digest() != digest:
@@ -54,9 +53,10 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
-    """The states (or secrets) of these parties as bytes: what msgspec encodes, and arrays of numbers or truth values.
+    """The states (or secrets) of these parties as bytes.
 
-    Raises TypeError for anything else, such as a numpy scalar, which would come back as another type.
+    Raises TypeError for what msgspec does not encode, but for arrays of numbers or truth values; a numpy scalar, for
+    one, would come back as another type.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs
