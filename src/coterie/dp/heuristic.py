@@ -3,9 +3,9 @@
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
 
-The scale follows from the data, and no bound on neighbours. Values r times more spread get r times the noise, which
+The scale follows from the data, not from a bound on neighbours. Values r times more spread get r times the noise, which
 tells it (``true_epsilon``); equal values get none. Lemma 5.2's proof assumes that neighbouring data have the same
-clusters. In the ledger a release has no proof, beside the paper's own total (``claimed``).
+clusters. See docs/privacy_uploads.md.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MOST_CLUSTERS = 64
 def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
     """(n,) the density cluster of each value, numbered from 0 in the order of the values.
 
-    dense: (n,) the density at each value (``selection.parameters.density``). Borders are the MOST_CLUSTERS - 1 deepest
-        local minima of the density. Equal values are never parted.
+    dense: (n,) the density at each value (``selection.parameters.density``), whose MOST_CLUSTERS - 1 deepest local
+    minima are the borders. Equal values are never parted.
     """
     _check(values, dense)
     order = np.argsort(values)  # equal values have equal densities, so their order doesn't matter
@@ -65,7 +65,7 @@ def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArra
 
 
 def perturbed(values: NDArray[Any], dense: NDArray[Any], epsilon2: float, secrets: fl.Secrets) -> fl.Vector:
-    """(n,) selected values plus Laplace noise by their density clusters, float32."""
+    """(n,) float32, selected values plus Laplace noise by their density clusters."""
     return (np.asarray(values, np.float64) + scales(values, dense, epsilon2) * laplace(len(values), secrets)).astype(
         np.float32
     )
@@ -115,7 +115,7 @@ def _times(epsilon: float, probability: float) -> float:
 
 
 def claimed(selected: int, epsilon1: float, epsilon2: float) -> float:
-    """The paper's own total of one upload, section 5.1.1: gamma_up |theta| (epsilon_1 + epsilon_2)."""
+    """The paper's total of one upload, section 5.1.1: gamma_up |theta| (epsilon_1 + epsilon_2)."""
     return selected * (epsilon1 + epsilon2)
 
 
@@ -131,7 +131,7 @@ def release(selected: int, epsilon1: float, epsilon2: float, round: int = 0) -> 
 
 
 def refuse_epsilon(epsilon: float | None) -> None:
-    """Raises UserError where a heuristic is asked for an epsilon (None: it was not)."""
+    """Raises UserError if a heuristic is asked for an epsilon."""
     if epsilon is not None:
         raise fl.UserError(
             f"epsilon={epsilon} with mechanism=paper: that mechanism is a {HEURISTIC}, so it has no epsilon; take "

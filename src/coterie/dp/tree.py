@@ -5,9 +5,9 @@ once with Gaussian noise of its own (Kairouz et al., "Practical and private (dee
 shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins.
 
 A party whose summand moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
-inequality; equal moves attain it; their appendix D counts alike). So the whole tree is one Gaussian release of squared
-sensitivity s^2 sum over nodes of k^2, also if summands depend on what was released before (Denisov et al., "Improved
-differential privacy for SGD via optimal private linear operators on adaptive streams", 2022).
+inequality; their appendix D counts alike). So the whole tree is one Gaussian release of squared sensitivity s^2 sum
+over nodes of k^2, also if summands depend on what was released before (Denisov et al., "Improved differential privacy
+for SGD via optimal private linear operators on adaptive streams", 2022).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Doubles = NDArray[np.float64]
 def charges(rounds: Sequence[int], length: int) -> list[int]:
     """By round of a party's part, how much it adds to the squared sensitivity, in units of one summand's.
 
-    rounds: all in which it takes part, from 1, ascending. A node counts from the first part below it, also if it is
-    completed later: so the account is right at any time, and exact at the end of a tree.
+    rounds: all in which it takes part, from 1, ascending. A node counts from the first part below it, though it is
+    completed later. So the account is right at any time, and exact at the end of a tree.
     """
     parts, found = Counter[tuple[int, int, int]](), []
     for r in rounds:
@@ -37,11 +37,11 @@ def charges(rounds: Sequence[int], length: int) -> list[int]:
 
 
 def grown(estimates: Doubles, leaf: int, draw: Callable[[], Doubles]) -> Doubles:
-    """The noise of the tree's running sum after one more leaf, the ``leaf``-th: that of its complete subtrees.
+    """The noise of the tree's running sum after the ``leaf``-th leaf: that of its complete subtrees.
 
-    estimates: (levels, d), by level the noise in the estimate of the last complete subtree, 0 if it is part of a
-    higher one; their sum is the noise of the running sum. At first all 0.  draw: (d,) standard normal numbers, new ones
-    for each node.
+    estimates: (levels, d), by level the noise in the estimate of the last complete subtree, 0 if it is part of a higher
+    one; at first all 0. Their sum is the noise of the running sum.  draw: (d,) standard normal numbers, new ones for
+    each node.
 
     A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
     """

@@ -7,8 +7,8 @@ Neighbours differ in all data of one client ("replace one client"), but not in t
 release is against the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become
 any other, so the sensitivity is 2 C, and no sampling of clients helps.
 
-Which places are sent must not depend on the data: either a public random set (``shared_set``), or a choice that is a
-release of its own (``selection_release``). Buffers are never uploaded: they would be statistics without a clip.
+Which places are sent must not depend on the data: they are a public random set (``shared_set``), or their choice is a
+release of its own (``selection_release``). Buffers are never uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Standard:
 
     @property
     def sensitivity(self) -> float:
-        """2 C: how far the clipped change moves if all of the client's data are replaced."""
+        """2 C."""
         return 2 * self.clip
 
     def noised(self, change: ArrayLike, secrets: fl.Secrets) -> fl.Vector:
-        """(k,) changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C, as float32.
+        """(k,) float32, changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C.
 
         Raises UserError for NaN and infinity.
         """
@@ -97,10 +97,7 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
 
 @lru_cache(maxsize=16)
 def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
-    """(p,) the places of a model's parameters, ascending, without buffers.
-
-    Read-only, and one array for all parties of a process.
-    """
+    """(p,) the places of a model's parameters, ascending, without buffers. Read-only, one array for a process."""
     places = np.flatnonzero(~spec.buffers)
     places.setflags(write=False)
     return places
@@ -109,8 +106,8 @@ def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:
     """(k,) of these places, ascending: a uniformly random set that everybody on the roster can compute.
 
-    session: of the roster.  number: of the client's upload, so that each has another set. The set is public and
-        independent of the data, and no index travels. Raises UserError unless 1 <= k <= len(places).
+    session: of the roster.  number: of the client's upload, so that each has another set. No index travels. Raises
+        UserError unless 1 <= k <= len(places).
     """
     if not 1 <= k <= len(places):
         raise fl.UserError(f"{k} of {len(places)} parameters cannot be chosen")
