@@ -15,9 +15,8 @@ must keep that for ``max_terms`` terms at every level; scalars are within ``+-1`
 
 **Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
 public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
-standard deviations are exceeded once in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32
-deviations at level l (``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their
-errors, the bounds are
+deviations are exceeded once in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations
+at level l, x, y for the factors' largest magnitudes and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -73,10 +72,11 @@ class ParameterSet:
 
     degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of D.
     reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
-    nominal: times for virtual clocks.  secure: False for tests only.
+    secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
     flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None: no
-    masks.  radix: automorphisms by its powers make the trace, each radix - 1 times.
+    masks.
+    radix: automorphisms by its powers make the trace, each radix - 1 times.
     lowest: the lowest level of vectors.  opened: the level at which shared keys (``threshold``) open, or None.
     turns: whether evaluation keys have the automorphisms of the trace; else dot products are constant.
     """
@@ -159,7 +159,6 @@ class ParameterSet:
 
     @cached_property
     def identity(self) -> bytes:
-        """12 bytes that name everything that two parties must agree on."""
         numbers = (
             *(self.degree, self.scale_bits, self.reach_bits, self.terms_bits, self.scalar_bits or self.terms_bits),
             *(self.flood_bits or 0, self.radix, self.secure, *self.prime_bits),
@@ -175,7 +174,6 @@ class ParameterSet:
 
     @property
     def residue_bytes(self) -> tuple[int, ...]:
-        """Bytes of one residue modulo each prime, on the wire."""
         return tuple(-(-bits // 8) for bits in self.prime_bits)
 
     def polynomial_bytes(self, limbs: int) -> int:
@@ -186,7 +184,6 @@ class ParameterSet:
 
     @property
     def secret_bytes(self) -> int:
-        """Bytes of a secret key's polynomial, without its public key."""
         return self.polynomial_bytes(len(self.prime_bits))
 
     @property
@@ -244,7 +241,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """Factors must be below this, so that numbers stay within half the modulus and errors within the room."""
+        """Factors must be below this: numbers stay within half the modulus, and errors within the room."""
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
@@ -261,7 +258,6 @@ class ParameterSet:
         return array
 
     def plausible(self, values: Floats, tally: Tally) -> bool:
-        """Whether every number can be a sum of ``tally.terms`` honest values."""
         most = tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)
         return bool((np.abs(values) <= most).all())
 
@@ -283,7 +279,7 @@ class ParameterSet:
         return math.sqrt(variance * self.degree / 2) / scale
 
     def switching_deviation(self, level: int) -> float:
-        """Standard deviation of what one switch of keys (a rotation) adds to a value at this level."""
+        """Standard deviation of a value's error from one switch of keys (a rotation) at this level."""
         ratio = sum(math.ldexp(1, 2 * (bits - self.prime_bits[-1])) for bits in self.prime_bits[: level + 1])
         variance = 10.5 * self.degree / 12 * ratio + (2 + 2 * self.degree / 3) / 12
         return float(math.sqrt(variance * self.degree / 2) / 2.0 ** self._scale_bits(level))
@@ -292,7 +288,7 @@ class ParameterSet:
         return math.sqrt((2 + 2 * self.degree / 3) / 12) / self.scale(Form(level, scalar=True, constant=True))
 
     def added(self, level: int, *, symmetric: bool = False) -> float:
-        """The bound on the error that an encryption at this level, or a rescaling to it, adds to a value."""
+        """The bound on a value's error from an encryption at this level, or a rescaling to it."""
         return DEVIATIONS * self.deviation(2.0 ** self._scale_bits(level), symmetric=symmetric) + self.twin_step / 2
 
     def flood_deviation(self, level: int, bits: int | None = None) -> float:
@@ -383,7 +379,7 @@ def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
 
 
 def known(identity: bytes) -> ParameterSet:
-    """The set, secure or not, that these 12 bytes name. Raises DecodeError."""
+    """The set, secure or not, of this ``identity``. Raises DecodeError."""
     for parameters in (PARAMETERS | INSECURE).values():
         if parameters.identity == identity:
             return parameters

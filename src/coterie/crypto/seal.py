@@ -78,8 +78,8 @@ class Ring:
     # ---- keys
 
     def keygen(self, products: bool, secret: Residues | None = None) -> tuple[Residues, Residues, Residues]:
-        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation
-        keys, modulo the whole chain. k is 0 without levels or products.
+        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation keys,
+        modulo the whole chain. k is 0 without levels or products.
         """
         given = () if secret is None else (self._secret_object(secret),)
         generator, limbs = sealapi.KeyGenerator(self.context, *given), len(self.moduli)
@@ -114,7 +114,7 @@ class Ring:
         return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
 
     def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
-        """The inverse: an object of SEAL's of the kind of ``empty``."""
+        """The inverse of ``_switching``: an object of the kind of ``empty``."""
         head, before, tail = self._around(element)
         return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
@@ -132,11 +132,10 @@ class Ring:
         return self.numbers(each(), count, 2, level + 1)
 
     def unit(self, form: Form) -> float:
-        """What a coefficient is of a value 1: the scale of a scalar, that of a vector over sqrt(N / 2)."""
         return self.scale(form) / (1.0 if form.scalar else self.parameters.spread)
 
     def encoded(self, values: Floats, form: Form) -> Residues:
-        """``(d,)`` values as the coefficients of polynomials ``(ciphertexts, limbs, N)``; one of them as a constant."""
+        """``(d,)`` values as the coefficients of ``(ciphertexts, limbs, N)``; a scalar as a constant."""
         moduli, scaled = self.moduli_at(form.level), values * self.unit(form)
         if form.scalar:
             numbers = np.array([[round(float(scaled[0])) % int(q)] for (q,) in moduli], dtype=np.uint64)
@@ -146,13 +145,13 @@ class Ring:
         return self.ntt(residues.of_floats(padded.reshape(-1, self.parameters.degree), moduli))
 
     def decoded(self, polynomials: Residues, unit: float) -> Floats:
-        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over what one of a value 1 is."""
+        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over the ``unit``."""
         return residues.balanced(self.ntt(polynomials, inverse=True), self.moduli[: polynomials.shape[1]]) / unit
 
     def changed(
         self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
     ) -> Residues:
-        """Each ciphertext after these in-place steps, which leave so many polynomials and limbs."""
+        """Each ciphertext after in-place steps, which leave so many polynomials and limbs."""
 
         def each() -> Iterator[Handle]:
             for cipher in self.objects(ciphers, form):
@@ -189,8 +188,8 @@ class Ring:
 
     @cached_property
     def _where(self) -> int | None:
-        """How far into SEAL's ciphertexts lies the pointer to their numbers, as a copy through a file takes ten times
-        as long; None where memory can't be read so.
+        """How far into SEAL's ciphertexts lies the pointer to their numbers; None where memory can't be read so. A copy
+        through a file takes ten times as long.
         """
         sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
         wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
@@ -203,7 +202,7 @@ class Ring:
         return None
 
     def samples(self, secret: Residues, count: int) -> Residues:
-        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a) under a secret key."""
+        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a)."""
         generator, public = sealapi.KeyGenerator(self.context, self._secret_object(secret)), sealapi.PublicKey()
 
         def each() -> Iterator[Handle]:
@@ -216,7 +215,6 @@ class Ring:
     # ---- dot products, flooding
 
     def automorphism_keys(self, secret: Residues) -> Iterator[Residues]:
-        """``(k, 2, primes, N)`` of each of ``parameters.elements``, from the system's randomness."""
         generator = sealapi.KeyGenerator(self.context, self._secret_object(secret))
         for element in self.parameters.elements:
             generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
@@ -274,13 +272,13 @@ class Ring:
         return total
 
     def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
-        """Integer polynomials ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
+        """Integer polynomials ``(count, N)`` in NTT form, ``(count, limbs, N)``."""
         moduli, each = self.moduli_at(level).astype(np.int64), coefficients[:, None]
         small = bool((np.abs(coefficients) < moduli.min()).all())
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
-        """Residues of polynomials ``(count, limbs, N)`` in NTT form, or back."""
+        """Polynomials ``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()
@@ -337,7 +335,7 @@ class Ring:
         return self._prefix(self._samples[1], 2 * len(self.moduli))
 
     def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
-        """What SEAL's table of key-switching keys has before the keys in one place, before each, and after them."""
+        """What SEAL's table of key-switching keys has before the keys, before each, and after them."""
         place, table = (element // 2, self.parameters.degree) if element else (0, 1)
         public, count = self._public_template, self.parameters.relinearisation_keys
         head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)
@@ -380,7 +378,7 @@ def _chain(parameters: ParameterSet) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def ring(parameters: ParameterSet) -> Ring:
-    """The ring of a parameter set, made once per process. Raises UserError if SEAL refuses it."""
+    """The ring of a parameter set, made once. Raises UserError if SEAL refuses it."""
     return Ring(parameters)
 
 
@@ -421,7 +419,6 @@ def _header(size: int) -> bytes:
 
 @contextmanager
 def _scratch() -> Iterator[_File]:
-    """A file that never reaches a disk where the system can do that."""
     with ExitStack() as stack:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             descriptor = os.memfd_create("coterie", os.MFD_CLOEXEC)
@@ -435,7 +432,7 @@ def _scratch() -> Iterator[_File]:
 
 @contextmanager
 def _memory() -> Iterator[int]:
-    """A descriptor of this process's memory, reads of which fail where others crash; -1 if the system has none."""
+    """A descriptor of this process's memory, reads of which fail where others crash; -1 if there is none."""
     try:
         descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -448,7 +445,7 @@ def _memory() -> Iterator[int]:
 
 
 def _pointer(memory: int, handle: Handle, at: int) -> int:
-    """What stands so far into the C++ object that a binding's object holds a pointer to, after its own header."""
+    """What stands so far into the C++ object to which a binding's object points."""
     start: int = _U64.unpack(os.pread(memory, 8, id(handle) + object.__basicsize__))[0]
     found: int = _U64.unpack(os.pread(memory, 8, start + at))[0]
     return found

@@ -1,4 +1,5 @@
-"""Rows of whole numbers that two servers hold in shares, and that each client can fetch one of.
+"""Rows of whole numbers that two servers hold in shares, and that each client can fetch one of. See
+docs/systems/coterie_appendix.md.
 
 **Numbers.** Words in Z_q, q = 2^32, little-endian. u is a client's change, w its weight, S the grid's steps:
 
@@ -9,14 +10,13 @@
 a: by how many rounds an upload is late. D_g: the weight of the group's members. S is chosen so that one round moves a
 word by less than 2^30 (``Grid.of``).
 
-**Groups that are made anew** begin with rows of zeros. Their first round adds up whole models: x has w S (model -
-start) on top, and rows have one more word, to which that round adds w S C. So members learn the mean model of those
-that were there (``Grid.mean``), and begin from it.
+**Groups that are made anew** begin with rows of zeros. In their first round x has w S (model - start) on top, and rows
+one more word, to which w S C is added. Members begin from the mean of these models (``Grid.mean``).
 
-**Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; Y = V^A + V^B is a row that
-both hold, and that a client with both keys of its group opens. It fetches its row by two-server private information
-retrieval (Chor, Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each
-answers with the XOR of the rows that its bits name.
+**Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; both hold Y = V^A + V^B,
+which a client with both keys of its group opens. It fetches its row by two-server private information retrieval (Chor,
+Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each answers with the
+XOR of the rows that its bits name.
 """
 
 from __future__ import annotations
@@ -83,9 +83,8 @@ class Grid:
     ) -> Words:
         """(d,) words of a change (d,), clipped and rounded at random (1). apart: what is clipped by itself.
 
-        rng: need not be secret, since nobody sees x but in sums.
-
-        Raises CryptoError for a change that is not finite, or of another length.
+        rng: need not be secret, since nobody sees x but in sums. Raises CryptoError for a change that is not finite, or
+        of another length.
         """
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
@@ -109,9 +108,8 @@ class Grid:
                 return x.view(np.uint32)
 
     def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
-        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut.
-
-        Words are cut so that those of all clients fit a row beside a round's changes.
+        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit a
+        row.
         """
         most = ROOM // (MOST_WEIGHT * clients)
         exact = np.rint(np.append(model / self.clip, 1.0) * (weight * self.steps))
@@ -141,7 +139,7 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
-    """Whether a sum is so large that the next round's could wrap."""
+    """Whether the next round's sum could wrap."""
     return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 
@@ -194,5 +192,5 @@ def answer(rows: Words, query: bytes) -> Words:
 
 
 def fetched(answers: Sequence[Words]) -> Words:
-    """(d,) the row that both answers show; with one group the one answer."""
+    """(d,) the row that both answers show."""
     return reduce(np.bitwise_xor, answers)

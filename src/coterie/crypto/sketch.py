@@ -1,6 +1,6 @@
-"""Secret linear maps from a shared 32-byte seed: random projections and secret rotations.
+"""Secret linear maps from a shared 32-byte seed: random projections and secret rotations, by a ChaCha20 keystream.
 
-Random signs come from a ChaCha20 keystream. Draw a fresh seed each round, and keep it from parties that see the output.
+Draw a fresh seed each round, and keep it from parties that see the output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, to about 1e-15 of the norm."""
+    """The inverse of ``rotate``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 
@@ -65,7 +65,7 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
 
 
 def hadamard(values: Floats) -> Floats:
-    """The orthonormal Walsh-Hadamard transform of 2^k values, which is its own inverse."""
+    """The orthonormal Walsh-Hadamard transform of 2^k values, its own inverse."""
     size, result, half = values.size, values.copy(), 1
     if size & (size - 1):
         raise CryptoError(f"a Hadamard transform takes a power of two values, not {size}")

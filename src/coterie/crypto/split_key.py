@@ -37,8 +37,6 @@ _MAGIC, _VERSION = b"CoSh", 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partial(Polynomials):
-    """What one member adds to c_0."""
-
     magic = b"CoPt"
 
     @classmethod
@@ -86,7 +84,8 @@ class CommitteeShare:
         return cls(space, fingerprint, place, numbers)
 
     def partial(self, cipher: CipherVector, among: Sequence[int], bits: int) -> Partial:
-        """c_1 times this share and its Lagrange coefficient, with fresh noise. among: the places that answer.
+        """c_1 times this share and its Lagrange coefficient, with fresh noise: to be added to c_0. among: the places
+        that answer.
 
         Raises CryptoError for another key's ciphertext, an unrescaled product, and impossible places.
         """

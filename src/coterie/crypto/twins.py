@@ -4,8 +4,8 @@ It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the 
 uniform modulo the machine word and come off exactly.
 
 Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach times terms), so sums don't depend on their
-order. Every operation that adds noise adds Gaussian noise of the real standard deviation: a place in one table of a
-million numbers, which follows from key, purpose and values.
+order. Noise is Gaussian, of the real standard deviation: a place in one table of a million numbers, which follows from
+key, purpose and values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TABLE = 1 << 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(ArrayVectors):
-    """What the twins of keys share. key_id: bytes that name the key.  flag: of the real key's header."""
+    """What the twins of keys share. key_id: names the key, and seeds the noise."""
 
     key_id: bytes
     space: Any
@@ -61,7 +61,7 @@ class Twin(ArrayVectors):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rounded(Twin):
-    """The twin of ``ckks_arrays.Public``. The key's id seeds the noise, too."""
+    """The twin of ``ckks_arrays.Public``."""
 
     space: ParameterSet
 
@@ -84,7 +84,6 @@ class Rounded(Twin):
         return a * factor
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Integers:
-        """Uniform numbers that follow from 32 random bytes."""
         seed = int.from_bytes(drawn(random_bytes, 32), "little")
         return np.random.SFC64(seed).random_raw(length).view(np.int64)
 
@@ -148,11 +147,10 @@ class Rounded(Twin):
         return made
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
-        """Values with noise as large as that uniform in +-2^bits a coefficient."""
+        """With noise as large as that uniform in +-2^bits a coefficient."""
         return add_noise(a.copy(), self.space.flood_deviation(form.level, bits) * self.steps, self.key_id, b"flood")
 
     def _noisy(self, values: Integers, form: Form, purpose: bytes, *, symmetric: bool = False) -> Integers:
-        """Values in steps with the noise of one encryption or rescaling at a form's level; in place."""
         deviation = self.space.deviation(self.space.scale(form), symmetric=symmetric)
         return add_noise(values, deviation * self.steps, self.key_id, purpose)
 
@@ -182,7 +180,7 @@ class RoundedSecret(Rounded):
 
 
 class RoundedEvaluation(Twin):
-    """The twin of evaluation keys: its id is the fingerprint of their pair."""
+    """The twin of evaluation keys. Its id is the fingerprint of their pair."""
 
     scheme, id_bytes = "rounded", FINGERPRINT_BYTES
 

@@ -18,8 +18,8 @@ relinearise with; of a secret key the secret polynomial and then those; of an ev
 and the pairs of each automorphism. Padded vectors (``padded``) have Paillier's parameters with the 256 bits of their
 keys, whose numbers are 32 bytes; their bodies are a machine word a value and 80 bytes a pad.
 
-An emulated twin writes only its values, or the name of its key, and states the real length as their weight. All
-decoding raises DecodeError, whatever the bytes.
+An emulated twin writes only its values, or the name of its key, and states the real length as their weight. Decoding
+raises no error but DecodeError.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 
 
 def vector_bytes(space: Space, length: int, form: Form) -> int:
-    """Exact size of a vector, in bytes (a product: after rescaling)."""
+    """Size of a vector, in bytes (a product: after rescaling)."""
     return _VECTOR.size + space.body_bytes(length, form)
 
 
 def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -> bytes:
-    """The bytes of a vector; products travel rescaled."""
+    """Products travel rescaled."""
     form = tally.form.level, tally.form.scalar + tally.form.constant
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
     header = _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
@@ -65,7 +65,7 @@ def split_vector(
 ) -> tuple[Tally, memoryview]:
     """The checked header of a vector, and its body.
 
-    wanted: required length, terms, masks and form; None: all that fits. One term without a mask has one pad.
+    wanted: required length, terms and masks; None: all that fits. One term without a mask has one pad.
     """
     held, found = _opened(data, scheme)
     if len(held) < _VECTOR.size:
@@ -121,7 +121,7 @@ def scheme_of(data: bytes) -> str:
 def split_key(
     data: bytes, kind: str, schemes: Sequence[str], allow_insecure: bool
 ) -> tuple[str, Space, int, memoryview]:
-    """A key's scheme, its parameters, its flag and the bytes of its numbers."""
+    """A key's scheme, parameters, flag and the bytes of its numbers."""
     held = content(data)
     if len(held) < _KEY.size:
         raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")
