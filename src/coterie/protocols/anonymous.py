@@ -74,7 +74,6 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
-    """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)
     return Forgotten(msg.round)
 
@@ -82,8 +81,8 @@ def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
 def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are under one mask, and their exact differences from one of them, (m, d).
 
-    A client that encrypts garbage (so that a lane overflows) would spoil every sum with its vector. Such a vector
-    differs too much from the majority. Raises PeerError if there is no majority.
+    A vector that is garbage (so that a lane overflows) would spoil every sum, and differs too much from the majority.
+    Raises PeerError if there is no majority.
     """
     for one in opened.values():
         differences = {}

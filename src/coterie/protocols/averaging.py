@@ -1,9 +1,7 @@
 """Federated averaging: a server sends its model to clients, the clients train it, and the server averages the results.
 
-    server --Train--> client --Update--> server            (every round)
-    server --Last---> client                               (after the last round, between machines only)
-
-FedAvg is ``Server`` and ``Client``.
+server --Train--> client --Update--> server            (every round)
+server --Last---> client                               (after the last round, between machines only)
 """
 
 from __future__ import annotations
@@ -56,10 +54,10 @@ class Train(OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
-    """The result of one training. round: the round that asked for it.  samples: of this client's training data.
+    """The result of one training. round: that asked for it.
 
     weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
-    values. ``Gather`` says which updates a server takes.
+    values.
     """
 
     samples: int
@@ -83,8 +81,8 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean and the
-    next trainings.  weights: of the server's models before the round.  models: in each update.
+    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean.
+    weights: of the server's models before the round.  models: in each update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -105,7 +103,7 @@ class Gather:
         return weights
 
     def note(self, name: str, update: Any) -> fl.Vector:
-        """Check an update and note it, for a method that combines updates itself. Returns its weights."""
+        """Check an update, for a method that combines updates itself. Returns its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
@@ -136,7 +134,7 @@ class Gather:
         return self.model(new).reshape(old.shape)
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The server's next model, float32. Raises RunError if a client would refuse it."""
+        """The next model, float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -162,14 +160,14 @@ class Gather:
 
 
 class ModelClient(fl.Party, role="client"):
-    """A client that is sent models and trains. Between machines it keeps the last model that it was sent.
+    """A client that is sent models and trains.
 
     local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
     the solver of the settings.
     """
 
     class State(msgspec.Struct, kw_only=True):
-        """last: (k d,) float32 the models that it was sent last, or None in a simulation and before the first."""
+        """last: (k d,) float32, the models that it was sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
 
@@ -183,7 +181,7 @@ class ModelClient(fl.Party, role="client"):
         return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
-        """(k, d) the models in a message of the server. Raises PeerError for another shape."""
+        """(k, d) the models in a message. Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
         )
@@ -199,7 +197,7 @@ class ModelClient(fl.Party, role="client"):
         return weights
 
     def last_models(self) -> NDArray[np.float32]:
-        """(k, d) the models that it was sent last, or the initial ones before that."""
+        """(k, d) the models that it was sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
@@ -221,7 +219,7 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        """Keep the last models. Raises PeerError for another shape or a sender other than the hub."""
+        """Raises PeerError for another shape or a sender other than the hub."""
         fl.from_hub(self, msg, src)
         self.models(msg)
 
@@ -281,7 +279,6 @@ class Server(fl.Party, role="server"):
     def ask(
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
-        """Ask the clients of round r and fold their answers, which state it."""
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(

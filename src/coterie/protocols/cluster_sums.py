@@ -6,8 +6,8 @@
     member  --Received-->      hub
 
 Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
-division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
-secret half all clients share. Both servers sign the count, and the hub signs the sum.
+division. The helper opens nothing but a masked sum. Keys (``pairs``): the helper's, and the users', whose secret half
+all clients share.
 
 Assumes that hub and helper do not collude, and that no client helps one of them.
 """
@@ -62,7 +62,7 @@ class ClusterSum(fl.Signed, frozen=True):
 class ClusterModel(fl.Signed, frozen=True):
     """The unmasked sum over a cluster (eq. 10), under the users' key, and its number of vectors.
 
-    count_signature: the helper's, as above.
+    count_signature: the helper's.
     """
 
     cluster: int
@@ -78,10 +78,9 @@ class Received(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A masked sum to convert. request: to the helper.  count: vectors in it.
+    """A masked sum to convert. count: vectors in it.  times: how often the mask is in it.
 
-    mask, times: the mask, and how often it is in the sum.  work: vectors of this length that the hub masks and unmasks
-    for it.
+    work: vectors that the hub masks and unmasks for it.
     """
 
     request: fl.Message
@@ -92,9 +91,8 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """A helper's sums of a round, also when the round is tried again. counts: by cluster.
-
-    If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
+    """A helper's sums of a round, in all attempts: two sums that differ by a client would show its model. counts: by
+    cluster.
     """
 
     round: int = -1
@@ -113,8 +111,6 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
 
 
 class Cipher(Protocol):
-    """Settings of the cipher, as in ``FedCAPrivacyConfig``."""
-
     @property
     def cipher(self) -> Literal["paillier", "pads"]: ...
     @property
@@ -216,7 +212,7 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 def opened_mean(
     member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
 ) -> fl.Work[NDArray[np.float64]]:
-    """A member: the mean (length,) over the cluster. Verifies both signatures, opens, divides by the count.
+    """A member: the mean (length,) over the cluster.
 
     Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the
     servers have not signed.

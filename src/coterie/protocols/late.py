@@ -2,8 +2,8 @@
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, and
-moves its model. Each update is used once, within the age bound.
+Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, each
+once, and moves its model.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Aggregate(Protocol):
         """One update (d,) of a client that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
-        """The server's next model, (d,) float64. Requires at least one update."""
+        """The next model, (d,) float64. Requires at least one update."""
 
 
 @dataclass(eq=False)
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    over: the mean's divisor, if it is not the sum of the weights. Buffers (running statistics) get a mean of their own
+    over: the mean's divisor, if it is not the sum of the weights. Buffers get a mean of their own
     (``aggregation/buffers.py``).
     """
 
@@ -96,8 +96,8 @@ class Gathering:
         self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
     def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Without clients that are late, if rounds have a deadline: a slow client is asked again when it has answered,
-        or when its answer would be too old.
+        """If rounds have a deadline, a slow client is asked again when it has answered, or when its answer would be too
+        old.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -138,7 +138,7 @@ class Gathering:
         return answers
 
     def notes(self) -> dict[str, Any]:
-        """Counts of clients and updates. staleness: used updates that are 0, 1, ... rounds late."""
+        """staleness: used updates that are 0, 1, ... rounds late."""
         staleness = [self.used[age] for age in range(max(self.used, default=-1) + 1)]
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
@@ -258,11 +258,11 @@ class BufferServer(LateServer, role="server"):
         return self.config.buffer or max(1, min(10, asked // 2))
 
     def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
-        """The model after a step by the changes of a full buffer, (d,)."""
+        """The model (d,) after a step by the changes of a full buffer."""
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:
-        """Steps that the server has made since the change's client began."""
+        """Steps of the server since the change's client began."""
         return int(self.state.version - change.version)
 
     def aggregate(self, step: float) -> Aggregate:

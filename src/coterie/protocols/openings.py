@@ -1,10 +1,9 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
 A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
-hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. So the
-statements show it if one of the t is honest and hands its own over. ``check`` puts those of several holders together,
-and finds what no holder sees alone: sums that different holders have opened, and those of different attempts, which
-together show few vectors.
+hands them over it also signs how many they are (``OpeningCount``), so nobody can leave out its last ones. ``check``
+puts those of several holders together, and finds what no holder sees alone: sums that different holders, or different
+attempts, have opened, and which together show few vectors. See docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     orthogonal = _orthogonal([[int(there) for there in row] for row in zip(*together, strict=True)], fewest - 1)
 
     def dependent(first: int, few: int, before: list[tuple[int, list[int]]]) -> bool:
-        """Whether those before, with some from ``first`` on that are fewer than ``few``, are. before: echelon form."""
+        """before: echelon form."""
         for number in range(first, len(rare)):
             if (count := counts[rare[number]]) >= few:
                 continue
@@ -87,8 +86,9 @@ class Opening(msgspec.Struct, frozen=True):
 
     count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.  senders, weights: whose
     vectors the holder has added up itself; no weights: 1 each. Without senders these are ``ciphers`` ciphertexts on the
-    hub's word, of ``length`` values each.  part: which of the senders' vectors of the round.  fewest: the fewest
-    senders of a sum that it helps with.  signature: the holder's, over all of this and the session.
+    hub's word, of ``length`` values each.
+    part: which of the senders' vectors of the round.  fewest: the fewest senders of a sum that it helps with.
+    signature: over all of this and the session.
     """
 
     holder: str
@@ -122,7 +122,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class OpeningCount(msgspec.Struct, frozen=True):
-    """A holder's word of how many statements it has made. signature: over this and the session."""
+    """How many statements a holder has made. signature: over this and the session."""
 
     holder: str
     count: int
@@ -149,9 +149,9 @@ def stating(kind: type[fl.Party]) -> list[str]:
 def state(
     party: Any, secret: Stated, among: Collection[str], weights: Mapping[str, int] = MappingProxyType({}), **facts: Any
 ) -> None:
-    """Sign and keep a statement. weights: by sender.  facts: the rest of ``Opening``.
+    """Sign and keep a statement, with a bit for each party of the roster in place of names.
 
-    It is kept with a bit for each party of the roster in place of names.
+    weights: by sender.  facts: the rest of ``Opening``.
     """
     names, roster = tuple(party.common.roster.by_name), party.common.roster
     there, senders = ([name in some for name in names] for some in (set(among), weights))
@@ -204,8 +204,10 @@ _MOST_SUMS = 180  # determinants of so many rows of 0 and 1 are below the prime 
 
 
 class Statements(msgspec.Struct, frozen=True):
-    """Statements of one or several holders, for an auditor. roster: of the run; a very large simulation's is unsigned,
-    and has those alone who open and send.  totals: of each of these holders.
+    """Statements of one or several holders, for an auditor.
+
+    roster: of the run; a very large simulation's is unsigned, and has only those that open and send.  totals: of each
+    of these holders.
     """
 
     roster: fl.Roster
@@ -217,9 +219,11 @@ class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
-    last statement: of later openings these files say nothing.  sums: different ones whose senders holders have
-    verified.  effective: the least effective number of senders by their weights.  vectors, scalars: those opened on the
-    hub's word.  unstated: by a holder that others name, how many openings its own statements lack.
+    last statement: of later openings these files say nothing.
+    sums: different ones whose senders holders have verified.  effective: the least effective number of senders by their
+    weights.
+    vectors, scalars: those opened on the hub's word.  unstated: by a holder that others name, how many openings its own
+    statements lack.
     """
 
     operator: str
@@ -261,8 +265,9 @@ def read(data: bytes, where: object) -> Statements:
 
 
 def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHARE) -> Checked:
-    """Verify statements. fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that
-    one sender may have. Raises UserError for several runs.
+    """Verify statements. Raises UserError for several runs.
+
+    fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that one sender may have.
     """
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
@@ -301,7 +306,6 @@ def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHAR
 
 
 def _other_keys(files: Sequence[Statements]) -> Iterator[str]:
-    """Parties whose keys differ from file to file."""
     keys: dict[str, set[bytes]] = {}
     for one in (one for file in files for one in file.roster.entries):
         keys.setdefault(one.name, set()).add(one.verify_key)
@@ -312,7 +316,6 @@ def _other_keys(files: Sequence[Statements]) -> Iterator[str]:
 
 
 def _left_out(good: Sequence[Opening], totals: Sequence[OpeningCount]) -> Iterator[str]:
-    """Holders whose statements are not all there."""
     counts, most = Counter(one.holder for one in good), dict[str, int]()
     for one in totals:
         most[one.holder] = max(one.count, most.get(one.holder, 0))
@@ -327,7 +330,6 @@ def _left_out(good: Sequence[Opening], totals: Sequence[OpeningCount]) -> Iterat
 
 
 def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningCount]:
-    """What its holders have signed. The rest are faults."""
     roster = file.roster
     try:
         if roster.signature:
@@ -360,7 +362,9 @@ def _check_opening(one: Opening, roster: fl.Roster) -> None:
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
-    """Rounds whose sums, by whoever opened in any attempt, show few vectors. A sender's vectors of a round are one."""
+    """Rounds whose sums show few vectors, whoever opened them in whatever attempt. A sender's vectors of a round are
+    one.
+    """
     found, of = list[str](), dict[tuple[str, int, int], dict[tuple[Any, ...], Opening]]()
     for one in sums:
         of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(one.by_sender.items()))] = one
@@ -380,7 +384,7 @@ def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
 
 
 def _unstated(good: Sequence[Opening]) -> dict[str, int]:
-    """By holder that others name: how many of these openings it does not state. It may have refused, or was stopped."""
+    """By holder that others name: how many of these openings it does not state."""
     own = {(one.holder, one.key, one.round, one.cipher) for one in good}
     named = {(name, one.key, one.round, one.cipher) for one in good for name in one.among}
     return dict(Counter(name for name, *_ in named - own))

@@ -7,7 +7,7 @@ oldest first, and 0 <= beta < 1 the average is
     m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j),
 
 an exponential moving average without a bias towards its start. The model that stands when a run ends counts as one
-more: between machines every client is sent it.
+more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def taken(before: OwnMean | None, w: fl.Vector, beta: float) -> OwnMean:
 
 
 def averaged(federation: Any, models: Mapping[str, fl.Vector]) -> Mapping[str, fl.Vector]:
-    """By client, (d,) what it would predict with, if the run ended with these models."""
+    """By client, (d,) what it predicts with, if the run ends with these models."""
     beta = federation.look(federation.hub).config.ema
     if not beta:
         return models

@@ -36,7 +36,7 @@ MOST_AHEAD = 1 << 20
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Unpad(fl.OfRound, frozen=True):
-    """A request for the counterpart of one sum of padded vectors: by the hub, in this round.
+    """A request for the counterpart of one sum of padded vectors.
 
     names: whose vectors, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each.
     """
@@ -53,10 +53,7 @@ class Unpadded(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Pads(Grant):
-    """The ratchets' first keys: k_i of 32 bytes for each party of the role, and all of them for the keeper.
-
-    keeper: its name.
-    """
+    """The ratchets' first keys: k_i of 32 bytes for each party of the role, and all of them for the keeper."""
 
     keeper: str
 
@@ -133,7 +130,7 @@ class ClientPads(OfGrants):
 
 
 class KeeperPads(OfGrants):
-    """The pads of all clients, at the holder of the key that sums open with. It answers ``Unpad``."""
+    """The pads of all clients, at the holder of the key that sums open with."""
 
     Secret = PadKeys
     secret: PadKeys

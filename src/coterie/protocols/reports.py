@@ -62,8 +62,7 @@ def reported(
 ) -> fl.Work[StatusReport]:
     """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
 
-    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None before
-    the first.
+    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None.
     """
     told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -79,7 +78,7 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
 
     A random projection whose signs follow from the session.
     indices, values: as the client has released them, with noise: so the summary is post-processing, and costs no
-    privacy beyond the release.
+    privacy.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)

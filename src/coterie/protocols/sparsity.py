@@ -38,10 +38,7 @@ class Described(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2.
-
-    counts: samples of each half.
-    """
+    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2."""
 
     means: Doubles
     counts: tuple[int, ...]
@@ -49,11 +46,11 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Gaussian noise on a description.
+    """Gaussian noise on a description. Raises UserError for a clip or multiplier that is not positive and finite.
 
     clip: L2 norm that no sample's vector minus the centre exceeds.  multiplier: std of the noise over the sensitivity.
     centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows: only components along it are clipped,
-    noised and sent. Raises UserError for a clip or multiplier that is not positive and finite.
+    noised and sent.
     """
 
     clip: float
@@ -70,8 +67,8 @@ class Noise:
 class Public(NamedTuple):
     """Of public samples. mean: (C,) float32 of eq. (2).  norms: (n,) float32, L2 norm of each vector minus the mean.
 
-    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two
-    classes.  lengths: (n,) float32, L2 norm along these.
+    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two classes.
+    lengths: (n,) float32, L2 norm along these.
     """
 
     mean: fl.Vector
@@ -138,10 +135,8 @@ def halves(
     clip: float = inf,
     basis: NDArray[Any] | None = None,
 ) -> Halves:
-    """Means of the sparsity vectors of two random halves, which ``seed`` draws.
+    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in ``bounded``.
 
-    centre: (C,). Samples' vectors minus the centre are clipped to L2 norm ``clip``.
-    basis: (B, C), orthonormal rows. These differences are projected first.
     Raises PeerError for an extractor, a layer, a centre or a basis that does not fit.
     """
     return _many([own], [(weights, layer, seed, centre, clip, basis)])[0]
@@ -162,7 +157,7 @@ def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> l
 
 
 def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
-    """The means of two random halves of the sparsity vectors (n, C) of n samples, drawn by ``seed``."""
+    """The means of two random halves of sparsity vectors (n, C)."""
     order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
     means = np.stack([vectors[part].mean(axis=0, dtype=np.float64) for part in parts])
@@ -216,7 +211,7 @@ def _or_peer_error(function: Any, *arguments: Any) -> Any:
 
 
 def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
-    """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,) and projected on the basis, if any.
+    """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,), after a projection on the basis (B, C) if any.
 
     Raises PeerError for a centre or a basis that does not fit.
     """

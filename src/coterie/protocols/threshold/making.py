@@ -44,8 +44,8 @@ def make_keys(
 ) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
-    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError (a RunError),
-    with the reasons, if too few holders are left to make it.
+    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError, with the
+    reasons, if too few holders are left to make it.
     """
     joint = hub.joint.of(name)
     if joint.dealer:
@@ -64,10 +64,7 @@ def hand_over(
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
 ) -> fl.Steps[ReadyKey]:
-    """The same key for other holders, by pieces of the old shares. Parameters and errors: as ``make_keys``.
-
-    New holders must have been told the key before.
-    """
+    """The same key for other holders, who must have been told it before. Parameters and errors: as ``make_keys``."""
     handed = partial(_handed, hub.joint.terms(name))
     return (yield from _attempts(handed, hub, hub.joint.of(name), holders, r, tell, deadline_s))
 
@@ -81,7 +78,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a key with these holders. missing: whom earlier ones have lost."""
+    """One attempt at a key. missing: whom earlier ones have lost."""
 
     hub: Any
     joint: Joint
@@ -188,7 +185,6 @@ def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
 
 @contextmanager
 def _readable(holders: Sequence[str]) -> Iterator[None]:
-    """Raises LostError for a holder whose part cannot be read."""
     try:
         yield
     except fl.DecodeError as error:
@@ -238,9 +234,8 @@ def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
 
 
 def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
-    """Tell everybody, and try the key.
-
-    Former holders are told of each new key until they confirm that they have erased their shares.
+    """Tell everybody, and try the key. Former holders are told of each new key until they confirm the erasure of their
+    shares.
     """
     hub, joint, of = attempt.hub, attempt.joint, attempt.of
     terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding

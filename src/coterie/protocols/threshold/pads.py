@@ -4,8 +4,7 @@
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
     hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
-c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves
-c_0 only, and reads no key off the result.
+c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
 
 ``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. ``open_padded`` opens a weighted sum
 without that: each sender answers once. One that goes between being counted and answering keeps the sum closed: opening
@@ -37,10 +36,7 @@ MOST_VALUES = 1 << 28
 
 
 class OfPads(OfKey, frozen=True):
-    """Base of messages about vectors of this round. senders: names, one a line.  nonces: 16 bytes of each.
-
-    length: of the vectors.
-    """
+    """Base of messages about vectors of this round. senders: names, one a line.  nonces: 16 bytes of each."""
 
     senders: str
     nonces: bytes
@@ -77,8 +73,6 @@ class AnswerFor(OfPads, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Answer(OfKey, frozen=True):
-    """A sender's part."""
-
     part: bytes
 
 
@@ -229,8 +223,8 @@ def open_padded(
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
-    weights: integers of at least 1, by sender; 1 each by default.
-    Raises NoAnswerError, with the reason, if too few are there, or if one goes before it has answered.
+    weights: integers of at least 1, by sender; 1 each by default. Raises NoAnswerError, with the reason, if too few are
+    there, or if one goes before it has answered.
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
@@ -265,7 +259,6 @@ def _told(uploads: Mapping[str, threshold_pads.Padded]) -> tuple[str, bytes, int
 
 
 def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold_pads.Pad]:
-    """The pads that a message names. Raises PeerError for impossible ones."""
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
