@@ -47,11 +47,10 @@ class PublicArrays(KeyArrays, Protocol):
     """What a public key of any scheme computes, never in place. form: of the given vector.
 
     encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
-    draw: a fresh mask's numbers, from n -> n secret random bytes.
-    shift: plus a fresh encryption of ``factor`` times a mask's numbers, for a negative factor, too.
+    draw: a fresh mask's numbers.  shift: plus a fresh encryption of ``factor`` times these.
     lift: a fresh encryption of a vector opened under its masks, by this key (own) or by another.
     to_arrays, from_arrays: an opened vector for its party's state, and back.
-    pack: the body of a vector's bytes.  unpack: the inverse, of another party's bytes; raises DecodeError.
+    unpack: of another party's bytes; raises DecodeError.
     """
 
     def encrypt(self, values: Any, form: Form) -> Array: ...
@@ -69,7 +68,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """Opened: as opened, and last, with noise for others."""
+    """Vectors that are arrays. An opened one is the array as opened and, last, that with noise for other keys."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError

@@ -330,7 +330,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
         return bool(self.arrays.flag)
 
     def without_products(self) -> PublicKey:
-        """The key for a party that only encrypts and adds."""
         return PublicKey(self.arrays.without_products())
 
     def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:

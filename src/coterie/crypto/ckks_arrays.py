@@ -1,15 +1,15 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-**Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so a
-plaintext polynomial plus a mask is uniform, and taking the mask off is exact.
+**Masks** hide vectors perfectly (PAFed, algorithm 5): a mask is a uniform element of the ciphertexts' ring, and comes
+off exactly.
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
 party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients together
-can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round. A proof by statistical
-distance would need 2^40, for which a scale of 36 bits has no room; m + e stays hidden like the secret of a
-learning-with-errors sample with this noise. That holds for ciphertexts that the protocol made: a party that has a
-forged one opened and knows its mask reads the key off it, whatever the noise.
+carries noise, uniform in +-2^flood_bits a coefficient, drawn once an opening, so that all recipients together can't
+average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round. A proof by statistical
+distance would need 2^40; m + e stays hidden like the secret of a learning-with-errors sample with this noise. That
+holds for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask reads the key off
+it, whatever the noise.
 """
 
 from __future__ import annotations

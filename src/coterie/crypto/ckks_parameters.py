@@ -15,8 +15,8 @@ must keep that for ``max_terms`` terms at every level; scalars are within ``+-1`
 
 **Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
 public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
-deviations are exceeded once in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32 deviations
-at level l, x, y for the factors' largest magnitudes and e_x, e_y for their errors, the bounds are
+deviations are exceeded once in 10^19 values. Errors add up at worst linearly. With r_l for 32 deviations at level l, x,
+y for the factors' largest magnitudes and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -57,8 +57,6 @@ _MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 @dataclass(frozen=True)
 class Milliseconds:
-    """Nominal times of one typical core for one ciphertext, its conversions included."""
-
     encrypt: float
     encrypt_symmetric: float
     decrypt: float

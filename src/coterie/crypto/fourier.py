@@ -1,23 +1,20 @@
-"""Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT).
+"""Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT). See
+docs/detection.md.
 
     keys = key.evaluation()                          # of "threshold-8192-high": conjugation alone
     key.decrypt(energy(cipher, keys))                # one scalar, about energies(values, degree)[1]
     key.decrypt(high_energy(cipher, keys)) / TAPS    # about energies(values, degree)[0], to within error(...)
 
-A block is N reals, one ciphertext: n = N/2 neighbouring pairs x_j + i y_j. The last one is filled up with zeros. Its
+A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j. Its
 spectrum is, for k = 0 to n - 1,
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Z is X + iY, the spectra of even and of odd values. Over
-pairs of frequencies that add up to n the energy of Z is that of X and Y.
-
-**No transform is needed.** Multiplying Z_k by D_k (1 where the frequency is high, else 0) convolves a block with the
-inverse transform h of D, which is a product of polynomials modulo X^N + 1. So the energy of the high frequencies is the
-constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X) v(1/X). h is rounded to multiples of 1 /
-TAPS. So D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and 1.14 near n/4 and 3n/4.
-
-docs/detection.md says what energies tell about a model.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Multiplying Z_k by D_k (1 where it is high, else 0)
+convolves a block with the inverse transform h of D, which is a product of polynomials modulo X^N + 1. So the energy of
+the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X) v(1/X). h is
+rounded to multiples of 1 / TAPS: D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and 1.14 near n/4
+and 3n/4.
 """
 
 from __future__ import annotations

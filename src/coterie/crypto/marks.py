@@ -7,7 +7,8 @@ from the key of i and j, their names and the list, the mark of i is
 
 as the masks of secure aggregation (Bonawitz et al., CCS 2017). If the mark of an honest client is missing, or stands
 twice, while another's is there, the sum has their t_ij, which nobody else knows. As long as two clients of the list are
-honest, their marks are uniform words of a known sum, also for a party that knows the keys of all others.
+honest, their marks are uniform words of a known sum, whatever other keys a party knows
+(docs/systems/coterie_appendix.md).
 
 **Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
 """

@@ -15,7 +15,7 @@ of F_p, and a carry c_l in {0, 1},
     y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
     sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                        (3)
 
-b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says that all b are bits, and (1), but
+b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits, but
 for 2^-119. The sum of products in (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai,
 "Zero-knowledge proofs on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft
 VDAF): 2 w polynomials through n products each and one random value, and shares of P, the sum of their w products. Both

@@ -14,9 +14,9 @@ sharing", EUROCRYPT 2022, section 3):
     cs = H(a_g) xor H(b_g)                                                                     (5)
     pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
 
-Each server computes it from its own seeds. The upload counts if both tags are equal. A server can compute an honest
-client's tag alone, so it learns nothing from the other's. H is SHA-512 of context, place and seed. Two places, or
-another cw at one server, need a collision of four values of SHA-512.
+The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so it learns
+nothing from the other's. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a
+collision of four values of SHA-512.
 
 With one place, bit(a_0) is 1. So the second server adds P(b_0) alone, and the name of cw is enough for its tag.
 """

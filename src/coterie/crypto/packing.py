@@ -1,12 +1,12 @@
 """Packed signed fixed point: a flat float vector as a few large integers.
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
-holds ``q + 2^(value_bits-1)``, never negative, so lanes don't borrow from each other. ``guard_bits`` more bits a lane
-hold the carries of ``2^guard_bits`` additions.
+holds ``q + 2^(value_bits-1)``, never negative, and ``guard_bits`` more bits for the carries of ``2^guard_bits``
+additions.
 
-A plaintext of L lanes of w bits is below ``2^(wL)``. A mask (eq. 6) is added to that *whole* integer and is uniform
-below ``2^(wL + kappa)``: the sum is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for
-``2^guard_bits`` masked plaintexts below any modulus N of ``key_bits`` bits:
+A mask (eq. 6) is added to the *whole* plaintext of L lanes of w bits and is uniform below ``2^(wL + kappa)``: the sum
+is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for ``2^guard_bits`` masked plaintexts
+below any modulus N of ``key_bits`` bits:
 
     2^guard_bits * 2^(wL + kappa) + 2^(wL)  <  2^(key_bits - 1)  <=  N.
 """
@@ -146,7 +146,7 @@ class Layout:
 
     @classmethod
     def known(cls, identity: bytes) -> Self:
-        """The layout of this ``identity``. Raises DecodeError."""
+        """Raises DecodeError."""
         *lanes, key_bits = _IDENTITY.unpack(identity)
         try:
             return cls(Lanes(*lanes), key_bits)
@@ -217,7 +217,6 @@ class Words(Layout):
         return True
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Of a vector with one pad; each other adds ``SEALED_BYTES``."""
         return self.lanes.word.itemsize * length + SEALED_BYTES
 
     def key_bytes(self, kind: str, flag: int) -> int:

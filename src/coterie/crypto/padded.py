@@ -1,12 +1,12 @@
 """Padded fixed-point vectors: an additively homomorphic encryption of integers that costs one key exchange a vector.
 
 A vector of machine words plus a one-time pad (ChaCha20), and the 32-byte key of the pad, sealed for the key's owner
-(HPKE, ``signing``). A sum has the sealed keys of all summands, so it grows by 80 bytes for each. This is additive
-stream encryption (C. Castelluccia, E. Mykletun, G. Tsudik, "Efficient aggregation of encrypted data in wireless sensor
-networks", 2005) with sealed keys. Masks hide perfectly. Security: 128 bits.
+(HPKE, ``signing``). A sum has the sealed keys of all summands, 80 bytes each. This is additive stream encryption (C.
+Castelluccia, E. Mykletun, G. Tsudik, "Efficient aggregation of encrypted data in wireless sensor networks", 2005) with
+sealed keys. Masks hide perfectly. Security: 128 bits.
 
-Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells how many vectors a sum has,
-unless ``lengthened`` hides it. A party that opens two sums could recognise a key that is in both.
+Words are easily changed: sign them. The number of keys tells how many vectors a sum has, unless ``lengthened`` hides
+it. A party that opens two sums could recognise a key that is in both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class Public(ArrayVectors):
         return self._padded(a.words + _times(numbers, factor), a.keys)
 
     def lengthened(self, a: Padded, pads: int) -> Padded:
-        """With so many pads, if there are fewer."""
         while len(a.keys) < pads * self.pads:
             a = self._padded(*a)
         return a

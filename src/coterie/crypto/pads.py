@@ -8,10 +8,9 @@ polynomial for each ciphertext, which only enters c_0:
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed that the key's holder draws for
-each counterpart gives a. A sum has the noise of one encryption under the secret key. **A pad is used once**:
-``protocols/pads.py`` derives a key for every sender, round and nonce.
+each counterpart gives a. **A pad is used once**: ``protocols/pads.py`` derives its key.
 
-On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
+A padded vector's bytes are a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
 
     magic "CoPd", version u8, scheme u8, level u8, 0, key fingerprint 16 bytes, length u64
 

@@ -13,9 +13,8 @@ problem: that powers of h with such short exponents can't be told from random nu
 **Masks** (FedCAPrivacy, eq. 6 to 10). A party that opens vectors under one mask sees integers, each uniform up to
 2^-kappa, and their true differences (eq. 8).
 
-**Secrecy is not integrity**: sign ciphertexts. A lie about values is noticed at decryption only if a lane leaves the
-range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it.
-Decryption is not constant in time.
+Sign ciphertexts: a lie about values is noticed at decryption only if a lane leaves the range of its terms. A number
+that is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 """
 
 from __future__ import annotations

@@ -149,7 +149,9 @@ class Secret(Halves):
         return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))
 
     def decrypt(self, units: Units, tally: Tally) -> Integers:
-        """``(d,)`` sums. Raises CiphertextError for a plaintext that its lanes don't explain."""
+        """``(d,)`` sums. Raises CiphertextError for a plaintext beyond its lanes, or with something in an unused
+        one.
+        """
         plaintexts, lanes = self.open(units), self.space.lanes
         if max(plaintexts) >> self.space.packed_bits:
             raise CiphertextError("a plaintext is larger than its lanes: damaged, forged or wrongly unblinded")

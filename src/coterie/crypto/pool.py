@@ -1,7 +1,7 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
-A worker is a child process that reads jobs from standard input and writes ciphertexts to standard output until its
-input ends. So it ends with its parent, and nothing is pickled.
+A worker is a child process that reads jobs from standard input until it ends, so it ends with its parent. Nothing is
+pickled.
 
 Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
 and ``S`` for a secret one, and values as float64. Back: a ciphertext.

@@ -1,8 +1,7 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
-or 3 polynomials, limbs, N) uint64``. As the bindings only save to and load from files, an array is loaded by writing a
-saved *template* and its numbers to a file in memory.
+Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. As the bindings only
+save to and load from files, an array is loaded by writing a saved *template* and its numbers to a file in memory.
 
 SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
@@ -163,7 +162,6 @@ class Ring:
             return self.numbers(each(), len(ciphers), polynomials, limbs)
 
     def objects(self, ciphers: Residues, form: Form) -> Iterator[Handle]:
-        """A SEAL ciphertext of each row. The object is reused."""
         template, cipher = self._template(form, ciphers.shape[1]), self._cipher()
         with _scratch() as file:
             for row in ciphers:
@@ -278,7 +276,6 @@ class Ring:
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
-        """Polynomials ``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()
@@ -335,7 +332,6 @@ class Ring:
         return self._prefix(self._samples[1], 2 * len(self.moduli))
 
     def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
-        """What SEAL's table of key-switching keys has before the keys, before each, and after them."""
         place, table = (element // 2, self.parameters.degree) if element else (0, 1)
         public, count = self._public_template, self.parameters.relinearisation_keys
         head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)

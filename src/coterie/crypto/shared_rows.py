@@ -15,8 +15,7 @@ one more word, to which w S C is added. Members begin from the mean of these mod
 
 **Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; both hold Y = V^A + V^B,
 which a client with both keys of its group opens. It fetches its row by two-server private information retrieval (Chor,
-Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each answers with the
-XOR of the rows that its bits name.
+Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other.
 """
 
 from __future__ import annotations

@@ -70,8 +70,6 @@ class RawKey:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RawSecret(RawKey):
-    """A secret key, never compared, shown by its public half."""
-
     @property
     def public(self) -> RawKey:
         raise NotImplementedError
@@ -86,8 +84,6 @@ class RawSecret(RawKey):
 
 
 class _Known:
-    """The last few thousand signatures that this process has made or found right."""
-
     def __init__(self, most: int = 1 << 15) -> None:
         self._most, self._held = most, OrderedDict[tuple[bytes, bytes, bytes], None]()
 
@@ -138,8 +134,6 @@ class SigningKey(RawSecret):
 
 
 class SealingKey(RawKey):
-    """The recipient's public key: others seal with it."""
-
     named = "a sealing key"
 
     def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
@@ -188,8 +182,7 @@ class OpeningKey(RawSecret):
 class ReplayGuard:
     """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
 
-    max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
-    max_lag_rounds: how many rounds late a message may be.
+    max_ahead_s: how far a sender's clock may be ahead of ours.
     accepted: by sender, the (round, timestamp in seconds) of its last accepted message.
     """
 

@@ -6,9 +6,9 @@
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
 The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
-+ sum of the partials`` is a ciphertext of the same values under s_h: nobody but the opener learns what is opened, and
-only of ciphertexts that t members have answered for. The answering members are fixed first. Noise is uniform in
-+-2^bits a coefficient (``ckks_arrays``, Flooding).
++ sum of the partials`` is a ciphertext of the same values under s_h, so only the opener learns them, of ciphertexts
+that t members have answered for. The answering members are fixed first. Noise is uniform in +-2^bits a coefficient
+(``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVe
     total = key.encrypt(x).scale(3) + key.encrypt(y)    # which ``threshold_opening`` opens
 
 **Flooding.** Each holder adds Gaussian integers to its partial decryption. With ``|e|`` for the length of an opening's
-error as a vector, s = ``SECURITY_BITS`` and Q_D openings, B. Li, D. Micciancio, M. Schultz and J. Sorrell, "Securing
-approximate homomorphic encryption using differential privacy" (CRYPTO 2022), ask for
+error, s = ``SECURITY_BITS`` and Q_D openings, their deviation is (B. Li, D. Micciancio, M. Schultz and J. Sorrell,
+"Securing approximate homomorphic encryption using differential privacy", CRYPTO 2022)
 
     sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
 
@@ -20,8 +20,8 @@ opened.
 **Switching.** Before it is opened, a ciphertext of a large enough scale is divided by the primes above
 ``ParameterSet.opened``, so that its error becomes small next to that of rounding. Else these primes are dropped.
 
-**Shares** are elements of the ciphertexts' ring: additive for n-of-n, Shamir's for t-of-n. Which holders answer is
-fixed first, so that nothing with noise is multiplied by a large Lagrange coefficient.
+**Shares** are additive for n-of-n, Shamir's for t-of-n. Which holders answer is fixed first, so that nothing with noise
+is multiplied by a large Lagrange coefficient.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class Group:
             raise UserError(f"{self.openings} openings need more noise than {self.parameters} has room for: take fewer")
 
     def handed(self, holders: tuple[str, ...], label: bytes, threshold: int = 0) -> Group:
-        """The group that the same key is handed to."""
         return replace(self, holders=holders, label=label, threshold=threshold, summands=self.secrets)
 
     @cached_property
@@ -364,8 +363,6 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretNumbers:
-    """SECRET residues of one party, in NTT form; one number a prime if emulated."""
-
     group: Group
     numbers: Residues
 

@@ -10,8 +10,8 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
 
 (C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could choose its part so that the sum is a key of its own. SEAL draws secrets and errors; its pairs
-(b', a') are brought to a common a by adding (a' - a) s_i.
+else the last party could make the sum a key of its own. SEAL's pairs (b', a') are brought to a common a by adding (a' -
+a) s_i.
 
 Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
 takes another secret and another label. Nothing proves that a part is well-formed.
@@ -104,7 +104,6 @@ class Secret(SecretNumbers):
         return self._rows(_common(self.group))
 
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
-        """-a s + e for each row of ``(k, primes, N)``, plus an addend."""
         group = self.group
         if group.emulated:
             rows = group.minus(np.zeros_like(a), group.times(a, self.numbers[None]))

@@ -52,7 +52,7 @@ _FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviatio
 class Request:
     """What a holder is sent: the component that the key multiplies, and facts about it. Public.
 
-    c1: ``(count, limbs, degree)``.  terms: weights counted.  senders: how many vectors it sums up.
+    c1: ``(count, limbs, degree)``.  terms: weights counted.
     deviation: of the error to be drowned, a coefficient.
     """
 

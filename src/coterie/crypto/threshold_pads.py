@@ -14,8 +14,8 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
 
-**Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
-public seed (``SumRequest``), and each holder computes c_1 itself:
+**To open a weighted sum of completed vectors** a request names pads, weights and a public seed (``SumRequest``), and
+each holder computes c_1 itself, so that the server can't lie about it:
 
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
@@ -289,7 +289,6 @@ def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
 
 
 def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
-    """Named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joined ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):

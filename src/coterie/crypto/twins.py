@@ -1,7 +1,6 @@
 """CKKS's emulated twin: the same results up to the scheme's noise, without the encryption.
 
-It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Masks are
-uniform modulo the machine word and come off exactly.
+It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``).
 
 Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach times terms), so sums don't depend on their
 order. Noise is Gaussian, of the real standard deviation: a place in one table of a million numbers, which follows from
@@ -61,8 +60,6 @@ class Twin(ArrayVectors):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rounded(Twin):
-    """The twin of ``ckks_arrays.Public``."""
-
     space: ParameterSet
 
     scheme = "rounded"
@@ -147,7 +144,6 @@ class Rounded(Twin):
         return made
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
-        """With noise as large as that uniform in +-2^bits a coefficient."""
         return add_noise(a.copy(), self.space.flood_deviation(form.level, bits) * self.steps, self.key_id, b"flood")
 
     def _noisy(self, values: Integers, form: Form, purpose: bytes, *, symmetric: bool = False) -> Integers:
@@ -180,8 +176,6 @@ class RoundedSecret(Rounded):
 
 
 class RoundedEvaluation(Twin):
-    """The twin of evaluation keys. Its id is the fingerprint of their pair."""
-
     scheme, id_bytes = "rounded", FINGERPRINT_BYTES
 
     @property

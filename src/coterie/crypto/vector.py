@@ -182,16 +182,12 @@ class BlindedVector(BaseVector):
 
 
 class StoredVector(msgspec.Struct, frozen=True, array_like=True):
-    """A blinded vector in a party's state: its tally and the numbers as arrays."""
-
     tally: Tally
     numbers: tuple[NDArray[np.generic], ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(BaseVector):
-    """An encrypted ``(d,)`` vector; the operations return new ones."""
-
     def _sum(self, array: Any) -> Any:
         return self.key.arrays.add(self.array, array, self.tally.form)
 

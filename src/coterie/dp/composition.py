@@ -8,9 +8,8 @@ Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what e
   choices of an exponential mechanism without replacement are k of them.
 - Skellam noise has no PLD for vectors: Rényi divergences add up instead (``skellam.py``).
 - A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
-  z^2) against the same with N(-1/2, z^2). One client's vector has at most half of the sensitivity of a replacement.
-  Adding and removing a client does not suffice under composition (Lebeda et al., "Avoiding pitfalls for privacy
-  accounting of subsampled mechanisms under composition", 2024).
+  z^2) against the same with N(-1/2, z^2). Adding and removing a client does not suffice under composition (Lebeda et
+  al., "Avoiding pitfalls for privacy accounting of subsampled mechanisms under composition", 2024).
 """
 
 from __future__ import annotations

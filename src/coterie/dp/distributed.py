@@ -5,9 +5,9 @@
     change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
 
 The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all data of one
-client, but not in the number of clients. Sums are exact, so the proof is about the opened numbers themselves (Agarwal,
-Kairouz, Liu 2021; the grid is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated
-learning with secure aggregation", ICML 2021).
+client, but not in the number of clients. Sums are exact, and so is the proof (Agarwal, Kairouz, Liu 2021; the grid is
+of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation",
+ICML 2021).
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ class Distributed:
         )
 
     def share(self, parties: int, secrets: fl.Secrets) -> Integers:
-        """(p,) one of so many parties' noise."""
         return skellam.draw(self.length, self.variance(parties), secrets)
 
     def off_grid(self, total: ArrayLike, terms: int, rotation: bytes) -> NDArray[np.float64]:

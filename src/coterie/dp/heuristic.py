@@ -3,9 +3,8 @@
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
 
-The scale follows from the data, not from a bound on neighbours. Values r times more spread get r times the noise, which
-tells it (``true_epsilon``); equal values get none. Lemma 5.2's proof assumes that neighbouring data have the same
-clusters. See docs/privacy_uploads.md.
+The scale follows from the data, not from a bound on neighbours. It tells how far values are spread, and equal values
+get none (docs/privacy_uploads.md). Lemma 5.2's proof assumes that neighbouring data have the same clusters.
 """
 
 from __future__ import annotations

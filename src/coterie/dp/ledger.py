@@ -115,7 +115,6 @@ class Ledger:
 
     @property
     def observers(self) -> tuple[str, ...]:
-        """All that some release names as its observers, in their order."""
         return tuple(dict.fromkeys(name for release in self.releases for name in release.against))
 
     def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample", against: str | None = None) -> float:
@@ -130,7 +129,6 @@ class Ledger:
         return min(_epsilon(way, delta, neighbours) for way in ways)
 
     def after(self, *more: Release) -> Ledger:
-        """The ledger with further releases."""
         return Ledger((*self.releases, *more))
 
     def further_round(self) -> Ledger:

@@ -4,10 +4,10 @@ The summands of rounds 1 to n are the leaves of binary trees. Each complete node
 once with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or
 shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins.
 
-A party whose summand moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
-inequality; their appendix D counts alike). So the whole tree is one Gaussian release of squared sensitivity s^2 sum
-over nodes of k^2, also if summands depend on what was released before (Denisov et al., "Improved differential privacy
-for SGD via optimal private linear operators on adaptive streams", 2022).
+A party whose summand moves by at most s in k of the rounds below a node moves that node by at most k s. So the whole
+tree is one Gaussian release of squared sensitivity s^2 sum over nodes of k^2, also if summands depend on earlier
+releases (Denisov et al., "Improved differential privacy for SGD via optimal private linear operators on adaptive
+streams", 2022).
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     values = mechanism.noised((trained - start)[places], secrets)
 
 Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public. The
-release is against the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become
-any other, so the sensitivity is 2 C, and no sampling of clients helps.
+release is against the client's own leader, which sees it alone and by name, so no sampling of clients helps. The
+sensitivity is 2 C (docs/privacy_uploads.md).
 
-Which places are sent must not depend on the data: they are a public random set (``shared_set``), or their choice is a
-release of its own (``selection_release``). Buffers are never uploaded, since no clip bounds them.
+The places are a public random set (``shared_set``), or their choice is a release of its own (``selection_release``).
+Buffers are never uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Standard:
 
     @property
     def sensitivity(self) -> float:
-        """2 C."""
         return 2 * self.clip
 
     def noised(self, change: ArrayLike, secrets: fl.Secrets) -> fl.Vector:

@@ -4,8 +4,8 @@
 memory and time. Decoded arrays are read-only.
 
 An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
-"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. In a message's weight, each
-``bytes`` field counts with its own weight instead of its length.
+"hollow" 00, weight u64, little-endian) and the content. In a message's weight, each ``bytes`` field counts with its own
+weight instead of its length.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def frame_digest(frame: bytes) -> bytes:
     """32 bytes: the SHA-256 of a short frame; of a long one, that of its fields' lengths, its short fields, and SHA-256
     of each long field.
 
-    So a long field that a party also names by its SHA-256 is hashed once. Frames that differ have different digests.
+    So a long field that a party also names by its SHA-256 is hashed once.
     """
     if len(frame) < LEAST:
         return sha256(frame)
@@ -176,8 +176,8 @@ def weighs(data: bytes | memoryview) -> int:
 def content(data: bytes | memoryview) -> memoryview:
     """The bytes without the header of weighted bytes; other bytes unchanged.
 
-    Raises DecodeError for an impossible weight, and for one that equals the content's length, which needs no header:
-    content must not have two encodings.
+    Raises DecodeError for an impossible weight, and for one that equals the content's length: content must not have two
+    encodings.
     """
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:

@@ -30,7 +30,7 @@ class RunError(CoterieError):
 
 
 class CoterieWarning(UserWarning):
-    """Something works, but hardly as intended: an option without effect, a training that learnt nothing."""
+    """Something works, but hardly as intended."""
 
 
 class PeerError(CoterieError):
@@ -100,8 +100,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, but: str = "") -> str:
-    """Words of others without control characters, which could move a terminal's cursor: each is written as an escape.
-    but: those that stay.
+    """Words of others. Control characters, which could move a terminal's cursor, are written as escapes. but: those
+    that stay.
     """
     if text.isprintable():
         return text

@@ -64,8 +64,6 @@ class FromTraining(str):
 
 
 class OfRound(Message, frozen=True):
-    """Base of messages of one round."""
-
     round: int
 
 

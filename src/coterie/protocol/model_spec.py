@@ -81,7 +81,6 @@ class ModelSpec:
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters."""
         return tuple(part.name for part in self.parts if part.kind == "parameter")
 
     @property

@@ -1,11 +1,11 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, two ``msgspec.Struct``s. It can be rebuilt from their
-bytes and its set-up info.
+Between messages a party keeps only its ``state`` and ``secret``, two ``msgspec.Struct``s, from whose bytes and its
+set-up info it can be rebuilt.
 
-A handler is a transaction on a fork of both. The fork replaces them if the handler returns, and is dropped if it
-raises. Arrays, tuples, frozen structs and dataclasses are shared with the fork, so they must hold nothing that can
-change (``check_forks``).
+A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
+tuples, frozen structs and dataclasses are shared with the fork, so they must hold nothing that can change
+(``check_forks``).
 """
 
 from __future__ import annotations
@@ -109,8 +109,6 @@ class Nothing(msgspec.Struct):
 
 @dataclass(frozen=True)
 class FromParty:
-    """A default value in a ``State`` or ``Secret``, made with the party: ``make(party)``."""
-
     make: Callable[[Any], Any]
 
 
@@ -207,7 +205,7 @@ _fields = lru_cache(maxsize=None)(msgspec.structs.fields)
 
 
 class Party:
-    """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
+    """Base of all parties. ``class Client(Party, role="client")`` names the role.
 
     A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles whose messages it
     handles and sends.
@@ -269,7 +267,7 @@ class Party:
         return self.common.starts if self.own.starts is None else self.own.starts
 
     def last_starts(self) -> NDArray[np.float32] | None:
-        """(k, d) float32, its models, with which it can begin a further run; None for a party that holds none."""
+        """(k, d) float32, its models, with which it can begin a further run; None if it holds none."""
         return None
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
@@ -281,11 +279,11 @@ class Party:
         return struct(**made)
 
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
-        """Experimental randomness of this party, which follows the seed."""
+        """Experimental randomness, which follows the seed."""
         return self.randomness.rng(self.name, purpose, round)
 
     def secrets(self, purpose: str, round: int = 0) -> Secrets:
-        """Secret randomness of this party, from the operating system in real runs."""
+        """Secret randomness, from the operating system in real runs."""
         return self.randomness.secrets(self.name, purpose, round)
 
     def kept(self, purpose: str, of: bytes, round: int = 0) -> Secrets:
@@ -317,7 +315,7 @@ class Party:
         return Cost(self.samples * passes, self.spec.flops_per_sample) if passes else Cost()
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1, for keys and greetings; by default those of its parts."""
+        """Steps of the hub before round 1; by default those of its parts."""
         for name in self.parts:
             yield from getattr(self, name).setup()
 
@@ -336,9 +334,8 @@ class Party:
         return type(self).finish is not Party.finish
 
     def finish(self) -> Work[Any]:
-        """Steps of the hub after the last round, such as sending out models; none by default.
-
-        The run waits until all messages are handled, so ``post`` will do.
+        """Steps of the hub after the last round; none by default. The run waits until all messages are handled, so
+        ``post`` will do.
         """
         yield from ()
 
@@ -394,7 +391,6 @@ def check_forks(struct: type[msgspec.Struct]) -> None:
 
 
 def _shared(kind: Any, where: str, inside: bool, known: set[tuple[Any, bool]]) -> Iterator[str]:
-    """Where a type has what can change. inside: what ``fork`` shares."""
     cls: Any = getattr(kind, "cls", None)
     if (cls, inside) in known:
         return

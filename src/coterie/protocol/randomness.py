@@ -2,10 +2,8 @@
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, and from the seed in emulated ones. Draws from the seed also follow from party,
-purpose, round and attempt, so a repeated handler draws the same numbers.
-
-Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
-also after a restart.
+purpose, round and attempt, so a repeated handler draws the same numbers. Noise for privacy follows in real runs from a
+secret that the party keeps (``Party.kept``).
 """
 
 from __future__ import annotations

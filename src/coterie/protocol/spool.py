@@ -58,7 +58,6 @@ class Spool:
         return frame.path.read_bytes() if frame.data is None else frame.data
 
     def take(self, ticket: int) -> bytes:
-        """The bytes of a ticket, which is used up."""
         data = self.peek(ticket)
         self.drop(ticket)
         return data

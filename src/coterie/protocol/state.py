@@ -53,10 +53,9 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
-    """The states (or secrets) of these parties as bytes.
+    """The states (or secrets) of these parties as bytes: what msgspec encodes, and arrays of numbers or truth values.
 
-    Raises TypeError for what msgspec does not encode, but for arrays of numbers or truth values; a numpy scalar, for
-    one, would come back as another type.
+    Raises TypeError for anything else, such as a numpy scalar, which would come back as another type.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs

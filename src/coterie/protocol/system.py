@@ -31,7 +31,7 @@ which may return notes, too.
 class Federation:
     """A built system: all parties by name, and the name of the hub among them.
 
-    look: gives a party to an observer, who must not change it.  alter: gives a party to an attack that changes it.
+    look: gives a party to an observer, which must not change it.  alter: gives a party to an attack that changes it.
     """
 
     parties: Mapping[str, Party]
@@ -130,7 +130,6 @@ def received(
 class System:
     """A published system or a baseline.
 
-    config: frozen dataclass of its settings.
     parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
     only party of its role, and is named as it.
     parties_in: by mode, the same where they differ; the hub's and the clients' roles are the same in all.  plain: modes
@@ -145,7 +144,7 @@ class System:
     own_model: a client's prediction model from its own state alone. Deployments need it.
     counts: of a client, by its own state alone, the label counts (labels,) of the training data of its model, as
     messages have told it (the setting ``label_counts``), or None before.  uncounted: without it, why there are none.
-    fine_tunes: whether each client has one model of a federation, which can be tuned.
+    fine_tunes: whether each client has one model, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``.  reproductions: ``module:ATTRIBUTE`` of
     mappings of one's own tables and figures (``reproductions.study.Item``).
@@ -228,7 +227,6 @@ class System:
             )
 
     def counts_labels(self, config: Any) -> bool:
-        """Whether the settings ask for label counts."""
         return bool(getattr(config, "label_counts", False))
 
     def check_counted(self, config: Any, task: str) -> None:

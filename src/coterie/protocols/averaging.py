@@ -81,8 +81,8 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean.
-    weights: of the server's models before the round.  models: in each update.
+    The bounds keep means finite, so that no message ends a run. weights: of the server's models before the round.
+    models: in each update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -103,7 +103,6 @@ class Gather:
         return weights
 
     def note(self, name: str, update: Any) -> fl.Vector:
-        """Check an update, for a method that combines updates itself. Returns its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
@@ -177,7 +176,6 @@ class ModelClient(fl.Party, role="client"):
 
     @property
     def held_model(self) -> int:
-        """Which of the server's models it predicts with."""
         return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
@@ -372,6 +370,4 @@ def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 class ServerOfSeveral(Server, role="server"):
     class State(msgspec.Struct):
-        """weights: (k, d) of the models."""
-
         weights: fl.Vector = fl.initials

@@ -6,8 +6,7 @@
     member  --Received-->      hub
 
 Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
-division. The helper opens nothing but a masked sum. Keys (``pairs``): the helper's, and the users', whose secret half
-all clients share.
+division. Keys (``pairs``): the helper's, and the users', whose secret half all clients share.
 
 Assumes that hub and helper do not collude, and that no client helps one of them.
 """

@@ -5,9 +5,8 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-All ciphertexts are under one public key, whose secret is s_h + s_C. A member helps with so many scalars a round as its
-system needs, and with one masked vector. It can't see what a ciphertext holds: a hub that deviates has any vector
-switched, by calling it a scalar, and opens it with the opener.
+All ciphertexts are under one public key, whose secret is s_h + s_C. A member can't see what a ciphertext holds: a hub
+that deviates has any vector switched, by calling it a scalar, and opens it with the opener.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ class Switch(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
-    """A member's partial of each ciphertext."""
-
     number: int
     parts: fl.Bundle
 

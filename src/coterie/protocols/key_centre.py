@@ -2,9 +2,9 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster. The key centre draws all other keys by a list of **grants**: key pairs, seeds, or shares
-of one key among chosen parties. It signs each grant for one recipient and one dealing, and forgets the secret halves. A
-grant may be dealt again under the next number; the old one is refused from then on.
+The key centre draws all keys but those for signing, by a list of **grants**: key pairs, seeds, or shares of one key
+among chosen parties. It signs each grant for one recipient and one dealing, and forgets the secret halves. A grant may
+be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations

@@ -147,8 +147,6 @@ class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
     class State(msgspec.Struct):
-        """weights: (d,) float32 of the global model.  owed: by client, the rounds not answered yet."""
-
         weights: fl.Vector = fl.initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
@@ -262,7 +260,6 @@ class BufferServer(LateServer, role="server"):
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:
-        """Steps of the server since the change's client began."""
         return int(self.state.version - change.version)
 
     def aggregate(self, step: float) -> Aggregate:

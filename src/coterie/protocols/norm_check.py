@@ -110,8 +110,6 @@ class Uploaded(fl.SecretStruct):
 
 
 class Unproved(fl.SecretStruct):
-    """SECRET. sent: by round, uploads whose length it has not proved yet."""
-
     sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
 
 

@@ -2,8 +2,8 @@
 
 A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
 hands them over it also signs how many they are (``OpeningCount``), so nobody can leave out its last ones. ``check``
-puts those of several holders together, and finds what no holder sees alone: sums that different holders, or different
-attempts, have opened, and which together show few vectors. See docs/threshold_use.md.
+finds what no holder sees alone: sums of several holders or attempts that together show few vectors. See
+docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     orthogonal = _orthogonal([[int(there) for there in row] for row in zip(*together, strict=True)], fewest - 1)
 
     def dependent(first: int, few: int, before: list[tuple[int, list[int]]]) -> bool:
-        """before: echelon form."""
         for number in range(first, len(rare)):
             if (count := counts[rare[number]]) >= few:
                 continue
@@ -84,9 +83,9 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
 class Opening(msgspec.Struct, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
-    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.  senders, weights: whose
-    vectors the holder has added up itself; no weights: 1 each. Without senders these are ``ciphers`` ciphertexts on the
-    hub's word, of ``length`` values each.
+    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.
+    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
+    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.
     part: which of the senders' vectors of the round.  fewest: the fewest senders of a sum that it helps with.
     signature: over all of this and the session.
     """
@@ -137,8 +136,6 @@ class OpeningCount(msgspec.Struct, frozen=True):
 
 
 class Stated(fl.SecretStruct, kw_only=True):
-    """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
-
     openings: list[bytes] = msgspec.field(default_factory=list)
 
 
@@ -352,7 +349,6 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningC
 
 
 def _check_opening(one: Opening, roster: fl.Roster) -> None:
-    """Raises PeerError for a signed statement that says what cannot be."""
     if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
         raise fl.PeerError("its senders are not on the roster, each once")
     if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
@@ -384,7 +380,6 @@ def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
 
 
 def _unstated(good: Sequence[Opening]) -> dict[str, int]:
-    """By holder that others name: how many of these openings it does not state."""
     own = {(one.holder, one.key, one.round, one.cipher) for one in good}
     named = {(name, one.key, one.round, one.cipher) for one in good for name in one.among}
     return dict(Counter(name for name, *_ in named - own))

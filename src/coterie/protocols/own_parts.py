@@ -44,8 +44,6 @@ class PartClient(ModelClient, role="client"):
     """A client with parts of its own. The server's messages are joined with them to a whole model, (d,)."""
 
     class State(ModelClient.State):
-        """own: its own parts.  last: the shared parts that it was sent last."""
-
         own: fl.Vector = fl.from_party(lambda client: client.starts[0][~client.is_shared])
 
     state: Any

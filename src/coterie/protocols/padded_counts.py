@@ -4,10 +4,10 @@
     hub  --AskForPadded / PaddedCounts-->  client    its label counts under pads of all clients on its list
     hub  --ModelCounts-->   client                   the sum over the lists of its model
 
-Every two clients of a list have a pad that both can compute, and that cancels in the sum (``crypto/marks.py``). So the
-hub learns the sums of lists, of ``FEWEST`` clients or more, and nothing of one client, as long as two clients of its
-list keep their keys from it. A sum opens if all of its list answer. A client tells its counts beside one list alone: of
-two, the difference would be the counts of those who are on one.
+Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
+``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
+opens if all of its list answer. A client tells its counts beside one list alone: of two, the difference would be the
+counts of those who are on one.
 """
 
 from __future__ import annotations
@@ -184,7 +184,6 @@ def divided(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _possible(counts: Counts, labels: int, most: int) -> bool:
-    """most: of each label, and of all together."""
     return counts.shape == (labels,) and counts.min() >= 0 and counts.max() <= most and 0 < counts.sum() <= most
 
 

@@ -4,9 +4,9 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum. A vector's pad
-follows from k_i, the round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The
-keeper answers once for a round's key, or once in each attempt, then erases it.
+The keeper holds the key that sums open with, and learns whose vectors are in each. A vector's pad follows from k_i, the
+round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The keeper answers once for a
+round's key, or once in each attempt, then erases it.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
 
 
 class PadKeys(msgspec.Struct):
-    """SECRET: ratchets by client."""
-
     ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
 
 

@@ -7,9 +7,9 @@
     hub     --Relayed, Group-->     helper            all signatures under one mask, shuffled (``anonymous``)
     helper  --Grouped-->            hub               the group at each position
 
-Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and the
-helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums; if it claims
-to hold a label several times over, all clients can read off the mean of a label that one other client holds.
+Groups are found once before round 1; the helper places a later client in the nearest one, under the same sums and mask.
+A client that lies in its terms can make everybody refuse the sums; if it claims to hold a label several times over, all
+clients can read off the mean of a label that one other client holds.
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ class Founded(msgspec.Struct):
 
 
 class GroupingState(msgspec.Struct):
-    """The helper's state. base: the blinded signature that differences are taken from."""
-
     base: StoredVector | None = None
     found: sig.FoundGroups | None = None
 

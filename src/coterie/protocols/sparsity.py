@@ -7,9 +7,8 @@ The device runs its samples through the common extractor (``training/sparsity.py
 in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
 (h_i, ``clustering/divergence.py: noise_floor``).
 
-With ``Noise`` each sample's vector minus a public centre is clipped to L2 norm ``clip``, along a public basis if one is
-given. Replacing one sample moves the mean of its half of n samples by at most 2 clip / n. Each half's mean gets
-Gaussian noise of std multiplier * 2 clip / n, so both together are one release with this multiplier.
+With ``Noise``, replacing one sample moves the mean of its half of n samples by at most 2 clip / n. Each half's mean
+gets Gaussian noise of std multiplier * 2 clip / n, so both together are one release with this multiplier.
 """
 
 from __future__ import annotations

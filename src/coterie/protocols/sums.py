@@ -7,8 +7,8 @@
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
 or from the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum lacks the shares
-of at most ``missing`` of the clients that are asked in a round, and of as many that collude as are not absent. Whoever
-reads the mean knows its own share, so one share more does not count.
+of at most ``missing`` clients, which are absent or collude. Whoever reads the mean knows its own share, so one share
+more does not count.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class SumNoise(fl.Component):
 
     @property
     def unit(self) -> float:
-        """The divisor by which a client's numbers fit the cipher."""
         return self.mechanism.largest_alone(self.makers) / REACH
 
     @property

@@ -95,7 +95,6 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come."""
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
@@ -108,7 +107,6 @@ class Coordination:
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The ``effect`` is a ``Cost``, and takes so many seconds."""
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
@@ -133,7 +131,6 @@ class Coordination:
 
     @property
     def awaited(self) -> dict[int, str]:
-        """By number, the recipients of this step's requests without an outcome."""
         return dict(self._awaited)
 
     def lacks(self, number: int, src: str) -> bool:
@@ -149,7 +146,6 @@ class Coordination:
         return True
 
     def ends_s(self, coming: Sequence[Coming]) -> float:
-        """The latest second at which the open step ends. coming: known events."""
         step, ends_s = self._step, inf
         if isinstance(step, steps.Ask):
             waits = self._waits(step)
@@ -209,7 +205,6 @@ class Coordination:
         return seconds
 
     def _send_all(self, messages: Mapping[Any, fl.Message | fl.To], replies: tuple[type[fl.Message], ...] = ()) -> None:
-        """Address and send messages. Those that await ``replies`` are then open."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 

@@ -1,7 +1,7 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
-A relay sees an envelope and the payload's bytes, and may drop either. A change of any field or of the payload is
-refused. Between two parties other than the hub the payload is sealed, and bound to the same fields.
+A relay may drop an envelope or its payload; any change is refused. Between two parties other than the hub the payload
+is sealed, and bound to the envelope's fields.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ class Keyring(Protocol):
 
 
 class Sent(NamedTuple):
-    """A message ready to be sent. to_role: that the recipient acts in."""
-
     envelope: Envelope
     frame: bytes
     to_role: str
@@ -126,8 +124,8 @@ class Numbers(msgspec.Struct):
     """A party's memory of its links: no message is handled twice, out of order or in another attempt.
 
     sent: the last number that it used.  taken: by sender, the last number that it took.  round: the hub's newest.
-        attempts: of rounds tried again.  kept: by sender and number, outcomes of the requests of the sender's newest
-        round.
+        attempts: by round tried again, its attempt.  kept: by sender and number, outcomes of the requests of the
+        sender's newest round.
     """
 
     sent: Count = 0
@@ -141,7 +139,6 @@ class Numbers(msgspec.Struct):
         return self.sent
 
     def is_old(self, envelope: Envelope) -> bool:
-        """Whether its number was taken before."""
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:

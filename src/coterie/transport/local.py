@@ -295,7 +295,6 @@ class LocalTransport:
                 self._finish(job.parcel, result, job.done)
 
     def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
-        """A party no longer waits for this answer: it is too late, or forged."""
         try:
             member.verify(parcel.envelope, frame)
             self._recorder.lost(parcel.envelope, TOO_LATE)
@@ -334,7 +333,7 @@ class LocalTransport:
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Continue from a snapshot and its frames, in a new transport. Raises UserError for other parties' snapshot."""
+        """Continue from a snapshot and its frames, in a new transport. Raises UserError for that of other parties."""
         snapshot.check(self.parties)
         self.clock_s = snapshot.clock_s
         self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}
@@ -343,7 +342,6 @@ class LocalTransport:
         self._put_back(snapshot, frames)
 
     def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Put a snapshot's messages under way again."""
         self._queues.busy = dict(snapshot.busy)
         tickets: dict[int, int] = {}
         for place, frame in enumerate(frames):

@@ -167,7 +167,6 @@ class Member:
         return any(kind.__name__ == envelope.kind for kind in self.party.handlers)
 
     def cost(self, opened: Opened) -> fl.Cost:
-        """The nominal work of a message, by committed state; raises PeerError."""
         party = self._committed()
         return party.handlers[type(opened.message)].cost(party, opened.message)
 

@@ -93,9 +93,9 @@ class HandlerRun:
 class Queues:
     """Each party handles its messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: a party's next message, opened, and its nominal seconds by committed state. Opened messages are held within
-        ``room`` bytes. delayed: messages that ``Links.rounds`` holds back, in the order of writing.  busy: by party,
-        until when.
+    work: a party's next message, opened, and its nominal seconds by committed state.  room: bytes of opened messages
+    that are held.
+    delayed: messages that ``Links.rounds`` holds back, in the order of writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class Queues:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Give a message in the spool to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
         answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
         if leader is not None and (answers or not self.handles(parcel.envelope)):
@@ -153,7 +152,6 @@ class Queues:
         return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
     def all(self) -> list[Parcel]:
-        """All messages between two rounds, by party in order of arrival, then the delayed ones."""
         return [parcel for _, heap in sorted(self._heaps.items()) for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
@@ -163,8 +161,7 @@ class Queues:
     def next(self) -> tuple[float, list[HandlerRun]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
 
-        This is conservative look-ahead: nothing new can be sent before the earliest completion among all parties' next
-        messages, and it arrives later.
+        Nothing new can be sent before the earliest completion among all parties' next messages, and it arrives later.
         """
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if name not in held]
@@ -219,9 +216,7 @@ class Effects(Protocol):
 
     chunk: int
 
-    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """The results of ``(party, effect)`` pairs, in order."""
-        ...
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]: ...
 
 
 @dataclass(frozen=True)

@@ -116,14 +116,15 @@ def numbered(parties: Mapping[str, Any]) -> fl.Names | None:
 
 
 class Links:
-    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays."""
+    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays.
+
+    down_s, up_s: of ``size`` bytes sent to the party, and by it.
+    """
 
     def down_s(self, party: str, size: int) -> float:
-        """Of ``size`` bytes sent to this party."""
         return 0.0
 
     def up_s(self, party: str, size: int) -> float:
-        """Of ``size`` bytes sent by this party."""
         return 0.0
 
     def work_s(self, party: str, cost: fl.Cost) -> float:
@@ -165,8 +166,6 @@ def journey(
 
 
 class Wire:
-    """A star around the hub."""
-
     def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: ViewRecorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
         self.last: dict[tuple[str, str], Instant] = {}  # arrival on each link: it keeps the order

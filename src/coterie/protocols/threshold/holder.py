@@ -445,7 +445,6 @@ class KeyMaking(AboutJoint):
         return Known(*msg.of)
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
-        """Raises PeerError unless the making that the hub's message is about is in one of these rounds."""
         fl.from_hub(self.party, msg, src)
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
@@ -459,7 +458,6 @@ class KeyMaking(AboutJoint):
         return group(self.party.common, self.party.joint.of(key), made.number, made.holders, made.summands)
 
     def _may_pass(self, joint: Joint, sources: tuple[str, ...]) -> None:
-        """Raises PeerError unless these known holders are as many as open a sum."""
         terms = self.party.joint.terms(joint.name)
         needed = joint.needed(len(terms.holders))
         if not set(sources) <= set(terms.holders) or not len(set(sources)) == len(sources) == needed:

@@ -127,7 +127,6 @@ class Joint:
         return self.effective or float(self.fewest)
 
     def single(self, senders: int, length: int) -> bool:
-        """Whether this is a scalar that counts as one."""
         return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
 
     def opens(self, number: int, senders: int, length: int) -> bool:
@@ -264,7 +263,6 @@ class JointSecrets(Stated):
         return self.accounts.get(key_digest(self.terms[name].public), Answered())
 
     def account(self, name: str, answered: Answered) -> None:
-        """Keep this account, and those of the most recently used keys."""
         key = key_digest(self.terms[name].public)
         others = [(other, kept) for other, kept in self.accounts.items() if other != key]
         self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
@@ -359,7 +357,6 @@ class JointKeys(OfGrants):
         return secrets
 
     def state(self, key: str, r: int, among: Sequence[str], **facts: Any) -> None:
-        """Sign that this holder has helped to open this under the key. facts: the rest of ``openings.Opening``."""
         known: dict[str, Any] = {"making": self.terms(key).number, "fewest": self.of(key).fewest}
         state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 

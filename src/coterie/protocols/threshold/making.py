@@ -167,7 +167,6 @@ def _made(attempt: Attempt) -> fl.Steps[ReadyKey]:
 
 
 def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
-    """old: the key before the first attempt."""
     name, holders = attempt.joint.name, attempt.holders
     sources = sorted((one for one in old.holders if one not in attempt.missing), key=lambda one: one not in holders)
     if len(sources) < (needed := attempt.joint.needed(len(old.holders))):
@@ -197,7 +196,6 @@ def _committed(name: str, msg: holder.Committed) -> None:
 
 
 def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[dict[str, bytes], bytes]]:
-    """The second parts for products by name, and all signatures, once all have all pieces."""
     holders, common = terms.holders, attempt.hub.common
     fields = holder.endorsement(common, attempt.joint.name, terms)
 

@@ -356,7 +356,6 @@ def _answered(
     tries: int,
     deadline_s: float | None,
 ) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
-    """What these holders open the sums to, None for nonsense; and missing holders, by name."""
     prepared = {}
     for number, closed in sums.items():
         draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes

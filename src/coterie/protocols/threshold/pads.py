@@ -6,9 +6,9 @@
 
 c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
 
-``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. ``open_padded`` opens a weighted sum
-without that: each sender answers once. One that goes between being counted and answering keeps the sum closed: opening
-the others' afterwards would show its vector to a hub that has its answer after all.
+``complete_pads`` gives ciphertexts, which can be multiplied. ``open_padded`` opens a weighted sum without that: each
+sender answers once. One that goes between being counted and answering keeps the sum closed: opening the others'
+afterwards would show its vector to a hub that has its answer after all.
 """
 
 from __future__ import annotations
