@@ -47,7 +47,7 @@ class PublicArrays(KeyArrays, Protocol):
     """What a public key of any scheme computes, never in place. form: of the given vector.
 
     encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
-    draw: a fresh mask's numbers.  shift: plus a fresh encryption of ``factor`` times these.
+    draw: a fresh mask's numbers.  shift: plus a fresh encryption of ``factor`` times these; it may be negative.
     lift: a fresh encryption of a vector opened under its masks, by this key (own) or by another.
     to_arrays, from_arrays: an opened vector for its party's state, and back.
     unpack: of another party's bytes; raises DecodeError.

@@ -58,8 +58,8 @@ def keygen(
 ) -> SecretKey:
     """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, ``INSECURE``).
 
-    products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: n -> n bytes that
-        name an emulated key; a real one comes from the system's randomness only.
+    products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: for the name of an
+    emulated key; a real one comes from the system's randomness only.
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
@@ -90,7 +90,7 @@ class CipherVector(vector.CipherVector):
         """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
 
         The product has 3 polynomials until it is rescaled: sum up products first, then rescale once.
-        at_most: a public bound on the product in terms, if better than the product of terms.
+        at_most: a public bound on the product in terms, if better than theirs.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form

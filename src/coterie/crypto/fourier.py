@@ -1,10 +1,6 @@
 """Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT). See
 docs/detection.md.
 
-    keys = key.evaluation()                          # of "threshold-8192-high": conjugation alone
-    key.decrypt(energy(cipher, keys))                # one scalar, about energies(values, degree)[1]
-    key.decrypt(high_energy(cipher, keys)) / TAPS    # about energies(values, degree)[0], to within error(...)
-
 A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j. Its
 spectrum is, for k = 0 to n - 1,
 

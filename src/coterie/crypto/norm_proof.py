@@ -122,7 +122,9 @@ def told_bytes() -> int:
 
 
 def prove(hub: Words, other: Words, bound: int, context: bytes, secrets: Secrets) -> Proof | None:
-    """That (1) holds for hub + other (m,), the projected shares; None if it does not. context: what it is bound to."""
+    """That (1) holds for hub + other (m,), the projected shares; None if it does not. The proof is bound to the
+    context.
+    """
     shape = _Shape.of(bound)
     sums = [(int(h) + 2**31) % 2**32 + int(k) for h, k in zip(hub, other, strict=True)]
     y = [total % 2**32 - 2**31 for total in sums]

@@ -51,7 +51,7 @@ def keygen(
 ) -> SecretKey:
     """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; tests may use 256 bits or more.
 
-    random_bytes: n -> n bytes that name an emulated key; a real one comes from the system's randomness only.
+    random_bytes: for the name of an emulated key; a real one comes from the system's randomness only.
     """
     if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")

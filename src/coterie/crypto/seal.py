@@ -233,8 +233,8 @@ class Ring:
         constant: the other coefficients may hold anything. Then no automorphisms are needed.
         taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
         keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
-            leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
-            Rescaling is last, so that their noise hardly counts.
+            leaves N times the constant coefficient, twice the dot product. So everything is halved first. Rescaling is
+            last, so that their noise hardly counts.
         """
         limbs = form.level + 1
         with _forged():

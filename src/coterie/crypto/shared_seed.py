@@ -1,8 +1,7 @@
 """Secrets of 32 bytes of which t of n holders have to tell their shares (Shamir's secret sharing, ``residues``).
 
 The secret is the hash of five uniform numbers modulo 2^61 - 1, which are shared. So every secret has all its bits, and
-fewer than t shares say nothing about it. Where it matters who made a share, compare what they give with what was
-signed.
+fewer than t shares say nothing about it. Nothing shows a false share: compare what they give with what was signed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 fits another kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Sender and recipient are bound in. Anyone can seal in anyone's name, though: where the sender matters,
-sign what is inside.
+must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: where the sender matters, sign
+what is inside.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
     Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. Without the last signs anyone could undo the public transform.
-    Distances, norms and angles are kept, and hence seen.
+    of the first again, for the largest 2^k <= d. Distances, norms and angles are kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 

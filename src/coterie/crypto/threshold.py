@@ -239,7 +239,9 @@ class Group:
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
-        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; at least 1 counts."""
+        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; below 1 it counts as
+        1.
+        """
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
     def _flood(self, deviation: float, coefficients: int | None = None) -> float:
@@ -416,7 +418,7 @@ class Share(SecretNumbers):
 def handed(
     group: Group, numbers: Residues, senders: Sequence[str], random_bytes: RandomBytes = urandom
 ) -> dict[str, bytes]:
-    """SECRET: ``(limbs, degree)`` shared anew: each holder's part in ``group``, to be sealed to it.
+    """SECRET: each holder's part in ``group`` of ``(limbs, degree)`` shared anew, to be sealed to it.
 
     senders: all whose parts add up to the key; recipients check it.
     """

@@ -170,7 +170,7 @@ class Padding:
 def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
     """A holder's addend that turns another's padded vector into a ciphertext.
 
-    Its noise follows from share and pad, so it is equal however often it is asked for.
+    It is equal however often it is asked for.
     """
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
@@ -377,7 +377,7 @@ class SumRequest(threshold_opening.Request):
         weights: Mapping[str, int],
         seed: bytes,
     ) -> SumRequest:
-        """Raises CryptoError for pads and weights that make no sum, CapacityError for too large weights."""
+        """Raises CryptoError for what makes no sum, CapacityError for too large weights."""
         if set(pads) != set(weights) or any(name != pad.sender for name, pad in pads.items()):
             raise CryptoError("a sum of padded vectors takes a weight and a pad of each sender")
         if len({pad.kind for pad in pads.values()}) > 1:

@@ -18,8 +18,8 @@ relinearise with; of a secret key the secret polynomial and then those; of an ev
 and the pairs of each automorphism. Padded vectors (``padded``) have Paillier's parameters with the 256 bits of their
 keys, whose numbers are 32 bytes; their bodies are a machine word a value and 80 bytes a pad.
 
-An emulated twin writes only its values, or the name of its key, and states the real length as their weight. Decoding
-raises no error but DecodeError.
+An emulated twin writes only its values, or its key's name, and states the real length as their weight. Decoding raises
+DecodeError alone.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ from coterie.protocol.errors import UserError
 class Budget:
     """The most epsilon, at ``delta``, of all of one client's releases together, for one relation of neighbours.
 
-    Whether the next release fits depends on noise and number of the releases alone, so that a client has stopped tells
-    nothing of its data. Raises UserError for an epsilon that is not positive and finite, and for a delta outside (0,
-    1).
+    That a client has stopped tells nothing of its data: only noise and number of the releases count. Raises UserError
+    for an epsilon that is not positive and finite, and for a delta outside (0, 1).
     """
 
     epsilon: float

@@ -89,8 +89,8 @@ def noised(
 ) -> NDArray[np.float64]:
     """Values of any shape plus Gaussian noise of standard deviation noise_multiplier x sensitivity.
 
-    sensitivity: L2, of all values together.  normal: draws so many standard normal numbers, such as
-        ``party.secrets("noise").normal``. Raises UserError for a negative or infinite multiplier or sensitivity.
+    sensitivity: L2, of all values together.  normal: such as ``party.secrets("noise").normal``. Raises UserError for a
+    negative or infinite multiplier or sensitivity.
     """
     array = np.asarray(values, np.float64)
     sigma = noise_multiplier * sensitivity

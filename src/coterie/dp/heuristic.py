@@ -47,9 +47,8 @@ def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArray[np.float64]:
-    """(n,) the scale of each value's Laplace noise, k Delta_C / epsilon_2; 0 in a cluster of equal values.
-
-    Raises UserError unless epsilon2 is positive and finite.
+    """(n,) the scale of each value's Laplace noise; 0 in a cluster of equal values. Raises UserError unless epsilon2 is
+    positive and finite.
     """
     if not 0 < epsilon2 < math.inf:
         raise fl.UserError(f"epsilon_2 is positive and finite, not {epsilon2}")

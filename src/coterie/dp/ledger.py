@@ -37,8 +37,8 @@ class Release:
     sampled: the probability with which what neighbours differ in was part of a draw, independently of all else. hidden:
         whether nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
-    sample: of a release of data that was noisy before, such as a model of DP-SGD, the proof of that for one sample, of
-    round 0. Releases of different kinds with the same proof in the same round show the same data.
+    sample: of a release that follows from noisy data, such as a model of DP-SGD, their proof for one sample, of round
+    0. Releases of different kinds with the same proof in the same round show the same data.
 
     Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
     """

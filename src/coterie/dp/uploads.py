@@ -50,7 +50,7 @@ class Standard:
     def within(cls, clip: float, epsilon: float, delta: float, uploads: int) -> Standard:
         """With the least noise by which so many uploads together stay within ``epsilon`` at ``delta``.
 
-        Raises UserError for an epsilon that is not positive and finite, a delta outside (0, 1), or no upload.
+        Raises UserError as ``noise_multiplier``.
         """
         return cls(clip, noise_multiplier(epsilon, delta, uploads))
 
@@ -105,8 +105,8 @@ def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:
     """(k,) of these places, ascending: a uniformly random set that everybody on the roster can compute.
 
-    session: of the roster.  number: of the client's upload, so that each has another set. No index travels. Raises
-        UserError unless 1 <= k <= len(places).
+    session: of the roster.  number: of the client's upload, so that each has another set. Raises UserError unless 1 <=
+        k <= len(places).
     """
     if not 1 <= k <= len(places):
         raise fl.UserError(f"{k} of {len(places)} parameters cannot be chosen")

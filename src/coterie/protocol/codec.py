@@ -37,7 +37,7 @@ MOST_BYTES = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
 def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
-    """An array as an extension: dtype index u8, dimensions u8, each length u64, then the little-endian data."""
+    """An extension: dtype index u8, dimensions u8, each length u64, then the little-endian data."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{type(value).__name__} cannot be encoded")
     dtype = value.dtype.newbyteorder("<").str

@@ -1,5 +1,5 @@
 """All that parties, messages and steps are made of: ``import coterie.protocol.core as fl``. ``coterie.method`` adds
-more for authors of methods.
+more.
 """
 
 from coterie.protocol import codec, state

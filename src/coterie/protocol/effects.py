@@ -86,10 +86,9 @@ class Losses:
 class OwnData:
     """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
 
-    x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its profile
-    (``coterie.devices.Profile``), if known.  model: the federation's network (``coterie.training.model.Model``).
-    accelerator: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of the device's presence between two
-    instants, if known.
+    x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its
+    ``coterie.devices.Profile``, if known.  model: the federation's ``coterie.training.model.Model``.  accelerator:
+    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of its presence between two instants, if known.
     """
 
     x: NDArray[np.float32]

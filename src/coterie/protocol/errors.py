@@ -109,12 +109,12 @@ def printable(text: str, but: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """Words partly of another party's choice, for logs: one line, printable, and not long."""
+    """Words partly of another party's choice, for logs: one line, printable, not long."""
     return printable(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}...")
 
 
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    """Counts of reasons. Those that differ in parties' names alone count as one, in the words of the first."""
+    """Counts of reasons. Those that differ in parties' names alone are added up."""
     found: Counter[str] = Counter()
     first: dict[str, str] = {}
     for reason, count in counts.items():

@@ -22,7 +22,7 @@ _given: dict[str, Any] = {}
 def import_object(path: str, what: str) -> Any:
     """The object that ``module:ATTRIBUTE`` names, also from the current folder, or one that :func:`name_of` named.
 
-    what: the kind of object, for the error. Raises UserError when there is no such module, attribute or object.
+    what: the kind of object, for the error. Raises UserError when there is none.
     """
     module, _, attribute = path.partition(":")
     if module == _GIVEN:

@@ -73,8 +73,6 @@ def never(config: Any, mode: str) -> bool:
 
 @dataclass(frozen=True)
 class Handler:
-    """One entry of a party's table. ``System.views`` follows from it."""
-
     run: Callable[..., Any]
     cost: Callable[[Any, Any], Cost]
     answers: tuple[type[Message], ...] = ()
@@ -90,9 +88,8 @@ def on(
 ) -> Callable[[T], T]:
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-    cost: of the party and the message, its nominal work; it may read committed state and the message alone.
-    answers: the types of messages that it returns.  when: with which settings it is asked. What each role sees follows
-    from both.
+    cost: of the party and the message, its nominal work, from committed state and the message alone.
+    answers: the types that it returns.  when: with which settings it is asked. What each role sees follows from both.
     """
 
     def mark(method: T) -> T:
@@ -304,8 +301,7 @@ class Party:
     def nominal(self, effect: Effect) -> Cost:
         """The nominal work of an effect on this party's own data; the party must know the model's shape.
 
-        A training passes forwards and backwards over all samples in every epoch. A forward pass of one model is a third
-        of that.
+        An epoch passes forwards and backwards over all samples. A forward pass of one model is a third of that.
         """
         passes = 0.0
         if isinstance(effect, Fit):
@@ -320,10 +316,10 @@ class Party:
             yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts.
+        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts; by default
+        that of the parts.
 
-        It is called on the state and secret of the round's beginning, and is given the later ones. By default only the
-        parts' records survive.
+        It is called on the state and secret of the round's beginning, and is given the later ones.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:

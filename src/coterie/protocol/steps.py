@@ -1,6 +1,6 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-A step's fold consumes each answer. If it raises ``PeerError``, that one message is refused, and the step goes on. So it
+A step's fold consumes each answer. If it raises ``PeerError``, that message is refused, and the step goes on. So it
 must check a message before it changes anything.
 
 The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait

@@ -89,7 +89,7 @@ def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
 
 @dataclass(frozen=True)
 class Sees:
-    """The messages that a party of one role receives (tests compare recorded views), and what it learns, in words."""
+    """The messages that a party of one role receives, and what it learns, in words."""
 
     receives: tuple[type[Message], ...]
     learns: str
@@ -111,10 +111,7 @@ def party_type(factory: PartyFactory) -> type[Party]:
 def received(
     parties: Mapping[str, type[Party]], asked: Callable[[Handler], bool]
 ) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives: requests and answers.
-
-    parties: their classes by role, the hub's first.
-    """
+    """By role, the messages that it receives. parties: their classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
@@ -140,10 +137,10 @@ class System:
     waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
-    learns: by role, in words, what it learns; or a function of a config and a mode that gives this.
+    learns: by role, in words; or a function of a config and a mode that gives this.
     own_model: a client's prediction model from its own state alone. Deployments need it.
-    counts: of a client, by its own state alone, the label counts (labels,) of the training data of its model, as
-    messages have told it (the setting ``label_counts``), or None before.  uncounted: without it, why there are none.
+    counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
+    ``label_counts``), or None before it was told.  uncounted: why there are none.
     fine_tunes: whether each client has one model, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``.  reproductions: ``module:ATTRIBUTE`` of
@@ -151,8 +148,8 @@ class System:
     clients: how many a run has by default; 0 for the number that fits its data set.
     cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or a function as
     ``learns``.
-    delta: default share of the clients that an experiment delays.  public: default share of the training data that the
-    hub holds as public data.  needs_classes: whether it takes classes alone as labels.
+    delta: default share of the clients that an experiment delays.  public: default share of the training data that is
+    the hub's public data.  needs_classes: whether it takes classes alone as labels.
     ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data; None if its parties keep
     no account.
     releases: of a config and a mode, by client message, in words, each release of their data. These have no proof, and

@@ -284,8 +284,8 @@ class Server(fl.Party, role="server"):
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
-        reply: a message with the fields of ``Update``.  ``learn(name, answer)`` sees each fitting answer before it
-        counts, and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        reply: with the fields of ``Update``.  ``learn(name, answer)`` sees each answer before it counts, and may refuse
+        it with a PeerError. Returns the round's notes and the outcomes of the requests.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)

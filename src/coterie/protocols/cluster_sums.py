@@ -188,7 +188,7 @@ def distribute(
 def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> fl.Work[ClusterSum]:
     """The helper: a masked sum under its own key, encrypted under the users' key and signed.
 
-    Raises PeerError if it does not come from the hub, or is not the sum (length,) that it claims to be.
+    Raises PeerError for another sender than the hub, and for another sum (length,) than announced.
     """
     fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)

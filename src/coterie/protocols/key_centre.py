@@ -73,9 +73,9 @@ Draw = Callable[[str], fl.Secrets]
 
 @dataclass(frozen=True)
 class DealtKeys:
-    """The result of one dealing. secret: by holder.  public: for all parties, by owner ("" if all holders share it).
+    """The result of one dealing. secret: by holder.  public: by owner ("" if all holders share it).
 
-    better: by role, public keys with more content than other roles' keys.
+    better: by role, public keys with more content.
     """
 
     secret: Mapping[str, bytes]

@@ -85,7 +85,7 @@ class Gathering:
     """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
     owed: by client, the rounds not answered yet; changed.  oldest: by how many rounds an update may be late.
-    used: how many updates of each lateness were used; the server counts them.
+    used: updates of each lateness, which the server counts.
     """
 
     def __init__(self, server: fl.Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:

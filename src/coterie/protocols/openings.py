@@ -217,9 +217,8 @@ class Checked(msgspec.Struct, frozen=True):
 
     operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
     last statement: of later openings these files say nothing.
-    sums: different ones whose senders holders have verified.  effective: the least effective number of senders by their
-    weights.
-    vectors, scalars: those opened on the hub's word.  unstated: by a holder that others name, how many openings its own
+    sums: different ones whose senders holders have verified.  effective: the least effective number of senders.
+    vectors, scalars: those opened on the hub's word.  unstated: by a holder that others name, openings that its own
     statements lack.
     """
 

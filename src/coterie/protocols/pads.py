@@ -116,7 +116,7 @@ class ClientPads(OfGrants):
     def take(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
         """A fresh nonce and the key of this round's one vector. All earlier rounds' keys are erased.
 
-        Raises PeerError before the grant, and for a round whose pad was used.
+        Raises PeerError before the grant, and for a used pad.
         """
         party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
         if ratchet is None:

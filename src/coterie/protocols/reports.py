@@ -93,8 +93,8 @@ def checked(
 ) -> StatusReport:
     """The report, signed by its client for this session and for this round or one of the last ``lag``.
 
-    sender: given if it must be the client itself. Raises PeerError with the reason: a SignatureError, a ReplayError for
-    another round, or another one for a stranger, numbers out of range, or an impossible device.
+    sender: given if it must be the client itself. Raises PeerError: a SignatureError, a ReplayError for another round,
+    or for a stranger, numbers out of range, or an impossible device.
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):

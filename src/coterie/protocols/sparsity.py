@@ -99,9 +99,8 @@ def describe(
 ) -> fl.Work[Described]:
     """A device's description of its data.
 
-    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: of this
-    description; a repeated round repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre
-    that does not fit.
+    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: a
+    repeated one repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre that does not fit.
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
     clipping = () if noise is None else (noise.centre, noise.clip, noise.basis)

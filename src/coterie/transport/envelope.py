@@ -156,7 +156,7 @@ class Numbers(msgspec.Struct):
             )
 
     def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
-        """Remember a request's outcome, and forget those of the sender's earlier rounds, which it will not repeat."""
+        """Remember a request's outcome, and forget those of the sender's earlier rounds."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()

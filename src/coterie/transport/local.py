@@ -2,7 +2,7 @@
 
 Every message passes through the codec, an envelope and its signature, so byte counts are exact, and no party reads
 another's objects. Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays
-by rounds is sent when that later round begins, and the hub's step does not wait.
+by rounds is sent when that later round begins.
 """
 
 from __future__ import annotations

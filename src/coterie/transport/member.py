@@ -58,8 +58,8 @@ class Reader:
 class Member:
     """A party with the roles of all parties, its keys and its numbers.
 
-    parties: asked for the party each time, since it may be made anew.  spool: holds messages that no step has asked
-    for.  repeats: whether answers are kept for repeated requests.
+    parties: asked for the party each time, since it may be made anew.  repeats: whether answers are kept for repeated
+    requests.
     """
 
     def __init__(

@@ -250,8 +250,8 @@ def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
 class KeyMaking(AboutJoint):
     """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
 
-    Handlers refuse senders other than the hub (for pieces: other holders), another making or round of the key, and
-    whatever would weaken its declaration (``Joint``).
+    Handlers refuse senders other than the hub (for pieces: other holders), another making or round, and whatever would
+    weaken the key's ``Joint``.
     """
 
     Secret = Makings

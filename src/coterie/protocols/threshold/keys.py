@@ -66,8 +66,7 @@ class Joint:
     products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
     pads: whether all vectors come under joint pads.  effective: with pads, the least effective number of senders by
     their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
-    missing: with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any
-    weights.
+    missing: with pads, how many holders' vectors a sum may lack, all of weight 1; None: any, by any weights.
     sums: how many different sums of vectors are opened in a round. More than one have weights of 1, and no combination
     of them shows fewer than ``fewest`` vectors.
     scalars: how many scalars are opened in a round for each holder.  openings: Q_D, the ciphertexts that are opened
@@ -245,7 +244,7 @@ class Noisy(msgspec.Struct):
 class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
-    holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
+    holding: at the hub, the parties that have not confirmed the erasure of a share.
     noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.  accounts: what this party has
     opened, by digest of the public key, which a hand-over keeps.
     """

@@ -253,11 +253,10 @@ def open_sums(
 ) -> fl.Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    A sum of vectors is one of what was ``taken`` (``halves``). Scalars, and all under a key with ``Joint.given``, are
-    ciphertexts.
-
-    deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).  partly: leave out
-    those that open to nonsense while others do not. Raises NoAnswerError, with the reasons, if they cannot be opened.
+    Scalars, and all under a key with ``Joint.given``, are ciphertexts; other sums are of what was ``taken``
+    (``halves``). deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
+    partly: leave out those that open to nonsense while others do not. Raises NoAnswerError, with the reasons, if they
+    cannot be opened.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     sums, signed = dict[int, Closed](), list[list[bytes]]()

@@ -196,7 +196,7 @@ def open_weighted(
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
-    are left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
+    are left out. Raises NoAnswerError if it can't be opened, or if no holder would help.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
@@ -223,8 +223,8 @@ def open_padded(
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
-    weights: integers of at least 1, by sender; 1 each by default. Raises NoAnswerError, with the reason, if too few are
-    there, or if one goes before it has answered.
+    weights: integers of at least 1, by sender; 1 each by default. Raises NoAnswerError if too few are there, or if one
+    goes before it has answered.
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
