@@ -1,7 +1,9 @@
 """Federated averaging: a server sends its model to clients, the clients train it, and the server averages the results.
 
-server --Train--> client --Update--> server            (every round)
-server --Last---> client                               (after the last round, between machines only)
+    server --Train--> client --Update--> server            (every round)
+    server --Last---> client                               (after the last round, between machines only)
+
+FedAvg is ``Server`` and ``Client``.
 """
 
 from __future__ import annotations
