@@ -183,11 +183,10 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant, taps))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
-        """The same values with fresh randomness and noise; products are rescaled first.
-
-        Error and randomness show the key's holder how a vector came about. Noise uniform in +-2^flood_bits a
-        coefficient drowns this.
+        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; products are
+        rescaled first.
         """
+        # Error and randomness show the key's holder how a vector came about; the noise drowns this.
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))

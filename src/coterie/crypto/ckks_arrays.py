@@ -5,11 +5,9 @@ off exactly.
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
 party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries noise, uniform in +-2^flood_bits a coefficient, drawn once an opening, so that all recipients together can't
-average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round. A proof by statistical
-distance would need 2^40; m + e stays hidden like the secret of a learning-with-errors sample with this noise. That
-holds for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask reads the key off
-it, whatever the noise.
+carries noise, uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors
+sample with this noise, if the protocol made the ciphertext: a party that has a forged one opened and knows its mask
+reads the key off it, whatever the noise.
 """
 
 from __future__ import annotations
@@ -115,6 +113,7 @@ class Public(ArrayVectors):
         return self.zeros(len(a), form.level - 1)
 
     def lower(self, a: Residues, form: Form, level: int) -> Residues:
+        # Higher primes are dropped, then it is multiplied by the integer nearest to S_l q_(l+1) / S_k and rescaled.
         made, upper = self.ring, form._replace(level=level + 1)
         wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
         return self._multiples(a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
@@ -133,6 +132,9 @@ class Public(ArrayVectors):
         return self.shift(a, self.flooded(nothing, bits, form), 1, form)
 
     def flooded(self, exact: Residues, bits: int, form: Form) -> Residues:
+        # Drawn once an opening, so that all recipients together can't average it away. At level 0 of "ckks-8192-deep"
+        # it is some 2^9 times the error of a round; a proof by statistical distance would need 2^40, for which a scale
+        # of 36 bits has no room.
         words = residues.secret_words(urandom(_MASK_BYTES))(len(exact) * self.space.degree)
         noise = (words & np.uint64((2 << bits) - 1)).astype(np.int64) - (1 << bits)
         numbers = self.ring.transformed(noise.reshape(-1, self.space.degree), form.level)

@@ -6,17 +6,11 @@ is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
-S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. To lower a vector
-from level k to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) /
-S_k`` and rescaled.
+S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2.
 
-**Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
-must keep that for ``max_terms`` terms at every level; scalars are within ``+-1`` a term.
-
-**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
-public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
-deviations are exceeded once in 10^19 values. Errors add up at worst linearly. With r_l for 32 deviations at level l, x,
-y for the factors' largest magnitudes and e_x, e_y for their errors, the bounds are
+**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. Errors add up at worst
+linearly. With r_l for 32 deviations at level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes
+and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -105,6 +99,7 @@ class ParameterSet:
                 f"{self.name}: {sum(self.prime_bits)} bits of primes are insecure with N={self.degree}: "
                 f"at most {_MOST_BITS[self.degree]} bits have 128-bit security"
             )
+        # A sum of t vectors within +-reach doesn't wrap modulo q while sqrt(2) S reach t < q / 2.
         for level in range(self.levels, self.lowest - 1, -1):  # products have as much room as when they are rescaled
             needed = self._scale_bits(level) + self.reach_bits + self.terms_bits + 1.5
             if needed >= self._modulus_bits(level):
@@ -273,6 +268,7 @@ class ParameterSet:
 
     def deviation(self, scale: float, *, symmetric: bool = False) -> float:
         """Standard deviation of a value's error from one encryption or rescaling at this scale."""
+        # Under the secret key SEAL's centred binomial noise; else public-key encryption, or rescaling.
         variance = 10.5 + 1 / 12 if symmetric else (2 + 2 * self.degree / 3) / 12
         return math.sqrt(variance * self.degree / 2) / scale
 
@@ -315,11 +311,9 @@ class ParameterSet:
         return terms * (error + 2 * self.flooded(form.level))
 
     def error(self, terms: int = 1, form: Form | None = None) -> float:
-        """The bound on a decrypted value's error, real or emulated.
-
-        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, ``terms *
-        ((2 * reach + 2) * e + e')`` for sums of products with scalars (scalars times scalars: reach 1).
-        """
+        """The bound on a decrypted value's error, real or emulated."""
+        # With e for ``added`` by an encryption and e' by a rescaling: terms * e for sums of fresh vectors, terms * ((2
+        # reach + 2) e + e') for sums of products with scalars (scalars times scalars: reach 1).
         at = form or self.fresh
         bound, error = self.limit(at), self.added(self.levels)
         for level in range(self.levels - 1, at.level - at.product - 1, -1):

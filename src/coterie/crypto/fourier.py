@@ -9,8 +9,7 @@ spectrum is, for k = 0 to n - 1,
 The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Multiplying Z_k by D_k (1 where it is high, else 0)
 convolves a block with the inverse transform h of D, which is a product of polynomials modulo X^N + 1. So the energy of
 the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X) v(1/X). h is
-rounded to multiples of 1 / TAPS: D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and 1.14 near n/4
-and 3n/4.
+rounded to multiples of 1 / TAPS, so D is 1 or 0 but for 2 %, and less sharp near n/4 and 3n/4.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ def taps(degree: int) -> NDArray[np.int64]:
     n = degree // 2
     m, h = np.arange(1, n), np.full(n, 0.5)
     h[1:] = (-1.0) ** m * np.sin(np.pi * m / 2) / (n * np.sin(np.pi * m / n))
+    # Rounded, D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and 1.14 near n/4 and 3n/4.
     made = np.zeros(degree, dtype=np.int64)
     made[0::2] = np.rint(TAPS * h)
     return made

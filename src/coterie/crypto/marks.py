@@ -5,10 +5,8 @@ from the key of i and j, their names and the list, the mark of i is
 
     m_i = sum of t_ij over names j after i, less the sum of t_ij over names j before i      mod 2^128
 
-as the masks of secure aggregation (Bonawitz et al., CCS 2017). If the mark of an honest client is missing, or stands
-twice, while another's is there, the sum has their t_ij, which nobody else knows. As long as two clients of the list are
-honest, their marks are uniform words of a known sum, whatever other keys a party knows
-(docs/systems/coterie_appendix.md).
+as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument, for
+lists with two honest clients or more.
 
 **Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
 """
@@ -45,10 +43,10 @@ def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes,
     return total
 
 
+# SECRET: 32 bytes shared with each other client, and the sign of what follows from them.
 def _terms(
     key: OpeningKey, name: str, others: Mapping[str, SealingKey], use: str, of: bytes
 ) -> Iterator[tuple[bytes, int]]:
-    """SECRET: 32 bytes shared with each other client, and the sign of what follows from them."""
     for other, public in others.items():
         pair = sorted((name, other))
         yield key.agreed(public, use, *pair, of), 1 if pair[0] == name else -1

@@ -18,8 +18,7 @@ of F_p, and a carry c_l in {0, 1},
 b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits, but
 for 2^-119. The sum of products in (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai,
 "Zero-knowledge proofs on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft
-VDAF): 2 w polynomials through n products each and one random value, and shares of P, the sum of their w products. Both
-servers evaluate all at a random r. rho and r are hashes of what the client has fixed.
+VDAF). rho and its point r are hashes of what the client has fixed.
 
 The hub tells the other server its evaluations, which are uniform but for relations that hold for any honest client; the
 other tells only whether all holds. A hub that lies makes the proof fail, whatever x is.
@@ -142,6 +141,7 @@ def _proof(bits: Elements, y: Elements, shape: _Shape, context: bytes, secrets: 
     name = _name("seed", context, seed)
     rho = _hashed("rho", context, _name("inputs", context, masks, *_encoded(inputs)), name)
     random = [(a + b) % PRIME for a, b in zip(own_masks, their_masks, strict=True)]
+    # 2 w polynomials through n products each and one random value; P is the sum of their w products.
     wires = _wires(bits, y, rho, random, shape)  # (2 w, n + 1)
     every = np.concatenate([wires, wires @ _beyond(shape.calls).T % PRIME], axis=1)
     values = ((every[:WIRES] * every[WIRES:]).sum(axis=0) % PRIME).tolist()

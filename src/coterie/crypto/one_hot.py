@@ -17,8 +17,6 @@ sharing", EUROCRYPT 2022, section 3):
 The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so it learns
 nothing from the other's. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a
 collision of four values of SHA-512.
-
-With one place, bit(a_0) is 1. So the second server adds P(b_0) alone, and the name of cw is enough for its tag.
 """
 
 from __future__ import annotations
@@ -84,6 +82,7 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
         raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
     master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
+    # With one place the second server adds P(b_0) alone, and the name of cw is enough for its tag.
     while groups == 1 and not _bit(seeds_of(master, 1)):
         master = secrets.bytes(SEED_BYTES)
     seeds = seeds_of(master, groups)

@@ -2,13 +2,7 @@
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
 holds ``q + 2^(value_bits-1)``, never negative, and ``guard_bits`` more bits for the carries of ``2^guard_bits``
-additions.
-
-A mask (eq. 6) is added to the *whole* plaintext of L lanes of w bits and is uniform below ``2^(wL + kappa)``: the sum
-is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for ``2^guard_bits`` masked plaintexts
-below any modulus N of ``key_bits`` bits:
-
-    2^guard_bits * 2^(wL + kappa) + 2^(wL)  <  2^(key_bits - 1)  <=  N.
+additions. A mask (eq. 6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
 """
 
 from __future__ import annotations
@@ -118,6 +112,8 @@ class Layout:
 
     @cached_property
     def lanes_per_plaintext(self) -> int:
+        # A mask is uniform below 2^(wL + kappa). There is room for 2^guard_bits masked plaintexts below any modulus N:
+        # 2^guard_bits * 2^(wL + kappa) + 2^(wL) < 2^(key_bits - 1) <= N.
         return (self.key_bits - 2 - self.lanes.kappa - self.lanes.guard_bits) // self.lanes.width
 
     @property

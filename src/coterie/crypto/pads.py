@@ -8,13 +8,8 @@ polynomial for each ciphertext, which only enters c_0:
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
 Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed that the key's holder draws for
-each counterpart gives a. **A pad is used once**: ``protocols/pads.py`` derives its key.
-
-A padded vector's bytes are a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
-
-    magic "CoPd", version u8, scheme u8, level u8, 0, key fingerprint 16 bytes, length u64
-
-A counterpart has magic "CoPc" and the seed of 32 bytes after the header. Decoding raises no error but DecodeError.
+each counterpart gives a. **A pad is used once**: ``protocols/pads.py`` derives its key. Decoding raises DecodeError
+alone.
 """
 
 from __future__ import annotations
@@ -37,6 +32,8 @@ from coterie.protocol.errors import CryptoError, DecodeError
 PAD_BYTES = 32
 """Of the key of one pad, and of the public seed of a."""
 
+# Magic "CoPd", version, scheme, level, 0, key fingerprint, length; then polynomials as in ``wire``. A counterpart has
+# magic "CoPc", and the seed of a after the header.
 _HEADER = struct.Struct("<4sBBBB16sQ")
 _VERSION = 1
 

@@ -6,8 +6,8 @@ decryption by the Chinese remainder theorem, and many values a plaintext. Keys h
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
-with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
-of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes more than Paillier's
+with applications to electronic voting" (2010): ``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for
+a random s of half as many bits as N. It assumes more than Paillier's
 problem: that powers of h with such short exponents can't be told from random numbers of Jacobi symbol 1.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). A party that opens vectors under one mask sees integers, each uniform up to

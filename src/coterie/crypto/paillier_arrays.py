@@ -143,7 +143,7 @@ class Secret(Halves):
     def generate(cls, layout: Layout, flag: int) -> Secret:
         while True:
             p, q = blum_prime(layout.key_bits // 2), blum_prime(layout.key_bits // 2)
-            if p != q and gmpy2.gcd(p - 1, q - 1) == 2:
+            if p != q and gmpy2.gcd(p - 1, q - 1) == 2:  # for the short randomness
                 break
         n = p * q
         return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))

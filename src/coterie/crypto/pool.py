@@ -2,9 +2,6 @@
 
 A worker is a child process that reads jobs from standard input until it ends, so it ends with its parent. Nothing is
 pickled.
-
-Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
-and ``S`` for a secret one, and values as float64. Back: a ciphertext.
 """
 
 from __future__ import annotations
@@ -37,6 +34,8 @@ Outcome = CipherVector | CryptoError | PeerError
 WORTH_S = 0.3
 """Nominal seconds of work from which workers are used: they take about as long to start, once."""
 
+# Frames: a length, and so many bytes. To a worker, for each job: a key, after P for a public and S for a secret one,
+# and values as float64. Back: a ciphertext.
 _LENGTH = struct.Struct("<Q")
 _KEPT_KEYS = 16
 

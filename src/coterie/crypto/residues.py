@@ -40,15 +40,13 @@ def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
 
 
 def product(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast.
-
-    The quotient, estimated in double precision, is off by one at most for primes below 2^50; larger ones take two
-    steps, by the halves of ``b``.
-    """
+    """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast."""
     result = np.empty_like(a)
     wide = np.broadcast_to(b, a.shape)
     for limb, prime in enumerate(moduli.ravel()):
         for x, y, out in zip(a[..., limb, :], wide[..., limb, :], result[..., limb, :], strict=True):
+            # The quotient is estimated in double precision. Below 2^50 it is off by one at most; larger primes take two
+            # steps, by the halves of ``b``, each below 2^31.
             if int(prime) < 1 << 50:
                 out[...] = _reduced(x, y, prime)
                 continue
@@ -92,9 +90,8 @@ def of_floats(values: NDArray[np.float64], moduli: Residues) -> Residues:
 
 
 def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
-    """``(rows, N)`` in double precision: the integers nearest to zero with residues ``(rows, limbs, N)``.
-
-    By Garner's algorithm, whose digits are each nearest to zero: small numbers have one.
+    """``(rows, N)`` in double precision: the integers nearest to zero with residues ``(rows, limbs, N)``, by Garner's
+    algorithm.
     """
     digits: list[NDArray[np.int64]] = []
     value, weight = np.zeros((len(a), a.shape[-1])), 1.0
@@ -103,7 +100,7 @@ def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
         for (lower,), digit in zip(moduli.tolist(), digits, strict=False):
             taken = (-digit % prime).astype(np.uint64)[:, None]
             rest = product(add(rest, taken, at), np.array([[pow(lower, -1, prime)]], dtype=np.uint64), at)
-        digit = rest[:, 0].astype(np.int64)
+        digit = rest[:, 0].astype(np.int64)  # nearest to zero, so small numbers have one digit
         digits.append(np.where(digit > prime // 2, digit - prime, digit))
         value += digits[-1] * weight
         weight *= prime
@@ -111,10 +108,9 @@ def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
 
 
 def constant(a: Residues, moduli: Residues) -> Residues:
-    """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32.
-
-    The NTT evaluates at all odd powers of a 2N-th root of unity. The sum over all is N times the constant coefficient.
-    """
+    """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32."""
+    # The NTT evaluates at all odd powers of a 2N-th root of unity: the sum over all is N times the constant
+    # coefficient.
     low, high = (a & np.uint64(0xFFFFFFFF)).sum(-1), (a >> np.uint64(32)).sum(-1)
     sums = [(int(x) + (int(y) << 32)) for x, y in zip(low.ravel(), high.ravel(), strict=True)]
     primes = np.broadcast_to(moduli[:, 0], low.shape).ravel().tolist()

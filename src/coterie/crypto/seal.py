@@ -1,9 +1,7 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. As the bindings only
-save to and load from files, an array is loaded by writing a saved *template* and its numbers to a file in memory.
-
-SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
+Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. SEAL trusts its input:
+the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
 
 from __future__ import annotations
@@ -184,11 +182,10 @@ class Ring:
                     file.numbers(handle, row)
         return out
 
+    # How far into SEAL's ciphertexts lies the pointer to their numbers; a copy through a file takes ten times as long.
+    # None where memory can't be read so.
     @cached_property
     def _where(self) -> int | None:
-        """How far into SEAL's ciphertexts lies the pointer to their numbers; None where memory can't be read so. A copy
-        through a file takes ten times as long.
-        """
         sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
         wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
         with _scratch() as file, _memory() as memory:
@@ -231,10 +228,8 @@ class Ring:
         """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
         constant: the other coefficients may hold anything. Then no automorphisms are needed.
-        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
-        keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
-            leaves N times the constant coefficient, twice the dot product. So everything is halved first. Rescaling is
-            last, so that their noise hardly counts.
+        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.  keys: of
+        ``parameters.elements``, in their order.
         """
         limbs = form.level + 1
         with _forged():
@@ -247,6 +242,9 @@ class Ring:
             if constant:
                 self.evaluator.rescale_to_next_inplace(total)
                 return self.numbers([total], 1, 2, limbs - 1)
+            # The automorphisms sum up to the trace of the field, which leaves N times the constant coefficient, twice
+            # the dot product. So everything is halved modulo q first. Rescaling is last, so that their noise hardly
+            # counts.
             halves = residues.halved(self.numbers([total], 1, 2, limbs), self.moduli_at(form.level))
             whole = next(self.objects(halves, form._replace(product=True)))
             times = [*(times for _, times in self.parameters.rotations), 1]
@@ -295,7 +293,8 @@ class Ring:
         out[zeros] = 0
         return out
 
-    # ---- templates: what SEAL writes before the numbers
+    # ---- templates: what SEAL writes before the numbers. The bindings only save to and load from files, so an array is
+    # loaded by writing a template and its numbers to a file in memory.
 
     @cached_property
     def ids(self) -> dict[int, Any]:
@@ -354,10 +353,9 @@ class Ring:
         return empty
 
 
+# SEAL's own primes are the largest below each power of two, so the scale drifts by twice as much at each level. In a
+# long chain the middle ones are chosen on both sides, each to bring the scale back.
 def _chain(parameters: ParameterSet) -> list[Any]:
-    """The primes. SEAL's own are the largest below each power of two, so the scale drifts by twice as much at each
-    level. In a long chain the middle ones are chosen on both sides, each to bring the scale back.
-    """
     chain: list[Any] = sealapi.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
     if parameters.levels <= _SHORT:
         return chain
@@ -428,7 +426,6 @@ def _scratch() -> Iterator[_File]:
 
 @contextmanager
 def _memory() -> Iterator[int]:
-    """A descriptor of this process's memory, reads of which fail where others crash; -1 if there is none."""
     try:
         descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -441,7 +438,6 @@ def _memory() -> Iterator[int]:
 
 
 def _pointer(memory: int, handle: Handle, at: int) -> int:
-    """What stands so far into the C++ object to which a binding's object points."""
     start: int = _U64.unpack(os.pread(memory, 8, id(handle) + object.__basicsize__))[0]
     found: int = _U64.unpack(os.pread(memory, 8, start + at))[0]
     return found

@@ -7,15 +7,12 @@ docs/systems/coterie_appendix.md.
     T_g <- T_g + sum mu x,   mu = round(16 nu (1 - a / 16)),   nu = min(2, expected / on time)     (2)
     model_g = start + T_g / (16 S D_g)                                                           (3)
 
-a: by how many rounds an upload is late. D_g: the weight of the group's members. S is chosen so that one round moves a
-word by less than 2^30 (``Grid.of``).
-
-**Groups that are made anew** begin with rows of zeros. In their first round x has w S (model - start) on top, and rows
-one more word, to which w S C is added. Members begin from the mean of these models (``Grid.mean``).
+a: by how many rounds an upload is late. D_g: the weight of the group's members. **Groups that are made anew** begin
+with rows of zeros, and their first round with whole models (``Grid.whole``).
 
 **Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; both hold Y = V^A + V^B,
-which a client with both keys of its group opens. It fetches its row by two-server private information retrieval (Chor,
-Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other.
+which a client with both keys of its group opens. It fetches its row by two-server private information retrieval
+(``queries``).
 """
 
 from __future__ import annotations
@@ -63,6 +60,7 @@ class Grid:
         noise: standard deviation of each server's noise, over C. Rows have room for what 500 rounds add up to.
         """
         steps, taken = FINEST, clients + NOISE_ROOM * noise
+        # One round moves a word by less than 2^30.
         while MOST_WEIGHT * taken * (steps + length**0.5) >= ROOM:
             steps //= 2
             if steps < COARSEST:
@@ -110,6 +108,8 @@ class Grid:
         """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit a
         row.
         """
+        # x has w S (model - start) on top, and rows one more word, to which w S C is added: so members begin from the
+        # mean.
         most = ROOM // (MOST_WEIGHT * clients)
         exact = np.rint(np.append(model / self.clip, 1.0) * (weight * self.steps))
         return np.clip(exact, -most, most).astype(np.int64).astype(np.uint32), bool((np.abs(exact) > most).any())
@@ -125,7 +125,8 @@ class Grid:
 
 
 def squares(x: Floats) -> float:
-    """The sum of squares, without BLAS: its threads, once woken, stay busy for longer than this takes."""
+    """The sum of squares, without BLAS."""
+    # The threads of BLAS, once woken, stay busy for longer than this takes.
     return float(np.einsum("i,i", x, x))
 
 
@@ -176,6 +177,8 @@ def is_query(query: bytes, groups: int) -> bool:
 
 def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
     size = -(-groups // 8)
+    # Uniform bits to one server, the same but for the group's to the other (Chor, Goldreich, Kushilevitz, Sudan, FOCS
+    # 1995).
     one = int.from_bytes(secrets.bytes(size), "little") % (1 << groups)
     return one.to_bytes(size, "little"), (one ^ 1 << group).to_bytes(size, "little")
 

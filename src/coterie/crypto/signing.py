@@ -222,12 +222,11 @@ _LONG = 4096
 def digest(domain: str, *fields: Field) -> bytes:
     """SHA-256 of the domain and the fields: 32 bytes.
 
-    Fields are preceded by kind and length, so different lists have different bytes: ``("ab", "c")`` and ``("a",
-    "bc")``, ``1``, ``"1"`` and ``b"1"``. Raises CryptoError for other types.
+    Fields are preceded by kind and length, so different lists have different bytes. Raises CryptoError for other types.
     """
     state, short = hashlib.sha256(), list[bytes | memoryview]()
     for one in (domain, len(fields), *fields):
-        kind, content = _encoded(one)
+        kind, content = _encoded(one)  # so ("ab", "c") is not ("a", "bc"), and 1 neither "1" nor b"1"
         short += kind, len(content).to_bytes(8, "little"), content
         if len(content) > _LONG:
             state.update(b"".join(short[:-1]))

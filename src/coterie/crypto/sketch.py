@@ -37,8 +37,7 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
 def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
-    Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. Distances, norms and angles are kept, and hence seen.
+    Distances, norms and angles are kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
@@ -55,6 +54,8 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
     first, last = slice(0, size), slice(length - size, length)
     bits = [np.unpackbits(octets(-(-length // 8)), count=length) for _ in range(4)]
     before, between, after, end = (np.where(row, 1.0, -1.0) for row in bits)
+    # Signs and Hadamard transforms of the first and the last 2^k coordinates, for the largest 2^k <= d. Without the
+    # last signs anyone could undo the public transform.
     for step in (before, first, between, last, after, first, end)[::direction]:
         if isinstance(step, slice):
             values[step] = hadamard(values[step])

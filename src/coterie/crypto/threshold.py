@@ -8,20 +8,10 @@ The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVe
     share = own.share()                                 # n-of-n; t-of-n: own.dealt(), gathered()
     total = key.encrypt(x).scale(3) + key.encrypt(y)    # which ``threshold_opening`` opens
 
-**Flooding.** Each holder adds Gaussian integers to its partial decryption. With ``|e|`` for the length of an opening's
-error, s = ``SECURITY_BITS`` and Q_D openings, their deviation is (B. Li, D. Micciancio, M. Schultz and J. Sorrell,
-"Securing approximate homomorphic encryption using differential privacy", CRYPTO 2022)
+Each holder floods its partial decryption, with noise for Q_D openings. An opening is one ciphertext: a vector of d
+values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
 
-    sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
-
-An opening is one ciphertext: a vector of d values has ``ceil(d / N)``. Of a scalar only the constant coefficient is
-opened.
-
-**Switching.** Before it is opened, a ciphertext of a large enough scale is divided by the primes above
-``ParameterSet.opened``, so that its error becomes small next to that of rounding. Else these primes are dropped.
-
-**Shares** are additive for n-of-n, Shamir's for t-of-n. Which holders answer is fixed first, so that nothing with noise
-is multiplied by a large Lagrange coefficient.
+Shares are additive for n-of-n, Shamir's for t-of-n.
 """
 
 from __future__ import annotations
@@ -224,6 +214,8 @@ class Group:
         return float(terms * error * self.fresh_deviation * space.scale(form) / space.scale(space.fresh))
 
     def switched(self, form: Form) -> Switched:
+        # Divided, its error becomes small next to that of rounding. Primes for which the scale is too small are
+        # dropped.
         at, level, levels, divisor = self.ring.scale(form), form.level, [], 1.0
         while level > self.opened_limbs - 1:
             prime = float(self.ring.moduli[level, 0])
@@ -235,7 +227,8 @@ class Group:
         return Switched(tuple(levels), at, divisor)
 
     def rounding(self, switched: Switched) -> float:
-        """Of what the division leaves, a coefficient: both polynomials are rounded at random, one is times the key."""
+        """Of what the division leaves, a coefficient."""
+        # Both polynomials are rounded at random, one is times the key.
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
@@ -245,6 +238,9 @@ class Group:
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
     def _flood(self, deviation: float, coefficients: int | None = None) -> float:
+        # So that all others together can't take it off: sigma = sqrt(12 Q_D) 2^(s/2) |e| (B. Li, D. Micciancio, M.
+        # Schultz and J. Sorrell, "Securing approximate homomorphic encryption using differential privacy", CRYPTO
+        # 2022).
         length = max(1.0, deviation) * math.sqrt(coefficients or self.space.degree)
         return float(math.sqrt(12 * self.openings) * 2.0 ** (SECURITY_BITS / 2) * length)
 
@@ -402,6 +398,7 @@ class Share(SecretNumbers):
             raise UserError(f"{me} is not among those that answer: {', '.join(names)}")
         if self.group.additive:
             return self.numbers
+        # Before noise is added: nothing with noise is multiplied by a large coefficient.
         places = [self.group.place(name) for name in names]
         coefficient = residues.lagrange(self.group.place(me), places, self.group.moduli(self.group.limbs))
         return np.asarray(self.group.times(self.numbers[None], coefficient)[0])

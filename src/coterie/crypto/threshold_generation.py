@@ -10,8 +10,7 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
 
 (C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could make the sum a key of its own. SEAL's pairs (b', a') are brought to a common a by adding (a' -
-a) s_i.
+else the last party could make the sum a key of its own.
 
 Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
 takes another secret and another label. Nothing proves that a part is well-formed.
@@ -108,6 +107,7 @@ class Secret(SecretNumbers):
         if group.emulated:
             rows = group.minus(np.zeros_like(a), group.times(a, self.numbers[None]))
         else:
+            # SEAL's pairs (b', a') are brought to the common a.
             pairs = group.ring.samples(self.numbers, len(a))
             rows = group.plus(pairs[:, 0], group.times(group.minus(pairs[:, 1], a), self.numbers[None]))
         return rows if added is None else group.plus(rows, added)
@@ -230,8 +230,8 @@ def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> R
     return total
 
 
+# Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits.
 def _turned(degree: int, element: int) -> NDArray[np.int64]:
-    """Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits."""
     bits = degree.bit_length() - 1
     places = np.arange(degree)
     reverse = np.zeros(degree, dtype=np.int64)

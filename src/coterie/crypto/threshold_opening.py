@@ -1,9 +1,5 @@
 """Opening a ciphertext by parts: the server prepares it, each holder answers, the server combines the answers.
 
-    prepared = server_dec(group, total)                  # the server; prepared.request goes to the holders
-    answer, answered = partial(group, share, prepared.request, "a", group.holders, zero, answered)    # each holder
-    opened(group, prepared, {"a": answer, ...})          # the server: the values, to within group.error(total.terms)
-
 OFL, section 4.3 (``ServerDec``, ``PartDec``, ``FinDec``), after A. Passelegue and D. Stehle, "Low communication
 threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate numbers of CKKS:
 
@@ -259,13 +255,14 @@ def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Res
 def gaussian(deviation: float, count: int) -> Integers:
     """Integers near a Gaussian, from the system's randomness: the upper 44 bits by Box and Muller, the rest uniform.
 
-    The radius reaches 8.5 standard deviations. Raises CapacityError for what an int64 can't hold.
+    Raises CapacityError for what an int64 can't hold.
     """
     if not 0 <= deviation <= MOST_NOISE:
         raise CapacityError(f"no room for noise of deviation {deviation:.1e}: take fewer openings or terms")
     words = residues.secret_words(urandom(32))
     low = max(0, math.ceil(math.log2(max(deviation, 1.0))) - 44)
     radius, angle = (words(count) >> np.uint64(11)).astype(np.float64), words(count).astype(np.float64)
+    # The radius reaches 8.5 standard deviations.
     normal = np.sqrt(-2 * np.log((radius + 1) * 2.0**-53)) * np.cos(angle * (2 * math.pi * 2.0**-64))
     scaled, rest = normal * (deviation / (1 << low)), words(count)
     if not low:  # rounded at random: down, or up, so that the mean is right

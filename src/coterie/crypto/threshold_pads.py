@@ -20,15 +20,8 @@ each holder computes c_1 itself, so that the server can't lie about it:
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
-(b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
-so a sum that is opened again has another c_1. After a header (``Group.pack``) a request has
-
-    length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
-    place u16, weight u32 and nonce 16 bytes of each sender
-
-Where senders hold no shares, the holders get a_j itself, signed by sender j (``threshold_halves``). Then it has
-
-    length u64, seed 32 bytes, 32 bytes of zeros, number of senders u16, weight u32 and name 32 bytes of each half
+(b, a) is the public key and u follows from the seed. Where senders hold no shares, the holders get a_j itself, signed
+by sender j (``threshold_halves``).
 """
 
 from __future__ import annotations
@@ -352,9 +345,10 @@ def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
 SEED_BYTES = 32
 MONOMIALS = 4
 """Of u: with N = 8192 there are 2^51 of them, and its noise has twice the deviation of the public key's."""
+# Length, seed, a bit for each contributor, number of senders.
 _HEAD = struct.Struct(f"<Q{SEED_BYTES}s{MOST_HOLDERS // 8}sH")
-_SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")
-_TERM = struct.Struct("<I32s")
+_SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")  # place, weight, nonce
+_TERM = struct.Struct("<I32s")  # weight, name of a half
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -499,8 +493,8 @@ def _c1(
     return divided_alone(group, total, _switched(group), at_random=False)
 
 
+# u b (half 0) or u a (half 1), (count, limbs, N): equal for all ciphertexts of a vector.
 def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
-    """u b (half 0) or u a (half 1), ``(count, limbs, N)``: equal for all ciphertexts of a vector."""
     arrays: Any = key.arrays
     u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
     part = group.times(u, arrays.pair[half, : group.limbs][None])
@@ -508,6 +502,7 @@ def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, 
 
 
 def _monomials(group: threshold.Group, seed: bytes) -> Integers:
+    # (u b, u a) encrypts zero, so a sum that is opened again has another c_1.
     words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
     u = np.zeros(group.degree, np.int64)
     for power in (words % np.uint64(2 * group.degree)).tolist():

@@ -1,10 +1,8 @@
 """CKKS's emulated twin: the same results up to the scheme's noise, without the encryption.
 
-It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``).
-
-Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach times terms), so sums don't depend on their
-order. Noise is Gaussian, of the real standard deviation: a place in one table of a million numbers, which follows from
-key, purpose and values.
+It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Values are
+64-bit integers in steps, so sums don't depend on their order. Noise is Gaussian, of the real standard deviation, and
+follows from key, purpose and values.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
 _LARGEST = 1.5 * 2.0**TWIN_BITS  # more than there is room for, so it is noticed, and it fits an int64 with its noise
-_TABLE = 1 << 20
+_TABLE = 1 << 20  # numbers; noise is a place in one table of them
 
 
 @dataclass(frozen=True, eq=False, repr=False)

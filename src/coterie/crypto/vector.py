@@ -214,15 +214,17 @@ class CipherVector(BaseVector):
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
-        """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
+        """The vector minus ``times`` times the mask, freshly randomised: FedCAPrivacy, eq. (10), with sums and counts;
+        PAFed, line 16.
 
-        Freshly randomised: else the vectors before and after would show the mask. Raises CryptoError if fewer masks are
-        inside. With Paillier another mask than the one inside is noticed at opening.
+        Raises CryptoError if fewer masks are inside. With Paillier another mask than the one inside is noticed at
+        opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
         if factor > self.blinded:
             raise CryptoError(f"{factor} masks can't be taken off a vector that carries {self.blinded}")
         tally = replace(self.tally, blinded=self.blinded - factor)
+        # Freshly randomised: else the vectors before and after would show the mask.
         return self._made(tally, self.key.arrays.shift(self.array, numbers, -factor, tally.form))
 
     def to_bytes(self) -> bytes:

@@ -1,15 +1,8 @@
 """The binary forms of ciphertext vectors and keys of all schemes. Little end first.
 
-A ciphertext vector is a 40-byte header and then its ciphertexts:
-
-    magic "CoCv", version u8, scheme u8, level u8, kind u8, key fingerprint 16 bytes, length u64, terms u32,
-    blinded u32
-
-(level and kind are CKKS's, else zero; kind: 0 vector, 1 scalar, 2 a scalar in the constant coefficient.) A Paillier
-ciphertext is one number of ``key_bits / 4`` bytes. A CKKS ciphertext is two polynomials, limb by limb, N residues in
-NTT form of as many bytes as their prime needs. A key is a header of 20 bytes and then its numbers:
-
-    magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret, 2 evaluation), flag u8, parameters 12 bytes
+A ciphertext vector is a header and then its ciphertexts. A Paillier ciphertext is one number of ``key_bits / 4`` bytes.
+A CKKS ciphertext is two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key
+is a header and then its numbers.
 
 Paillier: the flag is the randomness (0 short, 1 full); the parameters are fraction_bits, value_bits, guard_bits and
 kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key has
@@ -40,6 +33,9 @@ SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4, "pads": 5, "plain
 EMULATED = frozenset({"exact", "rounded", "plain"})
 KINDS = ("public", "secret", "evaluation")
 
+# Magic "CoCv", version, scheme, level, kind (0 vector, 1 scalar, 2 a scalar in the constant coefficient; level and kind
+# are CKKS's, else zero), key fingerprint, length, terms, blinded. Magic "CoKy", version, scheme, kind (0 public, 1
+# secret, 2 evaluation), flag, parameters.
 _VECTOR, _KEY = struct.Struct("<4sBBBB16sQII"), struct.Struct("<4sBBBB12s")
 _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 

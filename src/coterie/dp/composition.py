@@ -1,15 +1,8 @@
 """Composition of releases by several mechanisms: one epsilon, from above. Accounting is dp-accounting's.
 
 Each mechanism has a privacy loss distribution (PLD), and that of all is the convolution (Koskela et al. 2020;
-Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown.
-
-- A Gaussian with noise multiplier z: N(0, z^2) against N(1, z^2). Several are one with 1/z^2 = sum of 1/z_i^2.
-- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k
-  choices of an exponential mechanism without replacement are k of them.
-- Skellam noise has no PLD for vectors: Rényi divergences add up instead (``skellam.py``).
-- A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
-  z^2) against the same with N(-1/2, z^2). Adding and removing a client does not suffice under composition (Lebeda et
-  al., "Avoiding pitfalls for privacy accounting of subsampled mechanisms under composition", 2024).
+Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown. Skellam noise
+has no PLD for vectors: Rényi divergences add up instead (``skellam.py``).
 """
 
 from __future__ import annotations
@@ -45,6 +38,7 @@ def composed(
         unchecked (see ``ledger.Release``).
     """
     check_delta(delta)
+    # N(0, z^2) against N(1, z^2): several are one with 1/z^2 = sum of 1/z_i^2.
     loss = math.fsum(sorted(count / z**2 for z, count in gaussian.items()))
     every = math.fsum([loss, *sorted(count / z**2 for (z, _), count in sampled.items())])  # all in every round
     pures = math.fsum(sorted(epsilon * count for epsilon, count in pure.items()))
@@ -98,6 +92,9 @@ def _gaussian(z: float, step: float) -> Any:
     return from_gaussian_mechanism(z, value_discretization_interval=step)
 
 
+# The client is in the sum with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2, z^2) against the
+# same with N(-1/2, z^2). Adding and removing a client does not suffice under composition (Lebeda et al., "Avoiding
+# pitfalls for privacy accounting of subsampled mechanisms under composition", 2024).
 @lru_cache(maxsize=256)
 def _sampled(z: float, q: float, step: float) -> Any:
     from dp_accounting import NeighboringRelation
@@ -112,6 +109,8 @@ def _sampled(z: float, q: float, step: float) -> Any:
     )
 
 
+# Randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k choices of an exponential
+# mechanism without replacement are k of them.
 def _pure(epsilon: float, step: float) -> Any:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 

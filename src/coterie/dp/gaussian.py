@@ -33,8 +33,7 @@ _NUDGE = 1e-6
 def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     """The least epsilon at ``delta`` of so many Gaussian releases of one party, from above; infinite without noise.
 
-    By a privacy loss distribution on a grid. k releases are one with noise multiplier z / sqrt(k), exactly. Raises
-    UserError unless 0 <= noise_multiplier, 0 < delta < 1, releases >= 0.
+    Raises UserError unless 0 <= noise_multiplier, 0 < delta < 1, releases >= 0.
     """
     check_delta(delta)
     if not noise_multiplier >= 0:
@@ -43,6 +42,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
         raise UserError(f"a number of releases is a whole number of at least 0, not {releases}")
     if releases == 0 or math.isinf(noise_multiplier):
         return 0.0
+    # k releases are one with noise multiplier z / sqrt(k), exactly (Koskela et al. 2020; Doroshenko et al. 2022).
     return _epsilon(noise_multiplier / math.sqrt(releases), delta) if noise_multiplier else math.inf
 
 

@@ -80,10 +80,8 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     """The exact epsilon at ``delta`` of values at the centroid of a cluster that is ``ratio`` = r times wider in
     neighbouring data; infinite for an infinite ratio, against equal values.
 
-    Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution. The
-    log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, delta = P[s > t | r b] - e^epsilon P[s >
-    t | b], and likewise for the narrower side. For one value and r >= 2, epsilon is (r - 1) log((1 - 1/r) / delta) -
-    log r. Raises UserError unless ratio > 1, 0 < delta < 1 and values >= 1.
+    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta
+    < 1 and values >= 1.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc
@@ -94,6 +92,9 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
         )
     if math.isinf(ratio):
         return math.inf
+    # Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution.
+    # The log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, delta = P[s > t | r b] - e^epsilon
+    # P[s > t | b], and likewise for the narrower side.
     total, share = values * math.log(ratio), 1 - 1 / ratio
 
     def wider(epsilon: float) -> float:

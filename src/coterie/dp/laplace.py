@@ -32,10 +32,10 @@ def discrete_laplace(secrets: Secrets, count: int, scale: float) -> NDArray[np.i
 def private_counts(counts: NDArray[Any], epsilon: float, secrets: Secrets) -> NDArray[np.int64]:
     """A histogram (classes,) under epsilon-differential privacy for the replacement of one sample, cut off at 0.
 
-    One sample changes the counts by 2 in sum: noise of scale 2 / epsilon on every class, present or not. epsilon:
-    positive; infinity adds nothing.
+    epsilon: positive; infinity adds nothing.
     """
     if not epsilon > 0:
         raise UserError(f"epsilon must be positive, not {epsilon}")
+    # One sample changes the counts by 2 in sum: every class gets this noise, present or not.
     noisy = np.asarray(counts, np.int64) + discrete_laplace(secrets, len(counts), 2.0 / epsilon)
     return np.asarray(np.maximum(0, noisy))

@@ -67,11 +67,9 @@ class Standard:
         return noised(short, self.noise_multiplier, self.sensitivity, secrets.normal).astype(np.float32)
 
     def longest(self, count: int) -> float:
-        """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2).
-
-        A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
-        2013, theorem 5.6).
-        """
+        """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2)."""
+        # A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
+        # 2013, theorem 5.6).
         return (self.clip + self.sensitivity * self.noise_multiplier * (math.sqrt(count) + 9)) * _ROUNDED
 
     def release(self, round: int = 0) -> Release:
@@ -84,11 +82,9 @@ class Standard:
 
 
 def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
-    """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each.
-
-    A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
-    epsilon1-DP for the replacement of all data.
-    """
+    """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each."""
+    # A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
+    # epsilon1-DP for the replacement of all data.
     return Release(
         SELECTION, "exponential", neighbours="replace one client", round=round, pure_epsilon=epsilon1, draws=k
     )

@@ -3,9 +3,8 @@
 ``decode`` is safe for any bytes: nested containers are refused before anything is built, so the input's length bounds
 memory and time. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
-"hollow" 00, weight u64, little-endian) and the content. In a message's weight, each ``bytes`` field counts with its own
-weight instead of its length.
+An emulated ciphertext has the **weight** of a real one without its length. In a message's weight, each ``bytes`` field
+counts with its own weight instead of its length.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_FIELDS = 64
 MAX_DIMS = 4
 MAX_REASON = 200
 _MAGIC = b"\xc1hollow\0"
-_HEADER = struct.Struct("<8sQ")
+_HEADER = struct.Struct("<8sQ")  # of weighted bytes, before the content: magic, weight
 _LONG_BYTES = 0xC6  # of msgpack: more than 65,535 bytes, after four of their length
 _TREE = b"coterie/frame/1"
 MOST_BYTES = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
@@ -115,8 +114,9 @@ def frame_digest(frame: bytes) -> bytes:
 
 
 def _cut(frame: bytes) -> Iterator[memoryview]:
-    """The pieces of a frame: its fields, and the parts of a bundle of long ones; one piece if it is no message."""
     try:
+        # One piece for each field of bytes, and for each part of a bundle of long ones; one for all of what is no
+        # message.
         elements = [memoryview(element) for element in _elements.decode(frame)]
     except (msgspec.MsgspecError, RecursionError):
         elements = []

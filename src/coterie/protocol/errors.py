@@ -123,10 +123,8 @@ def by_kind(counts: Mapping[str, int]) -> Counter[str]:
 
 
 def to_install(extra: str) -> str:
-    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed.
-
-    Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
-    """
+    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed."""
+    # Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
     from importlib.metadata import PackageNotFoundError, requires  # slow to import
 
     try:

@@ -75,9 +75,8 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name by which :func:`import_object` finds an object: by its module if importable, else given.
-
-    what: the kind of object, so that a model and a loss may have the same name.
+    """A name by which :func:`import_object` finds an object: by its module if importable, else given. what: its
+    kind.
     """
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")

@@ -1,7 +1,7 @@
 """Messages are frozen, typed and flat, and name the roles at their two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. So no byte string can make a decoder build more than was sent.
+or one of these or ``None``. So no decoder builds more than was sent.
 """
 
 from __future__ import annotations

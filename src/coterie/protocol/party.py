@@ -299,10 +299,8 @@ class Party:
         return Derived(keyed.digest())
 
     def nominal(self, effect: Effect) -> Cost:
-        """The nominal work of an effect on this party's own data; the party must know the model's shape.
-
-        An epoch passes forwards and backwards over all samples. A forward pass of one model is a third of that.
-        """
+        """The nominal work of an effect on this party's own data; the party must know the model's shape."""
+        # A training passes forwards and backwards; a forward pass is a third of that.
         passes = 0.0
         if isinstance(effect, Fit):
             passes = effect.epochs

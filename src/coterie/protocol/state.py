@@ -86,7 +86,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
     """The inverse of ``dump``. types: each party's type of state. Raises UserError for unreadable bytes.
 
-    shared: known arrays by digest, reused and extended, so that equal arrays of several loads are one object.
+    shared: known arrays by digest, for several loads; extended.
     """
     arrays: dict[bytes, NDArray[Any]] = {}
     known: MutableMapping[bytes, Any] = {} if shared is None else shared

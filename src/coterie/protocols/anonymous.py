@@ -81,9 +81,9 @@ def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
 def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are under one mask, and their exact differences from one of them, (m, d).
 
-    A garbage vector, which would spoil every sum, differs too much from the majority. Raises PeerError if there is no
-    majority.
+    Raises PeerError if there is no majority of them.
     """
+    # Garbage (a lane overflows) would spoil every sum, and differs too much from the majority.
     for one in opened.values():
         differences = {}
         for j, other in sorted(opened.items()):

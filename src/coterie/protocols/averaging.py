@@ -83,8 +83,7 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep means finite, so that no message ends a run. weights: of the server's models before the round.
-    models: in each update.
+    weights: of the server's models before the round.  models: in each update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -115,6 +114,7 @@ class Gather:
 
     def checked(self, name: str, digest: bytes, values: fl.Vector, samples: int = 1) -> fl.Vector:
         """A client's values (models d,). Raises PeerError, with its name, if they or its samples are out of bounds."""
+        # Bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean.
         if not 1 <= samples <= MOST_SAMPLES:
             raise fl.PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
         try:

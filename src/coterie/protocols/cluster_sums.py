@@ -5,8 +5,8 @@
     member  <--ClusterModel--  hub                     without the mask
     member  --Received-->      hub
 
-Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
-division. Keys (``pairs``): the helper's, and the users', whose secret half all clients share.
+Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Keys (``pairs``): the helper's, and the
+users', whose secret half all clients share.
 
 Assumes that hub and helper do not collude, and that no client helps one of them.
 """
@@ -90,9 +90,7 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """A helper's sums of a round, in all attempts: two sums that differ by a client would show its model. counts: by
-    cluster.
-    """
+    """A helper's sums of a round, in all attempts. counts: by cluster."""
 
     round: int = -1
     counts: dict[int, int] = msgspec.field(default_factory=dict)
@@ -102,7 +100,7 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
     """Note that a sum of so many vectors is formed. Raises PeerError if this round had one of another number."""
     if r != formed.round:
         formed.round, formed.counts = r, {}
-    if formed.counts.setdefault(cluster, count) != count:
+    if formed.counts.setdefault(cluster, count) != count:  # also in a second attempt without one client
         raise fl.PeerError(
             f"a sum of {count} vectors of cluster {cluster} after one of {formed.counts[cluster]} in the same round: "
             "their difference would show some of them"

@@ -297,10 +297,6 @@ def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> fl.Steps[None]:
 
 
 def _dealt(keys: Keys[Any, Any], deal: Deal) -> fl.Steps[None]:
-    """Wait until all others are ready, or a quorum of the clients if no more come.
-
-    Raises NoAnswerError, with the names, for too few clients or a missing server.
-    """
     common = keys.party.common
     others, ready = common.roster.by_name.keys() - {keys.party.name, KEY_CENTRE}, set[str]()
 

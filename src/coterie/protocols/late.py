@@ -96,11 +96,9 @@ class Gathering:
         self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
     def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """If rounds have a deadline, a slow client is asked again when it has answered, or when its answer would be too
-        old.
-        """
         if self.config.deadline_s is None:
             return tuple(chosen)
+        # A slow client is asked again when it has answered, or when its answer would be too old.
         patience = max(1, self.oldest)
         return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
@@ -123,14 +121,14 @@ class Gathering:
     ) -> fl.Steps[fl.Answers]:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
-        With no client to ask, the round waits for the first answer to an earlier round, or the deadline. With a
-        deadline, later rounds do not wait for a client that is known not to answer.
+        With no client to ask, the round waits for the first answer to an earlier round, or the deadline.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
         for name in requests:
             owed[name] = (*owed.get(name, ()), self.r)
         answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
+        # Later rounds do not wait for a client that is known not to answer.
         if deadline_s is not None:
             for name in (name for name, why in answers.missing.items() if why != fl.LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)

@@ -4,9 +4,9 @@
     hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
     hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
 
-The coin comes after the uploads: a client that knew the projections could hide a long vector from them. The hub commits
-to its part before the helper draws its own, and clients check the helper's signature. So neither server chooses the
-projections, nor shows a client others than the servers use.
+The coin comes after the uploads: a client that knew the projections could hide a long vector from them. Neither server
+chooses it, nor shows a client another than the servers use, since the hub commits to its part first and the helper
+signs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
-A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
-hands them over it also signs how many they are (``OpeningCount``), so nobody can leave out its last ones. ``check``
-finds what no holder sees alone: sums of several holders or attempts that together show few vectors. See
-docs/threshold_use.md.
+A holder keeps its statements (``state``) in every attempt of a round. When it hands them over it also signs how many
+they are (``OpeningCount``), so nobody can leave out its last ones. ``check`` finds what no holder sees alone: sums of
+several holders or attempts that together show few vectors. See docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from coterie.crypto.signing import Field, VerifyKey
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
 
-    Exact, but for errors by True with 2^-500: a combination is of some vectors alone if what is orthogonal to all sums
-    is dependent at these vectors.
+    Exact, but for errors by True with 2^-500.
     """
     of = list(dict.fromkeys(map(frozenset, sums)))
     together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
@@ -37,6 +35,7 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     rare = [at for at, count in enumerate(counts) if count < fewest]
     if len(of) > _MOST_SUMS or comb(len(rare), fewest - 1) > _MOST:
         return True
+    # A combination is of some vectors alone if what is orthogonal to all sums is dependent at these vectors.
     orthogonal = _orthogonal([[int(there) for there in row] for row in zip(*together, strict=True)], fewest - 1)
 
     def dependent(first: int, few: int, before: list[tuple[int, list[int]]]) -> bool:
@@ -59,7 +58,7 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
 
 
 def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
-    """By column, its values in so many random vectors that are orthogonal to these rows of 0 and 1, mod ``_PRIME``."""
+    # By column, its values in so many random vectors that are orthogonal to the rows.
     pivots = dict[int, list[int]]()  # by column, a row that has 1 there, and 0 at the others' columns
     for row in rows:
         for at, other in pivots.items():
@@ -357,9 +356,7 @@ def _check_opening(one: Opening, roster: fl.Roster) -> None:
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
-    """Rounds whose sums show few vectors, whoever opened them in whatever attempt. A sender's vectors of a round are
-    one.
-    """
+    # Of sums by whoever opened in any attempt. A sender's vectors of a round are one.
     found, of = list[str](), dict[tuple[str, int, int], dict[tuple[Any, ...], Opening]]()
     for one in sums:
         of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(one.by_sender.items()))] = one

@@ -6,8 +6,7 @@ Juditsky, "Acceleration of stochastic approximation by averaging", 1992). With m
 
     m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j),
 
-an exponential moving average without a bias towards its start. The model that stands when a run ends counts as one
-more.
+an exponential moving average without a bias towards its start.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ def taken(before: OwnMean | None, w: fl.Vector, beta: float) -> OwnMean:
 
 def averaged(federation: Any, models: Mapping[str, fl.Vector]) -> Mapping[str, fl.Vector]:
     """By client, (d,) what it predicts with, if the run ends with these models."""
+    # The model that stands when a run ends counts as one more: between machines every client is sent it.
     beta = federation.look(federation.hub).config.ema
     if not beta:
         return models

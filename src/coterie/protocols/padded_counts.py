@@ -6,8 +6,7 @@
 
 Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
 ``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
-opens if all of its list answer. A client tells its counts beside one list alone: of two, the difference would be the
-counts of those who are on one.
+opens if all of its list answer. A client tells its counts beside one list alone.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ The device runs its samples through the common extractor (``training/sparsity.py
 in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
 (h_i, ``clustering/divergence.py: noise_floor``).
 
-With ``Noise``, replacing one sample moves the mean of its half of n samples by at most 2 clip / n. Each half's mean
-gets Gaussian noise of std multiplier * 2 clip / n, so both together are one release with this multiplier.
+With ``Noise`` both halves together are one release with its multiplier.
 """
 
 from __future__ import annotations
@@ -83,13 +82,13 @@ STEPS = 150
 def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS) -> fl.Fit:
     """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
-    weights: (d,) float32 start. Plain SGD: with momentum, convolutions separate groups less well. Raises UserError
-    unless there are a sample and a step.
+    weights: (d,) float32 start. Raises UserError unless there are a sample and a step.
     """
     if samples < 1 or steps < 1:
         raise fl.UserError(
             f"an extractor is trained on 1 public sample or more, for 1 step or more, not {samples}, {steps}"
         )
+    # With momentum, convolutions separate groups less well.
     solver = Sgd(lr=0.1, batch_size=50)
     return fl.Fit(weights, solver, epochs=-(-steps // -(-samples // solver.batch_size)), seed=seed)
 
@@ -112,6 +111,7 @@ def describe(
     source, means = party.kept("sparsity noise", of, round), []
     for mean, count in zip(found.means, found.counts, strict=True):
         along = np.zeros(len(mean) if noise.basis is None else len(noise.basis))
+        # Replacing one sample moves the mean of its half of n samples by at most 2 clip / n.
         drawn = noised(along, noise.multiplier, mean_sensitivity(noise.clip, count), source.normal)
         means.append(mean + (drawn if noise.basis is None else drawn @ noise.basis))
     return described(Halves(np.clip(means, 0.0, 1.0), found.counts), gamma)

@@ -7,8 +7,7 @@
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
 or from the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum lacks the shares
-of at most ``missing`` clients, which are absent or collude. Whoever reads the mean knows its own share, so one share
-more does not count.
+of at most ``missing`` clients, which are absent or collude.
 """
 
 from __future__ import annotations
@@ -68,6 +67,7 @@ VECTOR = "model, in sums"
 
 def mechanism_of(config: Any, length: int) -> Distributed:
     """Of sums of so many coordinates."""
+    # A client that reads the mean knows its own share, which does not count beside the missing.
     mechanism: Distributed = config.on_sums(length, read_by_makers=True)
     return mechanism
 

@@ -238,7 +238,7 @@ class Coordination:
         self._open, self._unanswered, self._awaited = asked, set(), {}
 
     def _waits(self, step: steps.Ask) -> Collection[int]:
-        """The open requests that keep the step waiting. Failed ones do until a stated deadline."""
+        # Failed ones keep the step waiting only until a stated deadline.
         return self._awaited if step.deadline_s is None else self._unanswered
 
     def _may_end(self, now_s: float) -> None:

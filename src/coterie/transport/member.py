@@ -118,7 +118,7 @@ class Member:
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
     def _sealed(self, other: str) -> bool:
-        """The hub relays messages between two other parties, and must not read them."""
+        # The hub relays between two others, and must not read.
         return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[fl.Message], name: str) -> str:

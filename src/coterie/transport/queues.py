@@ -159,12 +159,10 @@ class Queues:
         self.delayed = []
 
     def next(self) -> tuple[float, list[HandlerRun]]:
-        """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
-
-        Nothing new can be sent before the earliest completion among all parties' next messages, and it arrives later.
-        """
+        """The second in which the first of the next jobs is done, and the jobs that no future message can precede."""
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if name not in held]
+        # Nothing new can be sent before the earliest completion, and it arrives later.
         safe = min((job.done for job in heads), default=(inf, 0))
         jobs = [job for job in heads if job.parcel.arrives <= safe]
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)

@@ -464,7 +464,6 @@ class KeyMaking(AboutJoint):
             raise fl.PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
 
     def _complete(self, msg: OfKey) -> tuple[fl.To, ...]:
-        """Tell the hub once the share is whole. An unreadable piece has to come again."""
         party, made = self.party, self.secret.rounds[msg.key]
         if not isinstance(made, Exchanged) or made.lacks(party.name):
             return ()
@@ -473,7 +472,7 @@ class KeyMaking(AboutJoint):
             try:
                 share = threshold.gathered(one, party.name, made.pieces)
             except fl.DecodeError as error:
-                del made.pieces[named(made.sources, error)]
+                del made.pieces[named(made.sources, error)]  # an unreadable piece has to come again
                 return ()
         else:
             assert made.secret is not None  # only a key that is handed over has none, and it has sources

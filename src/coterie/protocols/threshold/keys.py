@@ -10,9 +10,7 @@
     hub --Announce / Consent--> holder           which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
-All holders together (n-of-n), or t of them (t-of-n), open a ciphertext. The hub relays, adds up and learns the opened
-values. A false share shows only when a sum opens to nonsense.
-
+The hub relays, adds up and learns the opened values. A false share shows only when a sum opens to nonsense.
 ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key, and assumes that holders erase old
 shares. Holders compute c_1 of a sum themselves, from joint pads (``pads``) or from what each sender has signed
 (``halves``), but for scalars and under a key with ``Joint.given``. docs/threshold.md says who opens what.
@@ -118,8 +116,8 @@ class Joint:
 
     @property
     def given(self) -> bool:
-        """Whether holders take c_1 of vectors from the hub: nobody can sign that of a product."""
-        return not self.pads and (self.products or self.fewest == 1)
+        """Whether holders take c_1 of vectors from the hub."""
+        return not self.pads and (self.products or self.fewest == 1)  # nobody can sign that of a product
 
     @property
     def balance(self) -> float:
@@ -335,16 +333,14 @@ class JointKeys(OfGrants):
         self.party.keys.secret.public[name] = terms.public
 
     def lasts(self, secret: JointSecrets) -> None:
-        """Emulated keys keep nothing secret, so a repeated attempt opens once more."""
         self.secret.noisy, self.secret.openings = secret.noisy, secret.openings
-        if not self.party.common.emulated:
+        if not self.party.common.emulated:  # which keep nothing secret: a repeated attempt opens once more
             self.secret.accounts = secret.accounts
 
     def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
-        Other numbers in the same round get other noise. Once a sum is opened, in any attempt, they raise PeerError: it
-        would be a second release of all that are in both.
+        Other numbers in the same round get other noise. Once a sum is opened, in any attempt, they raise PeerError.
         """
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()

@@ -219,8 +219,8 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[d
 
 
 def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
-    """Whom to leave out: the holders whose pieces others lack, or one that lacks most others' pieces."""
     asked = dict.fromkeys(left, holder.Lacking(*attempt.of))
+    # To leave out: the holders whose pieces others lack, or one that lacks most others' pieces.
     told, lost = yield from keys.gather(attempt.of, asked, holder.Lacks, attempt.deadline_s)
     for name, msg in told.items():
         lacks = set(lines(msg.names)) & set(attempt.holders)
@@ -232,11 +232,9 @@ def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
 
 
 def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
-    """Tell everybody, and try the key. Former holders are told of each new key until they confirm the erasure of their
-    shares.
-    """
     hub, joint, of = attempt.hub, attempt.joint, attempt.of
     terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding
+    # Former holders are told of each new key until they confirm that they have erased their shares.
     former = holding.get(joint.name, [])
     names = [name for name in hub.common.roster.by_name if name not in (hub.name, KEY_CENTRE)]
     wanted = set(names if attempt.tell is None else attempt.tell) | set(terms.holders) | set(former)

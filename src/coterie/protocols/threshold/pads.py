@@ -7,8 +7,7 @@
 c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
 
 ``complete_pads`` gives ciphertexts, which can be multiplied. ``open_padded`` opens a weighted sum without that: each
-sender answers once. One that goes between being counted and answering keeps the sum closed: opening the others'
-afterwards would show its vector to a hub that has its answer after all.
+sender answers once. One that goes between being counted and answering keeps the sum closed.
 """
 
 from __future__ import annotations
@@ -239,6 +238,7 @@ def open_padded(
     yield from fl.spend(fl.Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
         raise fl.NoAnswerError(
+            # Opening the others' afterwards would show its vector to a hub that has its answer after all.
             f"a sum under pads stays closed, as a sender in it does not answer: {keys.reasons(lost)}"
         )
     answers = {sender: msg.part for sender, msg in got.items()}
