@@ -1,8 +1,7 @@
 """Backends: arrays under one key, which compute and keep no rules.
 
-The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. The backends are
-``paillier_arrays``, ``ckks_arrays`` and their emulated ``twins``. An operation of CKKS alone is a method of both CKKS
-backends and of ``ckks.CipherVector``.
+The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. An operation of
+CKKS alone is a method of both CKKS backends (``ckks_arrays`` and its emulated twin) and of ``ckks.CipherVector``.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class CiphertextError(PeerError):
 class KeyArrays(Protocol):
     """The numbers of one key of any kind. flag: of its header, besides the parameters (``wire``).
 
-    parts: what follows the header, bytes-like. The class method ``load(space, flag, body)`` is the inverse, and raises
-        DecodeError for numbers that no honest party can have made.
+    parts: what follows the header.  The class method ``load(space, flag, body)`` is the inverse, and raises DecodeError
+        for numbers that no honest party can have made.
     """
 
     @property
@@ -48,12 +47,10 @@ class PublicArrays(KeyArrays, Protocol):
     """What a public key of any scheme computes, never in place. form: of the given vector.
 
     encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
-    draw: a fresh mask's numbers, from n -> n secret random bytes.
-    shift: plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative.
+    draw: a fresh mask's numbers.  shift: plus a fresh encryption of ``factor`` times these; it may be negative.
     lift: a fresh encryption of a vector opened under its masks, by this key (own) or by another.
-    add_opened: the sum of two opened vectors, masks included.
     to_arrays, from_arrays: an opened vector for its party's state, and back.
-    pack: the body of a vector's bytes, in parts.  unpack: the inverse, of another party's bytes; raises DecodeError.
+    unpack: of another party's bytes; raises DecodeError.
     """
 
     def encrypt(self, values: Any, form: Form) -> Array: ...
@@ -71,7 +68,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """Opened: as opened, and last, with noise for others."""
+    """Vectors that are arrays. An opened one is the array as opened and, last, that with noise for other keys."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError
@@ -90,8 +87,6 @@ class ArrayVectors:
 
 
 class Halves:
-    """A secret key with ``decrypt`` and ``open_blinded``; the rest is its public half's."""
-
     public: Any
 
     scheme = property(attrgetter("public.scheme"))

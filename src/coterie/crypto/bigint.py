@@ -1,6 +1,5 @@
-"""The big-integer work of Paillier: primes, fixed-base powers, and lists of operations on every core.
-
-None of this is constant in time: it is for parties that an attacker can't time closely.
+"""The big-integer work of Paillier. None of it is constant in time: it is for parties that an attacker can't time
+closely.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ def cores() -> int:
 
 
 def spread(work: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> tuple[Any, ...]:
-    """``work(items)``, with the items split into contiguous parts, one thread each, in whose context ``gmpy2`` gives up
-    Python's lock.
-    """
+    """``work(items)`` in contiguous parts, one thread each, for which ``gmpy2`` gives up Python's lock."""
     count = min(cores(), len(items) // _MIN_PART)
     if count <= 1:
         return tuple(work(items))
@@ -47,7 +44,7 @@ def random_unit(n: Number) -> Number:
 
 
 def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
-    """The index of the first of these with a factor in common with n, or None; one gcd of the product tests all."""
+    """The index of the first number with a factor in common with n, or None. One gcd of the product tests all."""
     product = mpz(1)
     for number in numbers:
         product = product * (number % n) % n
@@ -66,10 +63,7 @@ def blum_prime(bits: int) -> Number:
 
 @lru_cache(maxsize=4)
 def fixed_base_table(n: Number, h: Number) -> tuple[tuple[Number, ...], ...]:
-    """Row i, column j: ``(h^n)^(j * 256^i) mod n^2`` for exponents of half the bits of n.
-
-    18 MB for 2048 bits, kept for the last few keys.
-    """
+    """Row i, column j: ``(h^n)^(j * 256^i) mod n^2`` for exponents of half the bits of n. 18 MB for 2048 bits."""
     modulus = n * n
     base = gmpy2.powmod(h, n, modulus)
     rows = []

@@ -32,7 +32,7 @@ def new_key() -> bytes:
 
 
 def new_authority(key: bytes, now_s: float, days: float) -> bytes:
-    """The self-signed certificate (PEM) of an authority that signs leaf certificates only. now_s: Unix time."""
+    """The self-signed certificate (PEM) of an authority, which may sign leaf certificates only. now_s: Unix time."""
     secret, name = _secret(key), _name(AUTHORITY_NAME)
     builder = (
         _dated(now_s, days)
@@ -47,7 +47,6 @@ def new_authority(key: bytes, now_s: float, days: float) -> bytes:
 
 
 def request(key: bytes, name: str) -> bytes:
-    """A party's request for a certificate (PKCS #10, PEM), signed with its own key."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     return builder.sign(_secret(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -78,10 +77,10 @@ def sign(
     days: float,
     hosts: Sequence[str] = (),
 ) -> bytes:
-    """The certificate (PEM) of a party, the operator, or the engine's server.
+    """A certificate (PEM), which ends at the latest with the authority's.
 
-    It ends at the latest with the authority's. authority: its certificate.  name: the common name.  public: DER, from
-    ``requested``.  hosts: a server's DNS names or addresses; it may also be a client, of other servers of its cluster.
+    authority: its certificate.  name: the common name.  public: DER, from ``requested``.  hosts: a server's DNS names
+    or addresses; it may also be a client, of other servers of its cluster.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(name))
     if hosts:
@@ -97,13 +96,13 @@ def public_of(key: bytes) -> bytes:
 
 
 def certified(certificate: bytes) -> bytes:
-    """The public key (DER) in a certificate (PEM), of which nothing is checked. Raises DecodeError."""
+    """The public key (DER) in a certificate (PEM), which is not checked. Raises DecodeError."""
     public = _load(certificate).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def hosts(certificate: bytes) -> tuple[str, ...]:
-    """The server's DNS names and addresses in a certificate (PEM); () in another. Raises DecodeError."""
+    """The server's DNS names and addresses in a certificate (PEM); () if it has none. Raises DecodeError."""
     extensions = _load(certificate).extensions
     found = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
     return tuple(str(host.value) for one in found for host in one)

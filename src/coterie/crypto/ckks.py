@@ -15,12 +15,11 @@ in the residue form of Microsoft SEAL (through ``tenseal``).
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
-**Results are approximate**: ``ckks_parameters`` states errors and room. **Secrecy is not integrity**: anyone can change
-ciphertexts, so sign them.
+Results are approximate (``ckks_parameters``). Anyone can change ciphertexts, so sign them.
 
-**A decryption says something of the key**: a party that sees a ciphertext and the exact numbers that it opens to can
-compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate numbers", EUROCRYPT
-2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_arrays``).
+**A decryption says something of the key**: a ciphertext and the exact numbers that it opens to give the key (B. Li and
+D. Micciancio, EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
+(``ckks_arrays``).
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def keygen(
 ) -> SecretKey:
     """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, ``INSECURE``).
 
-    products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: n -> n bytes that
-        name an emulated key; a real one comes from the system's randomness only.
+    products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: for the name of an
+    emulated key; a real one comes from the system's randomness only.
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
@@ -71,7 +70,7 @@ def keygen(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(Key):
-    """Public keys for dot products, large: one for each rotation of ``ParameterSet.rotations``, one for conjugation."""
+    """Public keys for dot products: one for each rotation of ``ParameterSet.rotations``, one for conjugation."""
 
     arrays: ckks_arrays.Evaluation | twins.RoundedEvaluation
 
@@ -85,15 +84,13 @@ class EvaluationKey(Key):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(vector.CipherVector):
-    """An encrypted ``(d,)`` vector of reals, with levels for products."""
-
     key: PublicKey
 
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
         """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
 
         The product has 3 polynomials until it is rescaled: sum up products first, then rescale once.
-        at_most: a public bound on the product in terms, if better than the product of terms.
+        at_most: a public bound on the product in terms, if better than theirs.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form
@@ -141,14 +138,12 @@ class CipherVector(vector.CipherVector):
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
-        """The same vector with another number of terms: the caller guarantees values within ``terms * reach``.
-
-        Larger values open to nonsense.
+        """The same vector with another number of terms: the caller guarantees values within ``terms * reach``. Larger
+        values open to nonsense.
         """
         return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
-        """The second factor of dot products with this vector; reuse it."""
         arrays, form = self._evaluating(keys), self.tally.form
         if form.scalar or form.conjugated:
             raise CryptoError(f"a {form} has no use in a dot product: take a vector, once conjugated")
@@ -167,12 +162,11 @@ class CipherVector(vector.CipherVector):
     ) -> CipherVector:
         """The dot product with a ``conjugated`` vector: a scalar, one level lower.
 
-        Its terms are the product of both vectors' terms, each term a vector of norm at most 1. at_most: as in
-        ``times``.
+        Its terms are the product of both vectors' terms, each a vector of norm at most 1.  at_most: as in ``times``.
         constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled.
         taps: ``(N,)`` integers, the coefficients of a polynomial by which each ciphertext of this vector is multiplied
-        first, modulo X^N + 1.
-        Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
+        first, modulo X^N + 1. Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or
+        at another level.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -189,11 +183,10 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant, taps))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
-        """The same values with fresh randomness and noise; products are rescaled first.
-
-        Error and randomness show the key's holder how a vector came about; noise uniform in +-2^flood_bits a
-        coefficient drowns this.
+        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; products are
+        rescaled first.
         """
+        # Error and randomness show the key's holder how a vector came about; the noise drowns this.
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
@@ -290,7 +283,6 @@ class Encrypts(ABC):
         return parameters
 
     def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
-        """Raises CapacityError naming a value that doesn't fit."""
         form = self.parameters.fresh_at(level)
         array = self.parameters.checked(values, form)
         return array, Tally(self.public.fingerprint, array.size, form=form)
@@ -330,16 +322,13 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     @property
     def fresh_scalar(self) -> Form:
-        """The form of a fresh scalar, to be asked of an upload."""
         return self.fresh._replace(scalar=True)
 
     @property
     def products(self) -> bool:
-        """Whether ciphertexts can be multiplied by each other."""
         return bool(self.arrays.flag)
 
     def without_products(self) -> PublicKey:
-        """The key for a party that only encrypts and adds: far fewer bytes."""
         return PublicKey(self.arrays.without_products())
 
     def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
@@ -347,7 +336,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
         return self._mask(length, self.parameters.fresh_at(level), random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core for ``length`` values: for virtual time."""
         return self.parameters.seconds(self.parameters.nominal.encrypt, length)
 
     def nominal_seconds_times(self, length: int) -> float:
@@ -383,8 +371,8 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise they carry under another key, by default and at most the parameters' (``ckks_arrays``).
-            Less is more precise and protects this key less.
+        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less is
+            more precise and protects this key less.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)

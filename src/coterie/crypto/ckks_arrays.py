@@ -1,18 +1,13 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-``ckks`` is the front, which keeps the rules. Sums and masks are plain arithmetic on the arrays (``residues``).
-
-**Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so a
-plaintext polynomial plus a mask is uniform, and taking the mask off is exact.
+**Masks** hide vectors perfectly (PAFed, algorithm 5): a mask is a uniform element of the ciphertexts' ring, and comes
+off exactly.
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
 party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries extra noise, uniform in +-2^flood_bits a coefficient. It is drawn once an opening, so that all recipients
-together can't average it away. At level 0 of "ckks-8192-deep" it is some 2^9 times the error of a round. That is not
-the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
-secret of a learning-with-errors sample with this noise. It holds for ciphertexts that the protocol made: a party that
-has a forged one opened and knows its mask reads the key off it, whatever the noise. Under *its own* key an opened
-vector is encrypted without noise.
+carries noise, uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors
+sample with this noise, if the protocol made the ciphertext: a party that has a forged one opened and knows its mask
+reads the key off it, whatever the noise.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ _MASK_BYTES = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public(ArrayVectors):
-    """As ``arrays.PublicArrays``, with products, levels and parts for ``ckks.CipherVector``.
+    """As ``arrays.PublicArrays``, with what ``ckks.CipherVector`` adds.
 
     pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N); k is 0 without products.
     """
@@ -76,7 +71,6 @@ class Public(ArrayVectors):
         return residues.multiple(a, factor, self._moduli(form))
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
-        """Uniform residues ``(ciphertexts, limbs, N)``, which follow from 32 secret random bytes."""
         shape = self.space.ciphertexts(length), form.level + 1, self.space.degree
         return residues.uniform(residues.secret_words(drawn(random_bytes, _MASK_BYTES)), shape, self._moduli(form))
 
@@ -119,6 +113,7 @@ class Public(ArrayVectors):
         return self.zeros(len(a), form.level - 1)
 
     def lower(self, a: Residues, form: Form, level: int) -> Residues:
+        # Higher primes are dropped, then it is multiplied by the integer nearest to S_l q_(l+1) / S_k and rescaled.
         made, upper = self.ring, form._replace(level=level + 1)
         wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
         return self._multiples(a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
@@ -137,7 +132,9 @@ class Public(ArrayVectors):
         return self.shift(a, self.flooded(nothing, bits, form), 1, form)
 
     def flooded(self, exact: Residues, bits: int, form: Form) -> Residues:
-        """Polynomials with fresh uniform noise in ``[-2^bits, 2^bits)`` on every coefficient."""
+        # Drawn once an opening, so that all recipients together can't average it away. At level 0 of "ckks-8192-deep"
+        # it is some 2^9 times the error of a round; a proof by statistical distance would need 2^40, for which a scale
+        # of 36 bits has no room.
         words = residues.secret_words(urandom(_MASK_BYTES))(len(exact) * self.space.degree)
         noise = (words & np.uint64((2 << bits) - 1)).astype(np.int64) - (1 << bits)
         numbers = self.ring.transformed(noise.reshape(-1, self.space.degree), form.level)
@@ -150,7 +147,7 @@ class Public(ArrayVectors):
     # ---- one-time pads (``pads``): one polynomial a ciphertext
 
     def pad(self, values: Floats, pad: Residues, form: Form) -> Residues:
-        """Encoded values plus a pad, ``(ciphertexts, limbs, N)``. There is no noise."""
+        """Encoded values plus a pad, ``(ciphertexts, limbs, N)``, without noise."""
         return residues.add(pad, self.ring.encoded(values, form), self._moduli(form))
 
     def completed(self, padded: Residues, counterpart: Residues, seed: bytes, form: Form) -> Residues:
@@ -161,7 +158,6 @@ class Public(ArrayVectors):
         return made
 
     def unpack_pad(self, body: memoryview, tally: Tally) -> Residues:
-        """Residues checked to lie below their primes. Raises DecodeError."""
         limbs = tally.form.level + 1
         shape = self.space.ciphertexts(tally.length), limbs, self.space.degree
         numbers = residues.unpack(body, shape, self.space.residue_bytes[:limbs])
@@ -236,7 +232,7 @@ class Secret(Halves):
         return fresh
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
-        """Raises CiphertextError if an unused coefficient is not about 0. ``(d,)`` values."""
+        """``(d,)`` values. Raises CiphertextError if an unused coefficient is not about 0."""
         form, made, plain = tally.form, self.public.ring, self._plain(a)
         if form.constant:
             moduli = made.moduli_at(form.level)
@@ -299,8 +295,6 @@ class Secret(Halves):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """A packed key-switching key for each automorphism of ``ParameterSet.elements``, and the pair they belong to."""
-
     space: ParameterSet
     fingerprint: bytes
     packed: tuple[bytes | memoryview, ...]

@@ -6,18 +6,11 @@ is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
-S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2. To lower a vector
-from level k to l, primes above q_(l+1) are dropped, then it is multiplied by the integer nearest to ``S_l * q_(l+1) /
-S_k`` and rescaled.
+S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2.
 
-**Room.** A sum of t vectors within ``+-reach`` doesn't wrap modulo q while ``sqrt(2) * S * reach * t < q / 2``. A set
-must keep that for ``max_terms`` terms at every level; scalars are within ``+-1`` a term.
-
-**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. ``s^2 = (2 + 2N/3) / 12`` for
-public-key encryption and for rescaling; ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). 32
-standard deviations are exceeded once in 10^19 values. Errors add up at worst linearly in the terms. With r_l for 32
-deviations at level l (``ParameterSet.added``), x, y for the largest magnitudes of the factors and e_x, e_y for their
-errors, the bounds are
+**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. Errors add up at worst
+linearly. With r_l for 32 deviations at level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes
+and e_x, e_y for their errors, the bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -58,8 +51,6 @@ _MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 @dataclass(frozen=True)
 class Milliseconds:
-    """Nominal times of one typical core for one ciphertext, its conversions included."""
-
     encrypt: float
     encrypt_symmetric: float
     decrypt: float
@@ -73,10 +64,11 @@ class ParameterSet:
 
     degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of D.
     reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
-    nominal: times for virtual clocks.  secure: False for tests only.
+    secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
     flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None: no
-    masks.  radix: automorphisms by its powers make the trace, each radix - 1 times.
+    masks.
+    radix: automorphisms by its powers make the trace, each radix - 1 times.
     lowest: the lowest level of vectors.  opened: the level at which shared keys (``threshold``) open, or None.
     turns: whether evaluation keys have the automorphisms of the trace; else dot products are constant.
     """
@@ -107,6 +99,7 @@ class ParameterSet:
                 f"{self.name}: {sum(self.prime_bits)} bits of primes are insecure with N={self.degree}: "
                 f"at most {_MOST_BITS[self.degree]} bits have 128-bit security"
             )
+        # A sum of t vectors within +-reach doesn't wrap modulo q while sqrt(2) S reach t < q / 2.
         for level in range(self.levels, self.lowest - 1, -1):  # products have as much room as when they are rescaled
             needed = self._scale_bits(level) + self.reach_bits + self.terms_bits + 1.5
             if needed >= self._modulus_bits(level):
@@ -159,7 +152,6 @@ class ParameterSet:
 
     @cached_property
     def identity(self) -> bytes:
-        """12 bytes that name everything that two parties must agree on."""
         numbers = (
             *(self.degree, self.scale_bits, self.reach_bits, self.terms_bits, self.scalar_bits or self.terms_bits),
             *(self.flood_bits or 0, self.radix, self.secure, *self.prime_bits),
@@ -175,7 +167,6 @@ class ParameterSet:
 
     @property
     def residue_bytes(self) -> tuple[int, ...]:
-        """Bytes of one residue modulo each prime, on the wire."""
         return tuple(-(-bits // 8) for bits in self.prime_bits)
 
     def polynomial_bytes(self, limbs: int) -> int:
@@ -186,7 +177,6 @@ class ParameterSet:
 
     @property
     def secret_bytes(self) -> int:
-        """Bytes of a secret key's polynomial, without its public key."""
         return self.polynomial_bytes(len(self.prime_bits))
 
     @property
@@ -244,7 +234,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """Factors must be below this, so that numbers stay within half the modulus and errors within the room."""
+        """Factors must be below this: numbers stay within half the modulus, and errors within the room."""
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
@@ -261,7 +251,6 @@ class ParameterSet:
         return array
 
     def plausible(self, values: Floats, tally: Tally) -> bool:
-        """Whether every number can be a sum of ``tally.terms`` honest values."""
         most = tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)
         return bool((np.abs(values) <= most).all())
 
@@ -279,11 +268,12 @@ class ParameterSet:
 
     def deviation(self, scale: float, *, symmetric: bool = False) -> float:
         """Standard deviation of a value's error from one encryption or rescaling at this scale."""
+        # Under the secret key SEAL's centred binomial noise; else public-key encryption, or rescaling.
         variance = 10.5 + 1 / 12 if symmetric else (2 + 2 * self.degree / 3) / 12
         return math.sqrt(variance * self.degree / 2) / scale
 
     def switching_deviation(self, level: int) -> float:
-        """Standard deviation of what one switch of keys (a rotation) adds to a value at this level."""
+        """Standard deviation of a value's error from one switch of keys (a rotation) at this level."""
         ratio = sum(math.ldexp(1, 2 * (bits - self.prime_bits[-1])) for bits in self.prime_bits[: level + 1])
         variance = 10.5 * self.degree / 12 * ratio + (2 + 2 * self.degree / 3) / 12
         return float(math.sqrt(variance * self.degree / 2) / 2.0 ** self._scale_bits(level))
@@ -292,7 +282,7 @@ class ParameterSet:
         return math.sqrt((2 + 2 * self.degree / 3) / 12) / self.scale(Form(level, scalar=True, constant=True))
 
     def added(self, level: int, *, symmetric: bool = False) -> float:
-        """The bound on the error that an encryption at this level, or a rescaling to it, adds to a value."""
+        """The bound on a value's error from an encryption at this level, or a rescaling to it."""
         return DEVIATIONS * self.deviation(2.0 ** self._scale_bits(level), symmetric=symmetric) + self.twin_step / 2
 
     def flood_deviation(self, level: int, bits: int | None = None) -> float:
@@ -321,11 +311,9 @@ class ParameterSet:
         return terms * (error + 2 * self.flooded(form.level))
 
     def error(self, terms: int = 1, form: Form | None = None) -> float:
-        """The bound on a decrypted value's error, real or emulated.
-
-        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, ``terms *
-        ((2 * reach + 2) * e + e')`` for sums of products with scalars (scalars times scalars: reach 1).
-        """
+        """The bound on a decrypted value's error, real or emulated."""
+        # With e for ``added`` by an encryption and e' by a rescaling: terms * e for sums of fresh vectors, terms * ((2
+        # reach + 2) e + e') for sums of products with scalars (scalars times scalars: reach 1).
         at = form or self.fresh
         bound, error = self.limit(at), self.added(self.levels)
         for level in range(self.levels - 1, at.level - at.product - 1, -1):
@@ -383,7 +371,7 @@ def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
 
 
 def known(identity: bytes) -> ParameterSet:
-    """The set, secure or not, that these 12 bytes name. Raises DecodeError."""
+    """The set, secure or not, of this ``identity``. Raises DecodeError."""
     for parameters in (PARAMETERS | INSECURE).values():
         if parameters.identity == identity:
             return parameters

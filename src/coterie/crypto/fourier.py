@@ -1,23 +1,15 @@
-"""Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT).
+"""Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT). See
+docs/detection.md.
 
-    keys = key.evaluation()                          # of "threshold-8192-high": conjugation alone
-    key.decrypt(energy(cipher, keys))                # one scalar, about energies(values, degree)[1]
-    key.decrypt(high_energy(cipher, keys)) / TAPS    # about energies(values, degree)[0], to within error(...)
-
-A block is N reals, one ciphertext: n = N/2 neighbouring pairs x_j + i y_j. Its spectrum is, for k = 0 to n - 1,
+A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j. Its
+spectrum is, for k = 0 to n - 1,
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Z is X + iY, the spectra of even and of odd values. Over
-pairs of frequencies that add up to n the energy of Z is that of X and Y. The last block is filled up with zeros.
-
-**No transform is needed.** Multiplying Z_k by D_k (1 where the frequency is high, else 0) convolves a block with the
-spectrum's inverse h of D. That is a product of polynomials modulo X^N + 1, of which values are the coefficients. So the
-energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X)
-v(1/X). h is rounded to multiples of 1 / TAPS. So D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and
-1.14 near n/4 and 3n/4.
-
-Energies are constant scalars (``ckks.CipherVector.dot``). docs/detection.md says what they tell about a model.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Multiplying Z_k by D_k (1 where it is high, else 0)
+convolves a block with the inverse transform h of D, which is a product of polynomials modulo X^N + 1. So the energy of
+the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X) v(1/X). h is
+rounded to multiples of 1 / TAPS, so D is 1 or 0 but for 2 %, and less sharp near n/4 and 3n/4.
 """
 
 from __future__ import annotations
@@ -44,6 +36,7 @@ def taps(degree: int) -> NDArray[np.int64]:
     n = degree // 2
     m, h = np.arange(1, n), np.full(n, 0.5)
     h[1:] = (-1.0) ** m * np.sin(np.pi * m / 2) / (n * np.sin(np.pi * m / n))
+    # Rounded, D is 1 or 0 up to 2 % at 87 % of the frequencies, and between -.14 and 1.14 near n/4 and 3n/4.
     made = np.zeros(degree, dtype=np.int64)
     made[0::2] = np.rint(TAPS * h)
     return made
@@ -74,10 +67,10 @@ def _scalar(parameters: ParameterSet) -> Form:
 def inner(
     x: CipherVector, y: CipherVector, keys: EvaluationKey, at_most: int | None = None, *, high: bool = False
 ) -> CipherVector:
-    """The dot product, a constant scalar at the lowest level. Both vectors are lowered first.
+    """The dot product, a constant scalar at the lowest level. Raises CapacityError if no level is left.
 
     at_most: a public bound on its magnitude, by default all that there is room for. Larger values open to a
-        CiphertextError. Raises CapacityError if no level is left.
+        CiphertextError.
     """
     parameters = x.key.parameters
     most = parameters.room(_scalar(parameters)) if at_most is None else at_most
@@ -87,7 +80,7 @@ def inner(
 
 
 def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> float:
-    """Standard deviation of an energy's error: of the constant coefficient, at its scale, before flooding.
+    """Standard deviation of an energy's error before flooding: of the constant coefficient, at its scale.
 
     norm: of the vector, at most.  summands: how many ternary keys the key sums up.
     """
@@ -103,10 +96,7 @@ def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
 
 
 def error(parameters: ParameterSet, norm: float, length: int) -> float:
-    """The bound on the error of an energy, real or emulated, without flooding.
-
-    norm, length: of the vector, at most.
-    """
+    """The bound on the error of an energy, real or emulated, without flooding."""
     e = DEVIATIONS * value_deviation(parameters) + parameters.twin_step + norm * 2.0**-46
     last = parameters.added(parameters.lowest) + DEVIATIONS * parameters.constant_deviation(parameters.lowest)
     return 2 * norm * e + parameters.ciphertexts(length) * parameters.degree * (e / DEVIATIONS) ** 2 + last

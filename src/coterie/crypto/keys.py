@@ -12,14 +12,14 @@ KEPT_KEYS = 300
 
 @lru_cache(KEPT_KEYS)
 def public_key(data: bytes) -> paillier.PublicKey | ckks.PublicKey:
-    """A public key; raises DecodeError."""
+    """Raises DecodeError."""
     integers = wire.scheme_of(data) in paillier.PublicKey.backends
     return paillier.PublicKey.load(data) if integers else ckks.PublicKey.load(data)
 
 
 @lru_cache(KEPT_KEYS)
 def secret_key(data: bytes) -> paillier.SecretKey | ckks.SecretKey:
-    """A secret key; raises DecodeError."""
+    """Raises DecodeError."""
     integers = wire.scheme_of(data) in paillier.SecretKey.backends
     return paillier.SecretKey.load(data) if integers else ckks.SecretKey.load(data)
 

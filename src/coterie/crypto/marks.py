@@ -5,10 +5,8 @@ from the key of i and j, their names and the list, the mark of i is
 
     m_i = sum of t_ij over names j after i, less the sum of t_ij over names j before i      mod 2^128
 
-as the masks of secure aggregation (Bonawitz et al., CCS 2017). **All marks add up to 0. Others cannot be made**: if a
-row of an honest client of the list is missing, or stands twice, while another's is there, the sum has t_ij of these
-two, which nobody else knows. **No names**: as long as two clients of the list are honest, their marks are uniform words
-of a known sum, also for who knows the keys of all others.
+as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument, for
+lists with two honest clients or more.
 
 **Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
 """
@@ -28,10 +26,9 @@ _MODULUS = 1 << 8 * MARK_BYTES
 
 
 def mark(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> bytes:
-    """SECRET: ``MARK_BYTES`` of the client with this key and name.
+    """SECRET: ``MARK_BYTES`` of the client with this key and name. Raises DecodeError for a key that keeps no secrets.
 
-    others: the keys of all others of the list, by name.  of: 32 bytes that name the list and its use. Raises
-    DecodeError for a key that keeps no secrets.
+    others: the keys of all others of the list, by name.  of: 32 bytes that name the list and its use.
     """
     terms = (int.from_bytes(term[:MARK_BYTES], "little") * sign for term, sign in _terms(key, name, others, "mark", of))
     return (sum(terms) % _MODULUS).to_bytes(MARK_BYTES, "little")
@@ -46,10 +43,10 @@ def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes,
     return total
 
 
+# SECRET: 32 bytes shared with each other client, and the sign of what follows from them.
 def _terms(
     key: OpeningKey, name: str, others: Mapping[str, SealingKey], use: str, of: bytes
 ) -> Iterator[tuple[bytes, int]]:
-    """SECRET: with each other client 32 bytes, and the sign with which this one adds what follows from them."""
     for other, public in others.items():
         pair = sorted((name, other))
         yield key.agreed(public, use, *pair, of), 1 if pair[0] == name else -1

@@ -7,18 +7,16 @@ correction word. P(s) is a keystream of key s, bit(s) the lowest bit of its firs
     cw = (-1)^(1 - bit(a_g)) (x - P(a_g) + P(b_g))                                             (4)
     T_j += P(a_j) + bit(a_j) cw          T_j -= P(b_j) + bit(b_j) cw                           (7)
 
-For j other than g both servers add the same, so the difference of their sums is 0; at g it is x. The **tag** shows that
-the seeds differ at most at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function
-secret sharing", EUROCRYPT 2022, section 3):
+For j other than g both servers add the same; at g the difference of their sums is x. The **tag** shows that the seeds
+differ at most at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function secret
+sharing", EUROCRYPT 2022, section 3):
 
     cs = H(a_g) xor H(b_g)                                                                     (5)
     pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
 
-Both servers compute it, each from its own seeds, and count the upload if the tags are equal. A server can compute an
-honest client's tag alone, so it learns nothing from the other's. H is SHA-512 of context, place and seed. Two places,
-or another cw at one server, need a collision of four values of SHA-512.
-
-With one place, bit(a_0) is 1. So the second server adds P(b_0) alone, and the name of cw is enough for its tag.
+The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so it learns
+nothing from the other's. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a
+collision of four values of SHA-512.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
 
 
 def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple[slice, Words]]:
-    """P(key), (count,) words, a part that stays in the cache at a time, and its place. The next part overwrites it."""
+    """P(key), (count,) words: parts that stay in the cache, each with its place. The next part overwrites it."""
     cipher, held = Cipher(AES(key), CTR(start)).encryptor(), np.empty(min(count, BLOCK), "<u4")
     for at in range(0, count, BLOCK):
         words = held[: count - at]
@@ -76,7 +74,6 @@ def move(words: Words, by: np.ufunc, key: bytes, start: bytes = bytes(16)) -> No
 
 
 def seeds_of(master: bytes, groups: int) -> bytes:
-    """a_0 ... a_{G-1}, 16 bytes each."""
     return keystream(master, SEED_BYTES * groups)
 
 
@@ -85,6 +82,7 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
     if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
         raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
     master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
+    # With one place the second server adds P(b_0) alone, and the name of cw is enough for its tag.
     while groups == 1 and not _bit(seeds_of(master, 1)):
         master = secrets.bytes(SEED_BYTES)
     seeds = seeds_of(master, groups)
@@ -101,14 +99,13 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
 
 
 def word_name(word: bytes | Words) -> bytes:
-    """SHA-256 of cw."""
     return sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4"))
 
 
 def tag(context: bytes, seeds: bytes, check: bytes, named: bytes) -> bytes:
-    """32 bytes, equal at both servers for a well-formed upload (6). Raises CryptoError for other lengths.
+    """32 bytes, equal at both servers for a well-formed upload (6). named: ``word_name`` of cw.
 
-    named: ``word_name`` of cw.
+    Raises CryptoError for other lengths.
     """
     if len(seeds) % SEED_BYTES or not seeds or len(check) != CHECK_BYTES or {len(context), len(named)} != {32}:
         lengths = len(check), len(context), len(named)

@@ -1,14 +1,8 @@
 """Packed signed fixed point: a flat float vector as a few large integers.
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
-holds ``q + 2^(value_bits-1)``, never negative, so lanes in one plaintext don't borrow from each other. ``guard_bits``
-more bits a lane hold the carries of ``2^guard_bits`` additions.
-
-A plaintext of L lanes of w bits is below ``2^(wL)``. A mask (eq. 6) is added to that *whole* integer and is uniform
-below ``2^(wL + kappa)``: the sum is within statistical distance ``2^-kappa`` of the mask alone. L leaves room for
-``2^guard_bits`` masked plaintexts below any modulus N of ``key_bits`` bits:
-
-    2^guard_bits * 2^(wL + kappa) + 2^(wL)  <  2^(key_bits - 1)  <=  N.
+holds ``q + 2^(value_bits-1)``, never negative, and ``guard_bits`` more bits for the carries of ``2^guard_bits``
+additions. A mask (eq. 6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ _IDENTITY = struct.Struct("<HHHHI")
 class Lanes:
     """The fixed-point format of one value and the room around it, in bits.
 
-    fraction_bits: rho of eq. (4); the step between two values is 2^-rho.
+    fraction_bits: rho of eq. (4); a step is 2^-rho.
     value_bits: signed width of a value: [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
     guard_bits: a lane holds the sum of up to 2^guard_bits values, integer weights counted.
     kappa: statistical hiding of masks, at least 40.
@@ -71,12 +65,10 @@ class Lanes:
 
     @property
     def max_terms(self) -> int:
-        """How many values a lane sums up, and masks a plaintext carries."""
         return 1 << self.guard_bits
 
     @property
     def offset(self) -> int:
-        """Added to every value, in steps, so that its lane is never negative."""
         return 1 << (self.value_bits - 1)
 
     def quantise(self, values: ArrayLike) -> Integers:
@@ -107,7 +99,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Layout:
-    """How vectors lie in a key's plaintexts: lanes, and the bits of its modulus (a multiple of 16)."""
+    """How vectors lie in a key's plaintexts. key_bits: of its modulus, a multiple of 16."""
 
     lanes: Lanes
     key_bits: int
@@ -120,6 +112,8 @@ class Layout:
 
     @cached_property
     def lanes_per_plaintext(self) -> int:
+        # A mask is uniform below 2^(wL + kappa). There is room for 2^guard_bits masked plaintexts below any modulus N:
+        # 2^guard_bits * 2^(wL + kappa) + 2^(wL) < 2^(key_bits - 1) <= N.
         return (self.key_bits - 2 - self.lanes.kappa - self.lanes.guard_bits) // self.lanes.width
 
     @property
@@ -143,13 +137,12 @@ class Layout:
 
     @property
     def identity(self) -> bytes:
-        """12 bytes that stand for it in the header of a key."""
         lanes = self.lanes
         return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
 
     @classmethod
     def known(cls, identity: bytes) -> Self:
-        """The layout of these 12 bytes. Raises DecodeError."""
+        """Raises DecodeError."""
         *lanes, key_bits = _IDENTITY.unpack(identity)
         try:
             return cls(Lanes(*lanes), key_bits)
@@ -168,7 +161,6 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
@@ -221,7 +213,6 @@ class Words(Layout):
         return True
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Of a vector with one pad; each other adds ``SEALED_BYTES``."""
         return self.lanes.word.itemsize * length + SEALED_BYTES
 
     def key_bytes(self, kind: str, flag: int) -> int:
@@ -229,7 +220,7 @@ class Words(Layout):
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
-    """The values as a flat non-empty array whose dtype's kind is in ``kinds``. Raises CryptoError otherwise."""
+    """The values as a flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise CryptoError(f"a flat vector with at least one value is needed, not one of shape {array.shape}")

@@ -1,13 +1,12 @@
 """Padded fixed-point vectors: an additively homomorphic encryption of integers that costs one key exchange a vector.
 
 A vector of machine words plus a one-time pad (ChaCha20), and the 32-byte key of the pad, sealed for the key's owner
-(HPKE, ``signing``). Sums are sums of words, with the sealed keys of all summands, so a sum grows by 80 bytes for each.
-This is additive stream encryption (C. Castelluccia, E. Mykletun, G. Tsudik, "Efficient aggregation of encrypted data in
-wireless sensor networks", 2005) with sealed keys instead of shared ones. Masks are uniform modulo the machine word and
-hide perfectly. Security: 128 bits.
+(HPKE, ``signing``). A sum has the sealed keys of all summands, 80 bytes each. This is additive stream encryption (C.
+Castelluccia, E. Mykletun, G. Tsudik, "Efficient aggregation of encrypted data in wireless sensor networks", 2005) with
+sealed keys. Masks hide perfectly. Security: 128 bits.
 
-Words are as easily changed as Paillier's ciphertexts: sign them. The number of keys tells how many vectors a sum has,
-unless ``lengthened`` hides it; whoever opens two sums could recognise a key that is in both.
+Words are easily changed: sign them. The number of keys tells how many vectors a sum has, unless ``lengthened`` hides
+it. A party that opens two sums could recognise a key that is in both.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _ENDS = "sender of a pad", "owner of a key"
 
 
 class Padded(NamedTuple):
-    """words: (d,) values plus pads, modulo the word.  keys: the sealed key of every pad inside."""
-
     words: Machine
     keys: tuple[bytes, ...]
 
@@ -72,7 +69,6 @@ class Public(ArrayVectors):
         return self._padded(a.words + _times(numbers, factor), a.keys)
 
     def lengthened(self, a: Padded, pads: int) -> Padded:
-        """With so many pads, if there are fewer."""
         while len(a.keys) < pads * self.pads:
             a = self._padded(*a)
         return a
@@ -144,7 +140,7 @@ class Secret(Halves):
 
 
 class Plain(Public):
-    """The emulated twin of both halves: its pads are zero. key: names it."""
+    """The emulated twin of both halves: its pads are zero. key: a name."""
 
     scheme = "plain"
 
@@ -167,7 +163,7 @@ class Plain(Public):
 
 
 class Exact(Plain):
-    """The twin of ``paillier_arrays``, which equals it bit for bit: words without pads."""
+    """The twin of ``paillier_arrays``, equal bit for bit."""
 
     scheme = "exact"
     pads = 0

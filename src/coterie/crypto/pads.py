@@ -7,16 +7,9 @@ polynomial for each ciphertext, which only enters c_0:
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
-Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). The polynomial a follows from a public seed that
-the key's holder draws for each counterpart. A sum has the noise of one encryption under the secret key. **A pad is used
-once**: ``protocols/pads.py`` derives a key for every sender, round and nonce.
-
-On the wire a padded vector is a header of 32 bytes and one polynomial for each ciphertext as in ``wire``:
-
-    magic "CoPd", version u8, scheme u8, level u8, 0, key fingerprint 16 bytes, length u64
-
-A counterpart has magic "CoPc" and the seed of 32 bytes after the header. All decoding raises DecodeError, whatever the
-bytes.
+Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed that the key's holder draws for
+each counterpart gives a. **A pad is used once**: ``protocols/pads.py`` derives its key. Decoding raises DecodeError
+alone.
 """
 
 from __future__ import annotations
@@ -39,13 +32,15 @@ from coterie.protocol.errors import CryptoError, DecodeError
 PAD_BYTES = 32
 """Of the key of one pad, and of the public seed of a."""
 
+# Magic "CoPd", version, scheme, level, 0, key fingerprint, length; then polynomials as in ``wire``. A counterpart has
+# magic "CoPc", and the seed of a after the header.
 _HEADER = struct.Struct("<4sBBBB16sQ")
 _VERSION = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomials:
-    """One polynomial for each ciphertext of a vector: an addend of c_0."""
+    """One polynomial for each ciphertext: an addend of c_0."""
 
     key: PublicKey
     tally: Tally
@@ -63,7 +58,6 @@ class Polynomials:
         return self.tally.length
 
     def to_bytes(self) -> bytes:
-        """The wire form, ``pad_bytes(key, length)`` bytes; 32 more for a counterpart."""
         scheme, form = self.key.scheme, self.tally.form
         codes = _VERSION, wire.SCHEMES[scheme], form.level, 0
         header = _HEADER.pack(self.magic, *codes, self.tally.fingerprint, self.length)
@@ -106,7 +100,7 @@ class Polynomials:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded(Polynomials):
-    """A sender's encoded values plus pads, or a sum of such vectors (``tally.terms``)."""
+    """A sender's encoded values plus pads, or a sum of such vectors."""
 
     magic = b"CoPd"
 
@@ -117,7 +111,7 @@ class Padded(Polynomials):
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, length: int | None = None) -> Padded:
-        """A padded vector from another party's bytes, fully checked. Raises DecodeError."""
+        """From another party's bytes, fully checked. Raises DecodeError."""
         tally, body = cls._split(key, data, length)
         return cls(key, tally, key.arrays.unpack_pad(body, tally))
 
@@ -137,7 +131,6 @@ class Counterpart(Polynomials):
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, length: int | None = None) -> Counterpart:
-        """A counterpart from another party's bytes, all of it checked. Raises DecodeError."""
         tally, body = cls._split(key, data, length)
         array = key.arrays.unpack_pad(body[PAD_BYTES:], tally)
         return cls(key, tally, array, bytes(body[:PAD_BYTES]))
@@ -145,8 +138,9 @@ class Counterpart(Polynomials):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PadKey:
-    """SECRET: encrypts one vector, once, in place of a public key in an ``Encrypt`` effect. public: of the key that
-    opens it.  key: 32 bytes. Raises CryptoError for another number.
+    """SECRET: encrypts one vector, once, in place of a public key in an ``Encrypt`` effect.
+
+    public: of the key that opens it.  key: 32 bytes; CryptoError for another number.
     """
 
     public: PublicKey
@@ -161,7 +155,6 @@ class PadKey:
         return self.public.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
-        """``(d,)`` floats. Raises CapacityError naming a value that is not finite or beyond ``parameters.reach``."""
         array, tally = self.public.prepared(values)
         pad = _pad(self.public, self.key, array.size, tally.form)
         return Padded(self.public, tally, self.public.arrays.pad(array, pad, tally.form))
@@ -171,7 +164,7 @@ class PadKey:
 
 
 def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes: RandomBytes = urandom) -> Counterpart:
-    """What turns the sum of vectors padded with these keys, of ``length`` values, into a ciphertext.
+    """What turns the sum of vectors of ``length`` values, padded with these keys, into a ciphertext.
 
     Each call draws a fresh a and fresh noise. Raises CryptoError without pads.
     """
@@ -200,7 +193,7 @@ def completed(padded: Padded, part: Counterpart) -> CipherVector:
 
 
 def pad_bytes(key: PublicKey, length: int, form: Form | None = None) -> int:
-    """Exact bytes of a padded vector of ``length`` values, or of polynomials for another form."""
+    """Bytes of a padded vector of ``length`` values, or of polynomials for another form."""
     return _HEADER.size + key.parameters.body_bytes(length, form or key.fresh) // 2
 
 

@@ -6,16 +6,15 @@ decryption by the Chinese remainder theorem, and many values a plaintext. Keys h
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
-with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
-of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It assumes more than Paillier's
+with applications to electronic voting" (2010): ``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for
+a random s of half as many bits as N. It assumes more than Paillier's
 problem: that powers of h with such short exponents can't be told from random numbers of Jacobi symbol 1.
 
-**Masks** (FedCAPrivacy, eq. 6 to 10). The party that opens vectors under one mask sees integers that are each uniform
-up to 2^-kappa, but whose differences are those of the models (eq. 8).
+**Masks** (FedCAPrivacy, eq. 6 to 10). A party that opens vectors under one mask sees integers, each uniform up to
+2^-kappa, and their true differences (eq. 8).
 
-**Secrecy is not integrity**: sign ciphertexts. A sender that lies about its values is noticed at decryption only if a
-lane leaves the range of its terms. A number that is no unit modulo N would open to a factor of N, so ``from_bytes``
-refuses it. Decryption is not constant in time.
+Sign ciphertexts: a lie about values is noticed at decryption only if a lane leaves the range of its terms. A number
+that is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def keygen(
 ) -> SecretKey:
     """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; tests may use 256 bits or more.
 
-    random_bytes: n -> n bytes that name an emulated key; a real one comes from the system's randomness only.
+    random_bytes: for the name of an emulated key; a real one comes from the system's randomness only.
     """
     if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
@@ -67,15 +66,13 @@ def keygen(
 def pads_keygen(
     lanes: packing.Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
 ) -> SecretKey:
-    """A fresh key for padded vectors (``padded``) instead of Paillier's, with the same rules; as ``keygen``."""
+    """A fresh key for padded vectors (``padded``), with the same rules."""
     words = packing.Words(lanes or packing.Lanes())
     return SecretKey(padded.Plain.generate(words, 0, random_bytes) if emulated else padded.Secret.generate(words, 0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlindedVector(vector.BlindedVector):
-    """An opened vector with masks: integers within 2^-kappa of uniform, unless two share a mask."""
-
     key: PublicKey
 
     def minus(self, other: BlindedVector) -> packing.Integers:
@@ -101,8 +98,6 @@ class BlindedVector(vector.BlindedVector):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(vector.CipherVector):
-    """An encrypted ``(d,)`` vector of fixed-point numbers."""
-
     key: PublicKey
 
     def among(self, count: int) -> CipherVector:
@@ -127,7 +122,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """16 bytes that name the modulus, h and the lanes (not the randomness, the sender's choice)."""
+        """16 bytes, of the modulus, h and the lanes (not of the randomness, the sender's choice)."""
         named = wire.join_key("public", replace(self.arrays, flag=0))
         return hashlib.sha256(b"coterie/key/" + named).digest()[:16]
 
@@ -145,14 +140,13 @@ class PublicKey(vector.PublicKey[CipherVector]):
         return BlindedVector(self, held.tally, held.array)
 
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
-        """A fresh mask for ``length`` values (eq. 6), from n -> n secret random bytes (``os.urandom`` in a real run).
+        """A fresh mask for ``length`` values (eq. 6), from n -> n secret random bytes.
 
         Use it for one round: two vectors with one mask show their difference.
         """
         return self._mask(length, self.fresh, random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt or blind ``length`` values: for virtual time."""
         if isinstance(self.layout, packing.Words):
             return _PAD_S + _WORD_S * length
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
@@ -191,7 +185,7 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return self.layout.lanes.dequantise(self.decrypt_integers(cipher))
 
     def decrypt_integers(self, cipher: CipherVector) -> packing.Integers:
-        """As ``decrypt``: the ``(d,) int64`` values in steps of ``2^-fraction_bits``."""
+        """As ``decrypt``: ``(d,) int64`` steps of ``2^-fraction_bits``."""
         ours = self._openable(cipher, masked=False)
         values = self.arrays.decrypt(ours.array, ours.tally)
         if not self.layout.lanes.within(values, ours.terms):

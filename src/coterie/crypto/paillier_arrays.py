@@ -22,7 +22,7 @@ Units = tuple[Number, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
-    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  flag: one of ``RANDOMNESS``."""
+    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness."""
 
     n: Number
     h: Number
@@ -78,7 +78,7 @@ class Public:
         return tuple(int.from_bytes(row.tobytes(), "little") for row in arrays[0])
 
     def minus(self, x: Sequence[int], y: Sequence[int], length: int, terms: int) -> Integers:
-        """``(length,)`` differences under one mask; terms: how many more x has. Raises CiphertextError."""
+        """Eq. (8): ``(length,)`` differences under one mask. terms: how many more x has. Raises CiphertextError."""
         lanes, half = self.space.lanes, 1 << (self.space.lanes.width - 1)
         lift = self.space.ones * (half - terms * lanes.offset)
         lifted = [a - b + lift for a, b in zip(x, y, strict=True)]
@@ -143,13 +143,15 @@ class Secret(Halves):
     def generate(cls, layout: Layout, flag: int) -> Secret:
         while True:
             p, q = blum_prime(layout.key_bits // 2), blum_prime(layout.key_bits // 2)
-            if p != q and gmpy2.gcd(p - 1, q - 1) == 2:
+            if p != q and gmpy2.gcd(p - 1, q - 1) == 2:  # for the short randomness
                 break
         n = p * q
         return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))
 
     def decrypt(self, units: Units, tally: Tally) -> Integers:
-        """``(d,)`` sums of integers. Raises CiphertextError for a plaintext without full lanes."""
+        """``(d,)`` sums. Raises CiphertextError for a plaintext beyond its lanes, or with something in an unused
+        one.
+        """
         plaintexts, lanes = self.open(units), self.space.lanes
         if max(plaintexts) >> self.space.packed_bits:
             raise CiphertextError("a plaintext is larger than its lanes: damaged, forged or wrongly unblinded")
@@ -159,7 +161,6 @@ class Secret(Halves):
         return sums[: tally.length]
 
     def open_blinded(self, units: Units, tally: Tally) -> tuple[int, ...]:
-        """Eq. (7): the plaintexts with masks still on. Raises CiphertextError."""
         plaintexts = self.open(units)
         if max(plaintexts) >= (1 << self.space.packed_bits) + (tally.blinded << self.space.mask_bits):
             raise CiphertextError(f"a plaintext is larger than {tally.blinded} masks make it: damaged or forged")

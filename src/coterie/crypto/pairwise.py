@@ -5,9 +5,8 @@ Every two parties u, v agree on a seed s_uv (X25519), and each has a seed b_u of
 
     y_u = x_u + PRG(b_u) + sum over v after u of PRG(s_uv) - sum over v before u of PRG(s_uv)      mod 2^64.
 
-The sum over all u is that of the x_u and the PRG(b_u). Where v sends nothing, its pads with the others remain, and
-follow from its key. The pads of pairs are those
-of ``marks.pad``.
+The sum over all u is that of the x_u and the PRG(b_u). Where v sends nothing, its pads with the others (``marks.pad``)
+remain, and follow from its key.
 """
 
 from __future__ import annotations

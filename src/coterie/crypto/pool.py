@@ -1,10 +1,7 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
-A worker is a child process that reads jobs from standard input and writes ciphertexts to standard output until its
-input ends. So it ends with its parent, and nothing is pickled.
-
-Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, after ``P`` for a public
-and ``S`` for a secret one, and values as float64. Back: the bytes of a ciphertext.
+A worker is a child process that reads jobs from standard input until it ends, so it ends with its parent. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -37,6 +34,8 @@ Outcome = CipherVector | CryptoError | PeerError
 WORTH_S = 0.3
 """Nominal seconds of work from which workers are used: they take about as long to start, once."""
 
+# Frames: a length, and so many bytes. To a worker, for each job: a key, after P for a public and S for a secret one,
+# and values as float64. Back: a ciphertext.
 _LENGTH = struct.Struct("<Q")
 _KEPT_KEYS = 16
 
@@ -44,8 +43,8 @@ _KEPT_KEYS = 16
 def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = None) -> list[Outcome]:
     """``key.encrypt(values)`` of every job ``(key, values)``, in order; a refused job's error stands in its place.
 
-    Only real CKKS encryptions leave this process; keys may be of any scheme, public or secret. processes: at most, by
-    default one a core; 1: this process alone. Raises RunError if a worker dies.
+    Only real CKKS encryptions leave this process. processes: at most, by default one a core; 1: this process alone.
+    Raises RunError if a worker dies.
     """
     if processes is not None and processes < 1:
         raise UserError(f"{processes} processes can't encrypt: take at least 1")

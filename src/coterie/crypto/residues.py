@@ -1,6 +1,5 @@
-"""Arithmetic modulo a chain of primes below 2^61 on arrays ``(..., limbs, N) uint64``, one prime a limb.
-
-``moduli`` is ``(limbs, 1) uint64``.
+"""Arithmetic modulo a chain of primes below 2^61 on arrays ``(..., limbs, N) uint64``, one prime a limb. ``moduli`` is
+``(limbs, 1) uint64``.
 """
 
 from __future__ import annotations
@@ -41,15 +40,13 @@ def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
 
 
 def product(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast.
-
-    The quotient is estimated in double precision: below 2^50 it is off by one at most; larger primes take two steps, by
-    the halves of ``b``, each below 2^31.
-    """
+    """``a * b`` of arrays ``(rows, ..., limbs, N)``, ``b`` as wide as ``a`` once broadcast."""
     result = np.empty_like(a)
     wide = np.broadcast_to(b, a.shape)
     for limb, prime in enumerate(moduli.ravel()):
         for x, y, out in zip(a[..., limb, :], wide[..., limb, :], result[..., limb, :], strict=True):
+            # The quotient is estimated in double precision. Below 2^50 it is off by one at most; larger primes take two
+            # steps, by the halves of ``b``, each below 2^31.
             if int(prime) < 1 << 50:
                 out[...] = _reduced(x, y, prime)
                 continue
@@ -77,7 +74,7 @@ def halved(a: Residues, moduli: Residues) -> Residues:
 
 
 def of_floats(values: NDArray[np.float64], moduli: Residues) -> Residues:
-    """The integers nearest to ``(rows, N)`` numbers below 2^150, as residues ``(rows, limbs, N)``."""
+    """``(rows, limbs, N)``, of the integers nearest to ``(rows, N)`` numbers below 2^150."""
     rest, digits = np.rint(values), []
     while True:
         upper = np.rint(rest * 2.0**-_DIGIT)
@@ -93,9 +90,8 @@ def of_floats(values: NDArray[np.float64], moduli: Residues) -> Residues:
 
 
 def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
-    """The integers nearest to zero with residues ``(rows, limbs, N)``, in double precision, ``(rows, N)``.
-
-    By Garner's algorithm, whose digits are each nearest to zero: small numbers have one.
+    """``(rows, N)`` in double precision: the integers nearest to zero with residues ``(rows, limbs, N)``, by Garner's
+    algorithm.
     """
     digits: list[NDArray[np.int64]] = []
     value, weight = np.zeros((len(a), a.shape[-1])), 1.0
@@ -104,7 +100,7 @@ def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
         for (lower,), digit in zip(moduli.tolist(), digits, strict=False):
             taken = (-digit % prime).astype(np.uint64)[:, None]
             rest = product(add(rest, taken, at), np.array([[pow(lower, -1, prime)]], dtype=np.uint64), at)
-        digit = rest[:, 0].astype(np.int64)
+        digit = rest[:, 0].astype(np.int64)  # nearest to zero, so small numbers have one digit
         digits.append(np.where(digit > prime // 2, digit - prime, digit))
         value += digits[-1] * weight
         weight *= prime
@@ -112,11 +108,9 @@ def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
 
 
 def constant(a: Residues, moduli: Residues) -> Residues:
-    """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32.
-
-    The NTT evaluates at all odd powers of a 2N-th root of unity, so the sum over all is N times the constant
-    coefficient.
-    """
+    """The constant coefficient, ``(..., limbs)``, of polynomials ``(..., limbs, N)`` in NTT form, N at most 2^32."""
+    # The NTT evaluates at all odd powers of a 2N-th root of unity: the sum over all is N times the constant
+    # coefficient.
     low, high = (a & np.uint64(0xFFFFFFFF)).sum(-1), (a >> np.uint64(32)).sum(-1)
     sums = [(int(x) + (int(y) << 32)) for x, y in zip(low.ravel(), high.ravel(), strict=True)]
     primes = np.broadcast_to(moduli[:, 0], low.shape).ravel().tolist()
@@ -125,7 +119,7 @@ def constant(a: Residues, moduli: Residues) -> Residues:
 
 
 def centred(a: Residues, moduli: Residues) -> int:
-    """The integer nearest to zero with these residues ``(limbs,)``, by Garner's algorithm."""
+    """The integer nearest to zero with these residues ``(limbs,)``."""
     value, modulus = 0, 1
     for residue, prime in zip(a.tolist(), moduli[:, 0].tolist(), strict=True):
         value += modulus * ((residue - value) * pow(modulus, -1, prime) % prime)
@@ -211,7 +205,7 @@ def pack(a: Residues, widths: Sequence[int]) -> list[bytes | memoryview[Any]]:
 
 
 def unpack(data: bytes | memoryview[Any], shape: tuple[int, ...], widths: Sequence[int]) -> Residues:
-    """The inverse of ``pack``, of shape (..., limbs, N). A view of the data where all widths are 8."""
+    """The inverse of ``pack``, ``(..., limbs, N)``. A view of the data where all widths are 8."""
     if all(width == 8 for width in widths):
         return np.frombuffer(data, dtype="<u8").reshape(shape)
     degree, size = shape[-1], shape[-1] * sum(widths)

@@ -31,7 +31,7 @@ def entry(name: str, role: str, identity: fl.Identity) -> fl.Entry:
 
 
 def sign_roster(entries: tuple[fl.Entry, ...], operator: SigningKey, session: bytes) -> fl.Roster:
-    """The roster of these parties, signed. Raises ValueError for a name that stands twice."""
+    """The signed roster. Raises ValueError for a name that stands twice."""
     if len({one.name for one in entries}) < len(entries):
         raise ValueError("a roster names a party twice")
     roster = fl.Roster(session, entries, operator.public.to_bytes())
@@ -66,10 +66,10 @@ def simulated(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.R
 
 
 class DerivedRoster(fl.Roster, frozen=True, dict=True):
-    """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
+    """The roster of a simulation of very many clients. Entries follow from the seed and are made when asked; nothing is
+    signed.
 
-    names: of all parties.  roles: by name.  randomness: emulated. names: of all parties.  roles: by name.  randomness:
-    emulated. Nothing is signed.
+    names: of all parties.  roles: by name.  randomness: emulated.
     """
 
     names: fl.Names = fl.Names(0)
@@ -78,7 +78,6 @@ class DerivedRoster(fl.Roster, frozen=True, dict=True):
 
     @cached_property
     def identities(self) -> Mapping[str, fl.Identity]:
-        """SECRET: every party's keys."""
         return fl.LazyMapping(self.names, lambda name: new_identity(name, self.randomness))
 
     @cached_property
@@ -109,14 +108,14 @@ def derived(roles: Mapping[str, str], names: fl.Names, randomness: fl.Randomness
 
 
 def signing_key(own: fl.Own) -> SigningKey:
-    """SECRET: this party's signing key. Raises CryptoError without an identity."""
+    """SECRET. Raises CryptoError without an identity."""
     if own.identity is None:
         raise fl.CryptoError(f"{own.name} has no identity to sign with")
     return SigningKey.load(own.identity.signing)
 
 
 def verify_key(common: fl.Common, name: str) -> VerifyKey:
-    """What a party's signatures are verified with. Raises PeerError for a stranger."""
+    """Of a party. Raises PeerError for a stranger."""
     found = common.roster.by_name.get(name)
     if found is None:
         raise fl.PeerError(f"{name} is not on the roster")

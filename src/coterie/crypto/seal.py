@@ -1,10 +1,7 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-SEAL makes keys, encrypts, multiplies and decrypts. Between these a ciphertext is an array of residues in NTT form, ``(2
-or 3 polynomials, limbs, N) uint64``. As the bindings only save to and load from files, an array is loaded by writing a
-saved *template* and its numbers to a file in memory.
-
-SEAL trusts its input: the caller makes sure that residues are below their primes. ``form`` is that of the input.
+Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. SEAL trusts its input:
+the caller makes sure that residues are below their primes. ``form`` is that of the input.
 """
 
 from __future__ import annotations
@@ -78,8 +75,8 @@ class Ring:
     # ---- keys
 
     def keygen(self, products: bool, secret: Residues | None = None) -> tuple[Residues, Residues, Residues]:
-        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation
-        keys, modulo the whole chain. k is 0 without levels or products.
+        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation keys,
+        modulo the whole chain. k is 0 without levels or products.
         """
         given = () if secret is None else (self._secret_object(secret),)
         generator, limbs = sealapi.KeyGenerator(self.context, *given), len(self.moduli)
@@ -114,7 +111,7 @@ class Ring:
         return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
 
     def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
-        """The inverse: an object of SEAL's of the kind of ``empty``."""
+        """The inverse of ``_switching``: an object of the kind of ``empty``."""
         head, before, tail = self._around(element)
         return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
@@ -132,11 +129,10 @@ class Ring:
         return self.numbers(each(), count, 2, level + 1)
 
     def unit(self, form: Form) -> float:
-        """What a coefficient is of a value 1: the scale of a scalar, that of a vector over sqrt(N / 2)."""
         return self.scale(form) / (1.0 if form.scalar else self.parameters.spread)
 
     def encoded(self, values: Floats, form: Form) -> Residues:
-        """``(d,)`` values as the coefficients of polynomials ``(ciphertexts, limbs, N)``; one of them as a constant."""
+        """``(d,)`` values as the coefficients of ``(ciphertexts, limbs, N)``; a scalar as a constant."""
         moduli, scaled = self.moduli_at(form.level), values * self.unit(form)
         if form.scalar:
             numbers = np.array([[round(float(scaled[0])) % int(q)] for (q,) in moduli], dtype=np.uint64)
@@ -146,13 +142,13 @@ class Ring:
         return self.ntt(residues.of_floats(padded.reshape(-1, self.parameters.degree), moduli))
 
     def decoded(self, polynomials: Residues, unit: float) -> Floats:
-        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over what one of a value 1 is."""
+        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over the ``unit``."""
         return residues.balanced(self.ntt(polynomials, inverse=True), self.moduli[: polynomials.shape[1]]) / unit
 
     def changed(
         self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
     ) -> Residues:
-        """Each ciphertext after these in-place steps, which leave so many polynomials and limbs."""
+        """Each ciphertext after in-place steps, which leave so many polynomials and limbs."""
 
         def each() -> Iterator[Handle]:
             for cipher in self.objects(ciphers, form):
@@ -164,7 +160,6 @@ class Ring:
             return self.numbers(each(), len(ciphers), polynomials, limbs)
 
     def objects(self, ciphers: Residues, form: Form) -> Iterator[Handle]:
-        """A SEAL ciphertext of each row. The object is reused."""
         template, cipher = self._template(form, ciphers.shape[1]), self._cipher()
         with _scratch() as file:
             for row in ciphers:
@@ -187,11 +182,10 @@ class Ring:
                     file.numbers(handle, row)
         return out
 
+    # How far into SEAL's ciphertexts lies the pointer to their numbers; a copy through a file takes ten times as long.
+    # None where memory can't be read so.
     @cached_property
     def _where(self) -> int | None:
-        """How far into SEAL's ciphertexts lies the pointer to their numbers, as a copy through a file takes ten times
-        as long; None where memory can't be read so.
-        """
         sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[0], cipher := self._cipher())
         wanted = np.empty((2, 1, self.parameters.degree), dtype=np.uint64)
         with _scratch() as file, _memory() as memory:
@@ -203,7 +197,7 @@ class Ring:
         return None
 
     def samples(self, secret: Residues, count: int) -> Residues:
-        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a) under a secret key."""
+        """``(count, 2, primes, N)`` fresh pairs (-(a s + e), a)."""
         generator, public = sealapi.KeyGenerator(self.context, self._secret_object(secret)), sealapi.PublicKey()
 
         def each() -> Iterator[Handle]:
@@ -216,7 +210,6 @@ class Ring:
     # ---- dot products, flooding
 
     def automorphism_keys(self, secret: Residues) -> Iterator[Residues]:
-        """``(k, 2, primes, N)`` of each of ``parameters.elements``, from the system's randomness."""
         generator = sealapi.KeyGenerator(self.context, self._secret_object(secret))
         for element in self.parameters.elements:
             generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
@@ -235,10 +228,8 @@ class Ring:
         """The dot product with a conjugated vector, ``(1, 2, limbs - 1, N)``, as a constant.
 
         constant: the other coefficients may hold anything. Then no automorphisms are needed.
-        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.
-        keys: of ``parameters.elements``, in their order. These automorphisms sum up to the trace of the field, which
-            leaves N times the constant coefficient, twice the dot product. So everything is halved modulo q first.
-            Rescaling is last, so that their noise hardly counts.
+        taps: integers, ``(N,)``: a polynomial by which the product is multiplied first.  keys: of
+        ``parameters.elements``, in their order.
         """
         limbs = form.level + 1
         with _forged():
@@ -251,6 +242,9 @@ class Ring:
             if constant:
                 self.evaluator.rescale_to_next_inplace(total)
                 return self.numbers([total], 1, 2, limbs - 1)
+            # The automorphisms sum up to the trace of the field, which leaves N times the constant coefficient, twice
+            # the dot product. So everything is halved modulo q first. Rescaling is last, so that their noise hardly
+            # counts.
             halves = residues.halved(self.numbers([total], 1, 2, limbs), self.moduli_at(form.level))
             whole = next(self.objects(halves, form._replace(product=True)))
             times = [*(times for _, times in self.parameters.rotations), 1]
@@ -274,13 +268,12 @@ class Ring:
         return total
 
     def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
-        """Integer polynomials ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
+        """Integer polynomials ``(count, N)`` in NTT form, ``(count, limbs, N)``."""
         moduli, each = self.moduli_at(level).astype(np.int64), coefficients[:, None]
         small = bool((np.abs(coefficients) < moduli.min()).all())
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
-        """Residues of polynomials ``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()
@@ -300,7 +293,8 @@ class Ring:
         out[zeros] = 0
         return out
 
-    # ---- templates: what SEAL writes before the numbers
+    # ---- templates: what SEAL writes before the numbers. The bindings only save to and load from files, so an array is
+    # loaded by writing a template and its numbers to a file in memory.
 
     @cached_property
     def ids(self) -> dict[int, Any]:
@@ -337,7 +331,6 @@ class Ring:
         return self._prefix(self._samples[1], 2 * len(self.moduli))
 
     def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
-        """What SEAL's table of key-switching keys has before the keys in one place, before each, and after them."""
         place, table = (element // 2, self.parameters.degree) if element else (0, 1)
         public, count = self._public_template, self.parameters.relinearisation_keys
         head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)
@@ -360,10 +353,9 @@ class Ring:
         return empty
 
 
+# SEAL's own primes are the largest below each power of two, so the scale drifts by twice as much at each level. In a
+# long chain the middle ones are chosen on both sides, each to bring the scale back.
 def _chain(parameters: ParameterSet) -> list[Any]:
-    """The primes. SEAL's own are the largest below each power of two, so the scale drifts by twice as much at each
-    level. In a long chain the middle ones are chosen on both sides, each to bring the scale back.
-    """
     chain: list[Any] = sealapi.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
     if parameters.levels <= _SHORT:
         return chain
@@ -380,7 +372,7 @@ def _chain(parameters: ParameterSet) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def ring(parameters: ParameterSet) -> Ring:
-    """The ring of a parameter set, made once per process. Raises UserError if SEAL refuses it."""
+    """The ring of a parameter set, made once. Raises UserError if SEAL refuses it."""
     return Ring(parameters)
 
 
@@ -421,7 +413,6 @@ def _header(size: int) -> bytes:
 
 @contextmanager
 def _scratch() -> Iterator[_File]:
-    """A file that never reaches a disk where the system can do that."""
     with ExitStack() as stack:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
             descriptor = os.memfd_create("coterie", os.MFD_CLOEXEC)
@@ -435,7 +426,6 @@ def _scratch() -> Iterator[_File]:
 
 @contextmanager
 def _memory() -> Iterator[int]:
-    """A descriptor of this process's memory, reads of which fail where others crash; -1 if the system has none."""
     try:
         descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -448,7 +438,6 @@ def _memory() -> Iterator[int]:
 
 
 def _pointer(memory: int, handle: Handle, at: int) -> int:
-    """What stands so far into the C++ object that a binding's object holds a pointer to, after its own header."""
     start: int = _U64.unpack(os.pread(memory, 8, id(handle) + object.__basicsize__))[0]
     found: int = _U64.unpack(os.pread(memory, 8, start + at))[0]
     return found

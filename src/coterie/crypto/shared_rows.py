@@ -1,4 +1,5 @@
-"""Rows of whole numbers that two servers hold in shares, and that each client can fetch one of.
+"""Rows of whole numbers that two servers hold in shares, and that each client can fetch one of. See
+docs/systems/coterie_appendix.md.
 
 **Numbers.** Words in Z_q, q = 2^32, little-endian. u is a client's change, w its weight, S the grid's steps:
 
@@ -6,17 +7,12 @@
     T_g <- T_g + sum mu x,   mu = round(16 nu (1 - a / 16)),   nu = min(2, expected / on time)     (2)
     model_g = start + T_g / (16 S D_g)                                                           (3)
 
-a: by how many rounds an upload is late. D_g: the weight of the group's members. S is chosen so that one round moves a
-word by less than 2^30 (``Grid.of``).
+a: by how many rounds an upload is late. D_g: the weight of the group's members. **Groups that are made anew** begin
+with rows of zeros, and their first round with whole models (``Grid.whole``).
 
-**Groups that are made anew** begin with rows of zeros. Their first round adds up whole models: x has w S (model -
-start) on top, and rows have one more word, to which that round adds w S C. So members learn the mean model of those
-that were there (``Grid.mean``), and begin from it.
-
-**Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; Y = V^A + V^B is a row that
-both hold, and that a client with both keys of its group opens. It fetches its row by two-server private information
-retrieval (Chor, Goldreich, Kushilevitz, Sudan, FOCS 1995): uniform bits q to one server, q xor e_g to the other; each
-answers with the XOR of the rows that its bits name.
+**Rows.** T is the sum of both servers' shares. Each server adds a keystream to its share V; both hold Y = V^A + V^B,
+which a client with both keys of its group opens. It fetches its row by two-server private information retrieval
+(``queries``).
 """
 
 from __future__ import annotations
@@ -64,6 +60,7 @@ class Grid:
         noise: standard deviation of each server's noise, over C. Rows have room for what 500 rounds add up to.
         """
         steps, taken = FINEST, clients + NOISE_ROOM * noise
+        # One round moves a word by less than 2^30.
         while MOST_WEIGHT * taken * (steps + length**0.5) >= ROOM:
             steps //= 2
             if steps < COARSEST:
@@ -83,9 +80,8 @@ class Grid:
     ) -> Words:
         """(d,) words of a change (d,), clipped and rounded at random (1). apart: what is clipped by itself.
 
-        rng: need not be secret, since nobody sees x but in sums.
-
-        Raises CryptoError for a change that is not finite, or of another length.
+        rng: need not be secret, since nobody sees x but in sums. Raises CryptoError for a change that is not finite, or
+        of another length.
         """
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
@@ -109,10 +105,11 @@ class Grid:
                 return x.view(np.uint32)
 
     def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
-        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut.
-
-        Words are cut so that those of all clients fit a row beside a round's changes.
+        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit a
+        row.
         """
+        # x has w S (model - start) on top, and rows one more word, to which w S C is added: so members begin from the
+        # mean.
         most = ROOM // (MOST_WEIGHT * clients)
         exact = np.rint(np.append(model / self.clip, 1.0) * (weight * self.steps))
         return np.clip(exact, -most, most).astype(np.int64).astype(np.uint32), bool((np.abs(exact) > most).any())
@@ -128,7 +125,8 @@ class Grid:
 
 
 def squares(x: Floats) -> float:
-    """The sum of squares, without BLAS: its threads, once woken, stay busy for longer than this takes."""
+    """The sum of squares, without BLAS."""
+    # The threads of BLAS, once woken, stay busy for longer than this takes.
     return float(np.einsum("i,i", x, x))
 
 
@@ -141,7 +139,7 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
-    """Whether a sum is so large that the next round's could wrap."""
+    """Whether the next round's sum could wrap."""
     return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 
@@ -179,6 +177,8 @@ def is_query(query: bytes, groups: int) -> bool:
 
 def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
     size = -(-groups // 8)
+    # Uniform bits to one server, the same but for the group's to the other (Chor, Goldreich, Kushilevitz, Sudan, FOCS
+    # 1995).
     one = int.from_bytes(secrets.bytes(size), "little") % (1 << groups)
     return one.to_bytes(size, "little"), (one ^ 1 << group).to_bytes(size, "little")
 
@@ -194,5 +194,5 @@ def answer(rows: Words, query: bytes) -> Words:
 
 
 def fetched(answers: Sequence[Words]) -> Words:
-    """(d,) the row that both answers show; with one group the one answer."""
+    """(d,) the row that both answers show."""
     return reduce(np.bitwise_xor, answers)

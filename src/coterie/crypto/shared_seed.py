@@ -1,8 +1,7 @@
 """Secrets of 32 bytes of which t of n holders have to tell their shares (Shamir's secret sharing, ``residues``).
 
-The secret is the hash of five uniform numbers modulo 2^61 - 1, which are shared: so every secret has all its bits, and
-fewer than t shares say nothing about it. Shares say nothing about who made them: where that matters, compare what they
-give with what was signed.
+The secret is the hash of five uniform numbers modulo 2^61 - 1, which are shared. So every secret has all its bits, and
+fewer than t shares say nothing about it. Nothing shows a false share: compare what they give with what was signed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ def shared(
     holders: Sequence[str], needed: int, random_bytes: RandomBytes, secrets: int
 ) -> tuple[list[bytes], dict[str, bytes]]:
     """SECRET: so many fresh secrets of 32 bytes, and by holder its shares of them, of ``SHARE_BYTES`` each, in order.
-
     Any ``needed`` shares of a secret give it.
     """
     words = residues.secret_words(drawn(random_bytes, 32))
@@ -39,7 +37,7 @@ def shared(
 def joined(holders: Sequence[str], shares: Mapping[str, bytes]) -> bytes:
     """SECRET: the secret that these shares give, if they are enough of one secret; else some other 32 bytes.
 
-    holders: as when it was shared.  Raises DecodeError for bytes that are no share.
+    holders: as when it was shared. Raises DecodeError for bytes that are no share.
     """
     place = dict(zip(holders, places(holders), strict=True))
     parts = {place[name]: _read(share) for name, share in shares.items()}

@@ -4,8 +4,8 @@
 fits another kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Sender and recipient are bound in: other ones don't open. Anyone can seal in anyone's name, though: where
-the sender matters, sign what is inside.
+must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: where the sender matters, sign
+what is inside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
 class SignatureError(PeerError):
-    """A signature that its claimed sender did not make over these fields."""
+    """The claimed sender did not sign these fields."""
 
 
 class ReplayError(PeerError):
@@ -49,7 +49,7 @@ class SealError(PeerError):
 
 @dataclass(frozen=True)
 class RawKey:
-    """A public key of 32 bytes. Raises DecodeError for another length. named: in errors."""
+    """A public key of 32 bytes. Raises DecodeError for another length."""
 
     key: bytes
 
@@ -60,19 +60,16 @@ class RawKey:
             raise DecodeError(f"{self.named} has {KEY_BYTES} bytes, not {len(self.key)}")
 
     def to_bytes(self) -> bytes:
-        """32 bytes. SECRET of a secret key; at rest: a file of mode 0600."""
+        """32 bytes; of a secret key SECRET, at rest in a file of mode 0600."""
         return self.key
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Raises DecodeError."""
         return cls(bytes(data))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RawSecret(RawKey):
-    """A secret key of 32 bytes, never compared, shown by its public half."""
-
     @property
     def public(self) -> RawKey:
         raise NotImplementedError
@@ -87,8 +84,6 @@ class RawSecret(RawKey):
 
 
 class _Known:
-    """The last few thousand signatures that this process has made or found right: they are right for ever."""
-
     def __init__(self, most: int = 1 << 15) -> None:
         self._most, self._held = most, OrderedDict[tuple[bytes, bytes, bytes], None]()
 
@@ -105,8 +100,6 @@ _known = _Known()
 
 
 class VerifyKey(RawKey):
-    """What others verify with."""
-
     named = "a verification key"
 
     def verify(self, signature: bytes, *fields: Field) -> None:
@@ -122,8 +115,6 @@ class VerifyKey(RawKey):
 
 
 class SigningKey(RawSecret):
-    """What its owner signs with."""
-
     named = "a signing key"
 
     @cached_property
@@ -135,7 +126,7 @@ class SigningKey(RawSecret):
         return VerifyKey(self._loaded.public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
-        """64 bytes over the fields (bytes, int or str), hashed once. Raises CryptoError for other types."""
+        """64 bytes over the fields. Raises CryptoError for other types."""
         over = digest(_SIGNED, *fields)
         signature = self._loaded.sign(over)
         _known.add(self.public.key, signature, over)
@@ -143,13 +134,13 @@ class SigningKey(RawSecret):
 
 
 class SealingKey(RawKey):
-    """The recipient's public key: what others seal with."""
-
     named = "a sealing key"
 
     def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
-        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: must be equal on opening. Raises
-        DecodeError for a key that keeps no secrets (all zeros, say).
+        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. Raises DecodeError for a key that keeps no secrets
+        (all zeros, say).
+
+        context: must be equal on opening.
         """
         try:
             public = X25519PublicKey.from_public_bytes(self.key)
@@ -191,9 +182,8 @@ class OpeningKey(RawSecret):
 class ReplayGuard:
     """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
 
-    max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
-    max_lag_rounds: how many rounds late a message may be.
-    accepted: the (round, timestamp in seconds) of the last accepted message by sender.
+    max_ahead_s: how far a sender's clock may be ahead of ours.
+    accepted: by sender, the (round, timestamp in seconds) of its last accepted message.
     """
 
     max_age_s: float
@@ -230,14 +220,13 @@ _LONG = 4096
 
 
 def digest(domain: str, *fields: Field) -> bytes:
-    """SHA-256 of the domain and the fields: 32 bytes. No long field is copied.
+    """SHA-256 of the domain and the fields: 32 bytes.
 
-    Fields are preceded by kind and length, so different lists have different bytes: ``("ab", "c")`` and ``("a",
-    "bc")``, ``1``, ``"1"`` and ``b"1"``. Raises CryptoError for other types.
+    Fields are preceded by kind and length, so different lists have different bytes. Raises CryptoError for other types.
     """
     state, short = hashlib.sha256(), list[bytes | memoryview]()
     for one in (domain, len(fields), *fields):
-        kind, content = _encoded(one)
+        kind, content = _encoded(one)  # so ("ab", "c") is not ("a", "bc"), and 1 neither "1" nor b"1"
         short += kind, len(content).to_bytes(8, "little"), content
         if len(content) > _LONG:
             state.update(b"".join(short[:-1]))

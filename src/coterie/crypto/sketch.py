@@ -1,6 +1,6 @@
-"""Secret linear maps from a shared 32-byte seed: random projections and secret rotations.
+"""Secret linear maps from a shared 32-byte seed: random projections and secret rotations, by a ChaCha20 keystream.
 
-Random signs come from a ChaCha20 keystream. Draw a fresh seed each round, and keep it from parties that see the output.
+Draw a fresh seed each round, and keep it from parties that see the output.
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
 def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
 
-    Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
-    of the first again, for the largest 2^k <= d. Without the last signs anyone could undo the public transform.
     Distances, norms and angles are kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, to about 1e-15 of the norm."""
+    """The inverse of ``rotate``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 
@@ -56,6 +54,8 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
     first, last = slice(0, size), slice(length - size, length)
     bits = [np.unpackbits(octets(-(-length // 8)), count=length) for _ in range(4)]
     before, between, after, end = (np.where(row, 1.0, -1.0) for row in bits)
+    # Signs and Hadamard transforms of the first and the last 2^k coordinates, for the largest 2^k <= d. Without the
+    # last signs anyone could undo the public transform.
     for step in (before, first, between, last, after, first, end)[::direction]:
         if isinstance(step, slice):
             values[step] = hadamard(values[step])
@@ -65,7 +65,7 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
 
 
 def hadamard(values: Floats) -> Floats:
-    """The orthonormal Walsh-Hadamard transform of 2^k values, which is its own inverse."""
+    """The orthonormal Walsh-Hadamard transform of 2^k values, its own inverse."""
     size, result, half = values.size, values.copy(), 1
     if size & (size - 1):
         raise CryptoError(f"a Hadamard transform takes a power of two values, not {size}")

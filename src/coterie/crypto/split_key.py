@@ -6,9 +6,9 @@
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
 The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
-+ sum of the partials`` is a ciphertext of the same values under s_h: nobody but the opener learns what is opened, and
-only of ciphertexts that t members have answered for. The answering members are fixed first. Noise is uniform in
-+-2^bits a coefficient (``ckks_arrays``, Flooding).
++ sum of the partials`` is a ciphertext of the same values under s_h, so only the opener learns them, of ciphertexts
+that t members have answered for. The answering members are fixed first. Noise is uniform in +-2^bits a coefficient
+(``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _MAGIC, _VERSION = b"CoSh", 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partial(Polynomials):
-    """What one member adds to c_0."""
-
     magic = b"CoPt"
 
     @classmethod
@@ -86,7 +84,8 @@ class CommitteeShare:
         return cls(space, fingerprint, place, numbers)
 
     def partial(self, cipher: CipherVector, among: Sequence[int], bits: int) -> Partial:
-        """c_1 times this share and its Lagrange coefficient, with fresh noise. among: the places that answer.
+        """c_1 times this share and its Lagrange coefficient, with fresh noise: to be added to c_0. among: the places
+        that answer.
 
         Raises CryptoError for another key's ciphertext, an unrescaled product, and impossible places.
         """

@@ -1,4 +1,4 @@
-"""The public facts about a vector under encryption, and the rules that refuse misuse, of schemes and their twins."""
+"""The public facts about a vector under encryption, and the rules that refuse misuse."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
 class Form(NamedTuple):
-    """What else two vectors must share to be added. Only CKKS has other forms than this one.
+    """What else two vectors must share to be added. Paillier has this form alone.
 
-    level: how many products can follow.  scalar: one value, a constant.
+    level: how many products can follow.  scalar: one value.
     product: of a vector and a scalar, not rescaled yet.  conjugated: prepared as the second factor of a dot product.
     constant: a scalar in the constant coefficient only.
     """
@@ -39,9 +39,9 @@ Room = Callable[[Form], int]
 class Tally:
     """The public facts about a vector under encryption, which travel in its header.
 
-    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key). length: d, the number of values.
-    terms: how many vectors it sums up, integer weights counted. blinded: how many times a mask is inside.  form: must
-    agree to add two. vectors: how many were added up here, whatever their weight.
+    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key).  length: d.  terms: how many vectors
+    it sums up, integer weights counted.
+    blinded: how many times a mask is inside.  vectors: how many were added up here, whatever their weight.
     """
 
     fingerprint: bytes
@@ -64,7 +64,6 @@ class Tally:
         return self.bounded(self.terms * weight, room, masks=self.blinded * (weight - 1))
 
     def bounded(self, terms: int, room: Room, *, masks: int = 0, form: Form | None = None) -> Tally:
-        """With another number of terms, which the caller answers for, more masks, and another form."""
         blinded, most = self.blinded + masks, room(form or self.form)
         if terms > most or blinded > most:
             raise CapacityError(

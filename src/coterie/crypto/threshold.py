@@ -8,24 +8,10 @@ The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVe
     share = own.share()                                 # n-of-n; t-of-n: own.dealt(), gathered()
     total = key.encrypt(x).scale(3) + key.encrypt(y)    # which ``threshold_opening`` opens
 
-**Flooding.** Each holder adds Gaussian integers to its partial decryption, so that all others together can't take them
-off. With ``|e|`` for the length of an opening's error as a vector, s = ``SECURITY_BITS`` and Q_D openings, B. Li, D.
-Micciancio, M. Schultz and J. Sorrell, "Securing approximate homomorphic encryption using differential privacy" (CRYPTO
-2022), ask for
+Each holder floods its partial decryption, with noise for Q_D openings. An opening is one ciphertext: a vector of d
+values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
 
-    sigma = sqrt(12 Q_D) * 2^(s / 2) * |e|
-
-An opening is one ciphertext: a vector of d values has ``ceil(d / N)``. Of a scalar only the constant coefficient is
-opened.
-
-**Switching.** A ciphertext is brought to the modulus of ``ParameterSet.opened`` before it is opened. If its scale is
-large enough it is divided by the surplus primes, so that its error becomes small next to that of rounding. Else these
-primes are dropped, which changes nothing.
-
-**Shares** are elements of the ciphertexts' ring. n-of-n: they add up to the key. t-of-n: they are Shamir's. Which
-holders answer is fixed first: then each one's share times its Lagrange coefficient is an additive share, and nothing
-with noise is multiplied by a large coefficient. To hand the key over, each answering holder shares its additive share
-anew.
+Shares are additive for n-of-n, Shamir's for t-of-n.
 """
 
 from __future__ import annotations
@@ -84,10 +70,7 @@ zero: of a share of zero, for each other holder.  joined, handed, gathered: for 
 
 
 class Switched(NamedTuple):
-    """How a form is opened. levels: of the primes it is divided by, in order.  divisor: their product.
-
-    scale: of what is opened.
-    """
+    """How a form is opened. levels: of the primes it is divided by.  divisor: their product."""
 
     levels: tuple[int, ...]
     scale: float
@@ -126,7 +109,6 @@ class Group:
             raise UserError(f"{self.openings} openings need more noise than {self.parameters} has room for: take fewer")
 
     def handed(self, holders: tuple[str, ...], label: bytes, threshold: int = 0) -> Group:
-        """The group that the same key is handed to."""
         return replace(self, holders=holders, label=label, threshold=threshold, summands=self.secrets)
 
     @cached_property
@@ -151,7 +133,6 @@ class Group:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that name the group, bound into shares and partial decryptions."""
         numbers = self.threshold, self.openings, self.secrets, self.emulated, len(self.label)
         names = b"".join(struct.pack("<I", len(name.encode())) + name.encode() for name in self.holders)
         data = b"".join((self.space.identity, struct.pack("<5Q", *numbers), self.label, names))
@@ -183,7 +164,6 @@ class Group:
 
     @property
     def share_size(self) -> tuple[int, int]:
-        """How many numbers a real share has modulo each prime, and of how many primes."""
         return self.space.degree, self.space.levels + 1
 
     @property
@@ -203,7 +183,6 @@ class Group:
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
     def uniform(self, key: bytes, count: int, limbs: int) -> Residues:
-        """Residues ``(count, limbs, degree)`` that follow from 32 secret bytes."""
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
     def times(self, a: Residues, b: Residues) -> Residues:
@@ -235,6 +214,8 @@ class Group:
         return float(terms * error * self.fresh_deviation * space.scale(form) / space.scale(space.fresh))
 
     def switched(self, form: Form) -> Switched:
+        # Divided, its error becomes small next to that of rounding. Primes for which the scale is too small are
+        # dropped.
         at, level, levels, divisor = self.ring.scale(form), form.level, [], 1.0
         while level > self.opened_limbs - 1:
             prime = float(self.ring.moduli[level, 0])
@@ -246,16 +227,20 @@ class Group:
         return Switched(tuple(levels), at, divisor)
 
     def rounding(self, switched: Switched) -> float:
-        """Of what the division leaves, a coefficient: both polynomials are rounded at random, one is times the key."""
+        """Of what the division leaves, a coefficient."""
+        # Both polynomials are rounded at random, one is times the key.
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
-        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; taken as at least
+        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; below 1 it counts as
         1.
         """
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
     def _flood(self, deviation: float, coefficients: int | None = None) -> float:
+        # So that all others together can't take it off: sigma = sqrt(12 Q_D) 2^(s/2) |e| (B. Li, D. Micciancio, M.
+        # Schultz and J. Sorrell, "Securing approximate homomorphic encryption using differential privacy", CRYPTO
+        # 2022).
         length = max(1.0, deviation) * math.sqrt(coefficients or self.space.degree)
         return float(math.sqrt(12 * self.openings) * 2.0 ** (SECURITY_BITS / 2) * length)
 
@@ -278,7 +263,7 @@ class Group:
         return 1.0 if scalar else self.space.spread
 
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
-        """Nominal seconds of one typical core, for virtual time, of the function of this name on ``length`` values.
+        """Nominal seconds of one typical core of the function of this name on ``length`` values, for virtual time.
 
         holders: how many answer (c1: send), where each costs something.  rows: of key material (galois: automorphisms).
         """
@@ -333,7 +318,7 @@ class Group:
     ) -> tuple[Residues, Integers | None]:
         """The numbers ``(..., limbs, degree)``, and the ``length`` values of a twin. Raises DecodeError.
 
-        tag: what must stand there; empty: anything.  real: as in ``pack``.  facts: the bytes of what precedes.
+        tag: what must stand there; empty: anything.  real: as in ``pack``.  facts: bytes that precede.
         """
         stated, held = self.opened_header(kind, data)
         if tag and stated != tag:
@@ -376,8 +361,6 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretNumbers:
-    """SECRET residues of one party, in NTT form; one number a prime if emulated."""
-
     group: Group
     numbers: Residues
 
@@ -398,14 +381,13 @@ class SecretNumbers:
 
     @classmethod
     def load(cls, group: Group, data: bytes) -> Self:
-        """Raises DecodeError, also for one of another group."""
         real = cls.size(group)
         shape = group.limbs if group.emulated else real[1], group.degree
         return cls(group, group.unpack(cls.kind, data, shape, real=real)[0])
 
 
 class Share(SecretNumbers):
-    """SECRET: what one holder has of the key, ``(limbs, degree)``."""
+    """SECRET: one holder's part of the key, ``(limbs, degree)``."""
 
     kind = "share"
 
@@ -416,6 +398,7 @@ class Share(SecretNumbers):
             raise UserError(f"{me} is not among those that answer: {', '.join(names)}")
         if self.group.additive:
             return self.numbers
+        # Before noise is added: nothing with noise is multiplied by a large coefficient.
         places = [self.group.place(name) for name in names]
         coefficient = residues.lagrange(self.group.place(me), places, self.group.moduli(self.group.limbs))
         return np.asarray(self.group.times(self.numbers[None], coefficient)[0])
@@ -423,10 +406,7 @@ class Share(SecretNumbers):
     def handed(
         self, me: str, among: Sequence[str], group: Group, random_bytes: RandomBytes = urandom
     ) -> dict[str, bytes]:
-        """SECRET: each new holder's part, to be sealed to it. among: the holders that hand over.
-
-        random_bytes: n -> n secret random bytes.
-        """
+        """SECRET: each new holder's part, to be sealed to it. among: the holders that hand over."""
         if group.space.identity != self.group.space.identity or group.digest == self.group.digest:
             raise UserError("a key is handed to a group with the same parameters and another label or other holders")
         return handed(group, self.additive(me, among), self.group.answering(tuple(among)), random_bytes)
@@ -435,7 +415,7 @@ class Share(SecretNumbers):
 def handed(
     group: Group, numbers: Residues, senders: Sequence[str], random_bytes: RandomBytes = urandom
 ) -> dict[str, bytes]:
-    """SECRET: ``(limbs, degree)`` shared anew: each holder's part in ``group``, to be sealed to it.
+    """SECRET: each holder's part in ``group`` of ``(limbs, degree)`` shared anew, to be sealed to it.
 
     senders: all whose parts add up to the key; recipients check it.
     """
@@ -456,7 +436,7 @@ def handed(
 
 
 def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
-    """The share of holder ``me``, from all senders' parts. Raises DecodeError naming a sender."""
+    """The share of holder ``me``. parts: of all senders. Raises DecodeError naming a sender."""
     group.place(me)
     tag, total = senders_tag(tuple(parts)), np.zeros((1, group.limbs, group.degree), dtype=np.uint64)
     for name, data in parts.items():
@@ -469,14 +449,11 @@ def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
 
 
 def senders_tag(names: Sequence[str]) -> bytes:
-    """16 bytes that name a set of parties."""
     every = b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in sorted(names))
     return hashlib.sha256(b"coterie/senders/" + every).digest()[:16]
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """What a holder has answered under its key: 16 bytes each, and the number of ciphertexts."""
-
     digests: bytes = b""
     ciphertexts: int = 0
 
@@ -502,9 +479,10 @@ class Zero:
         return f"<Zero of {self.me} with {len(self.seeds)} others>"
 
     def share(self, group: Group, among: Sequence[str], tag: bytes, shape: tuple[int, int, int]) -> Residues:
-        """A share of zero ``(count, limbs, degree)``: those of all in ``among`` add up to nothing.
+        """A share of zero ``(count, limbs, degree)``: those of all in ``among`` add up to nothing. Raises CryptoError
+        if a seed is missing.
 
-        tag: 16 bytes that name its purpose. Raises CryptoError if a seed is missing.
+        tag: 16 bytes that name its purpose.
         """
         total = np.zeros(shape, dtype=np.uint64)
         for key, adds in self._keys(among, tag):
@@ -513,7 +491,7 @@ class Zero:
         return total
 
     def words(self, among: Sequence[str], tag: bytes, length: int) -> Integers:
-        """A share of zero of a twin: ``(length,) int64`` that add up to nothing modulo 2^64."""
+        """As ``share``, of a twin: ``(length,) int64``, modulo 2^64."""
         total = np.zeros(length, dtype=np.int64)
         for key, adds in self._keys(among, tag):
             ours = np.random.SFC64(int.from_bytes(key, "little")).random_raw(length).view(np.int64)
@@ -535,7 +513,6 @@ class Zero:
 
 
 def twin_common(group: Group) -> Residues:
-    """Equal for all groups, so that an emulated key survives handing over."""
     key = hashlib.sha256(b"coterie/emulated").digest()
     return group.uniform(key, 1, group.limbs)
 

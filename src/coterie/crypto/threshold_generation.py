@@ -8,10 +8,9 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
     relinearisation    h_i = -a u_i + e + P s_i, g_i = a s_i + e                   two rounds, for a fresh ternary u_i
                        d_i = h s_i + g (u_i - s_i) + e, of the sums h and g        (sum of d_i, g): switches from s^2
 
-(the last as C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
+(C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could choose its part so that the sum is a key of its own. SEAL draws secrets and errors; its pairs
-(b', a') are brought to a common a by adding (a' - a) s_i.
+else the last party could make the sum a key of its own.
 
 Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
 takes another secret and another label. Nothing proves that a part is well-formed.
@@ -38,7 +37,7 @@ NONCE_BYTES = 32
 
 
 def commitment(data: bytes, nonce: bytes) -> bytes:
-    """32 bytes that bind to ``data`` and show nothing of it. nonce: 32 fresh secret bytes, revealed with it."""
+    """32 bytes that bind to ``data`` and show nothing of it. nonce: 32 fresh secret bytes."""
     if len(nonce) != NONCE_BYTES:
         raise CryptoError(f"a commitment takes {NONCE_BYTES} fresh random bytes, not {len(nonce)}")
     return hashlib.sha256(b"coterie/commitment/" + nonce + data).digest()
@@ -51,8 +50,6 @@ def revealed(committed: bytes, data: bytes, nonce: bytes) -> None:
 
 
 class Secret(SecretNumbers):
-    """SECRET: one party's summand of the key, modulo all primes."""
-
     kind = "secret"
 
     @staticmethod
@@ -93,24 +90,24 @@ class Secret(SecretNumbers):
         return _packed(group, "second", group.plus(d, noise))
 
     def share(self) -> Share:
-        """A holder's n-of-n share: the secret itself. Raises CryptoError for t-of-n."""
+        """A holder's n-of-n share. Raises CryptoError for t-of-n."""
         if not self.group.additive:
             raise CryptoError("where t of n holders open, secrets are dealt() to all of them")
         return Share(self.group, self.numbers[: self.group.limbs])
 
     def dealt(self, random_bytes: RandomBytes = urandom) -> dict[str, bytes]:
-        """SECRET: each holder's share of this secret, to be sealed to it. random_bytes: n -> n secret ones."""
+        """SECRET: each holder's share of this secret, to be sealed to it."""
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
     def _public_row(self) -> Residues:
         return self._rows(_common(self.group))
 
     def _rows(self, a: Residues, added: Residues | None = None) -> Residues:
-        """-a s + e for each row of ``(k, primes, N)``, plus an addend."""
         group = self.group
         if group.emulated:
             rows = group.minus(np.zeros_like(a), group.times(a, self.numbers[None]))
         else:
+            # SEAL's pairs (b', a') are brought to the common a.
             pairs = group.ring.samples(self.numbers, len(a))
             rows = group.plus(pairs[:, 0], group.times(group.minus(pairs[:, 1], a), self.numbers[None]))
         return rows if added is None else group.plus(rows, added)
@@ -125,7 +122,7 @@ class Secret(SecretNumbers):
 
 
 def secret(group: Group, random_bytes: RandomBytes = urandom) -> Secret:
-    """A fresh one, from the system's randomness. random_bytes: n -> n bytes for an emulated one."""
+    """A fresh one, from the system's randomness. random_bytes: for an emulated one."""
     if group.emulated:
         return Secret(group, group.uniform(drawn(random_bytes, 32), 1, group.limbs)[0])
     return Secret(group, group.ring.keygen(False)[0])
@@ -156,7 +153,7 @@ def with_products(
 
 
 def evaluation(group: Group, key: ckks.PublicKey, parts: Mapping[str, bytes]) -> ckks.EvaluationKey:
-    """Of parts for ``space.elements``: what dot products need. Raises as ``joined``."""
+    """The keys for dot products, of parts for ``space.elements``. Raises as ``joined``."""
     elements, k = group.space.elements, _switching(group)
     rows = _summed(group, "galois", parts, k * len(elements))
     if group.emulated:
@@ -233,8 +230,8 @@ def _summed(group: Group, kind: str, parts: Mapping[str, bytes], rows: int) -> R
     return total
 
 
+# Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits.
 def _turned(degree: int, element: int) -> NDArray[np.int64]:
-    """Indices from the NTT form of f to that of f(X^k): place j holds f at root^(2 r(j) + 1), r reversing bits."""
     bits = degree.bit_length() - 1
     places = np.arange(degree)
     reverse = np.zeros(degree, dtype=np.int64)

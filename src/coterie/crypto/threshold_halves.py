@@ -1,7 +1,7 @@
 """The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of.
 
 A sender without a share, which can't send under joint pads (``threshold_pads``), signs c_1 of its own vector
-(``Half``), and a holder that is asked to open a sum adds the halves of all its senders up.
+(``Half``). A holder that is asked to open a sum adds up the halves of all its senders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FACTS = struct.Struct(f"<QHH{SIGNATURE_BYTES}s")  # length, part, bytes of the 
 class Half:
     """c_1 of one sender's fresh vector.
 
-    part: which of the sender's vectors of a round.  length: how many values.  array: ``(count, limbs, degree)``.
+    part: which of the sender's vectors of a round.  length: d.  array: ``(count, limbs, degree)``.
     signature: the sender's, over ``name`` and what it is for.
     """
 
@@ -49,7 +49,6 @@ class Half:
 
     @cached_property
     def name(self) -> bytes:
-        """32 bytes that name c_1."""
         head = struct.pack("<QH", self.length, self.part)
         return hashlib.sha256(b"coterie/half/" + head + self.array.astype("<u8").tobytes()).digest()
 
@@ -70,7 +69,7 @@ class Half:
 
     @classmethod
     def read(cls, group: Group, data: bytes) -> Half:
-        """Whoever has sent it: check the signature. Raises DecodeError."""
+        """By any sender: check the signature. Raises DecodeError."""
         _, held = group.opened_header("half", data)
         if len(held) < _FACTS.size:
             raise DecodeError("half a ciphertext that doesn't say of whom")

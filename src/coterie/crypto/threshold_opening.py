@@ -1,9 +1,5 @@
 """Opening a ciphertext by parts: the server prepares it, each holder answers, the server combines the answers.
 
-    prepared = server_dec(group, total)                  # the server; prepared.request goes to the holders
-    answer, answered = partial(group, share, prepared.request, "a", group.holders, zero, answered)    # each holder
-    opened(group, prepared, {"a": answer, ...})          # the server: the values, to within group.error(total.terms)
-
 OFL, section 4.3 (``ServerDec``, ``PartDec``, ``FinDec``), after A. Passelegue and D. Stehle, "Low communication
 threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate numbers of CKKS:
 
@@ -11,7 +7,7 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-**One partial decryption of a ciphertext at most.** Many answers for one c_1 would average the floodings away, and two
+**One partial decryption of a ciphertext at most**: many answers for one c_1 would average the floodings away, and two
 sets of answering holders would give the flooding itself. ``Answered`` refuses the second.
 """
 
@@ -52,8 +48,8 @@ _FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviatio
 class Request:
     """What a holder is sent: the component that the key multiplies, and facts about it. Public.
 
-    c1: ``(count, limbs, degree)``.  terms: weights counted.  senders: how many vectors it sums up.
-    deviation: of the error to be drowned, a coefficient.  scale: of the values.
+    c1: ``(count, limbs, degree)``.  terms: weights counted.
+    deviation: of the error to be drowned, a coefficient.
     """
 
     group: Group
@@ -87,7 +83,6 @@ class Request:
         return self.ciphertexts * (1 if self.scalar else self.group.space.degree), self.group.opened_limbs
 
     def tag(self, names: Sequence[str]) -> bytes:
-        """16 bytes that name what is answered, and by whom."""
         return hashlib.sha256(self.digest + senders_tag(names)).digest()[:16]
 
     def to_bytes(self) -> bytes:
@@ -99,7 +94,6 @@ class Request:
 
     @classmethod
     def load(cls, group: Group, data: bytes) -> Request:
-        """Raises DecodeError."""
         _, held = group.opened_header("request", data)
         if len(held) < _FACTS.size:
             raise DecodeError("a request to open that doesn't say what")
@@ -122,7 +116,7 @@ class Request:
 class Prepared:
     """What the server keeps until it has the answers: c_0 (of a scalar its constant coefficient) and the request.
 
-    words: an emulated one's values.  form: of the vector.  errors: deviations of error and flooding, a coefficient.
+    words: an emulated one's values.  errors: deviations of error and flooding, a coefficient.
     """
 
     request: Request
@@ -141,8 +135,8 @@ def server_dec(
 ) -> Prepared:
     """ServerDec. A product that isn't rescaled is opened as it is. Raises CryptoError for what can't be opened.
 
-    deviation: of the polynomials' error, a coefficient, where it isn't that of its form.
-    random_bytes: n -> n bytes, for an emulated one.
+    deviation: of the polynomials' error, a coefficient, where it isn't that of its form.  random_bytes: for an emulated
+    one.
     """
     form, terms = cipher.tally.form, cipher.terms
     if cipher.key.parameters.identity != group.space.identity or cipher.emulated != group.emulated:
@@ -182,7 +176,7 @@ def partial(
 def answer(
     group: Group, made: Residues, request: Request, me: str, names: Sequence[str], zero: Zero, deviation: float
 ) -> bytes:
-    """The answer from a share times c_1: plus a share of zero and flooding."""
+    """The answer from a share times c_1, with a share of zero and flooding."""
     tag, real = request.tag(names), request.answer_size
     if group.emulated:
         noisy = deviation * group.spread(request.scalar) / request.scale / group.space.twin_step
@@ -194,9 +188,9 @@ def answer(
 
 
 def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Floats:
-    """FinDec: ``(d,) float64`` values, sums of ``terms`` of them; (1,) of a scalar. answers: of all holders asked.
+    """FinDec: ``(d,) float64`` values, sums of ``terms`` of them; (1,) of a scalar.
 
-    Raises DecodeError naming a holder, and CiphertextError if a share is wrong.
+    answers: of all holders asked. Raises DecodeError naming a holder, and CiphertextError if a share is wrong.
     """
     names = group.answering(tuple(answers))
     total, words = read_answers(group, prepared, answers, names)
@@ -249,7 +243,7 @@ def decoded(group: Group, total: Residues, words: Integers | None, prepared: Pre
 
 
 def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Residues:
-    """Gaussian integers of a standard deviation on each coefficient, as residues ``shape``."""
+    """Gaussian integers on each coefficient, as residues ``shape``."""
     count, limbs, degree = shape
     noise = gaussian(deviation, count * degree).reshape(count, degree)
     if degree == 1:
@@ -261,14 +255,14 @@ def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Res
 def gaussian(deviation: float, count: int) -> Integers:
     """Integers near a Gaussian, from the system's randomness: the upper 44 bits by Box and Muller, the rest uniform.
 
-    The radius reaches 8.5 standard deviations, and no low bits are left out. Raises CapacityError for what an int64
-    can't hold.
+    Raises CapacityError for what an int64 can't hold.
     """
     if not 0 <= deviation <= MOST_NOISE:
         raise CapacityError(f"no room for noise of deviation {deviation:.1e}: take fewer openings or terms")
     words = residues.secret_words(urandom(32))
     low = max(0, math.ceil(math.log2(max(deviation, 1.0))) - 44)
     radius, angle = (words(count) >> np.uint64(11)).astype(np.float64), words(count).astype(np.float64)
+    # The radius reaches 8.5 standard deviations.
     normal = np.sqrt(-2 * np.log((radius + 1) * 2.0**-53)) * np.cos(angle * (2 * math.pi * 2.0**-64))
     scaled, rest = normal * (deviation / (1 << low)), words(count)
     if not low:  # rounded at random: down, or up, so that the mean is right

@@ -14,23 +14,14 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 
 and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
 
-Noise of a contribution follows from share and pad, and the pad names the contributing holders.
-
-**Sums that a server can't lie about.** A request to open a weighted sum of completed vectors names pads, weights and a
-public seed (``SumRequest``), and each holder computes c_1 itself:
+**To open a weighted sum of completed vectors** a request names pads, weights and a public seed (``SumRequest``), and
+each holder computes c_1 itself, so that the server can't lie about it:
 
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
-(b, a) is the public key and u a sum of ``MONOMIALS`` powers of X that follow from the seed. (u b, u a) encrypts zero,
-so a sum that is opened again has another c_1. After a header as of all parts (``Group.pack``) a request has
-
-    length u64, seed 32 bytes, a bit for each holder that contributed to the pads, number of senders u16,
-    place u16, weight u32 and nonce 16 bytes of each sender
-
-Where senders hold no shares, the holders get a_j itself, signed by sender j (``threshold_halves``). Then a request has
-
-    length u64, seed 32 bytes, 32 bytes of zeros, number of senders u16, weight u32 and name 32 bytes of each half
+(b, a) is the public key and u follows from the seed. Where senders hold no shares, the holders get a_j itself, signed
+by sender j (``threshold_halves``).
 """
 
 from __future__ import annotations
@@ -63,8 +54,7 @@ _PAD = struct.Struct("<Q16s16s")  # length, nonce, who contributes
 class Pad:
     """The public name of a pad, which decides its polynomial.
 
-    sender: the encrypting holder.  context: bytes that name the purpose.  length: how many values.  nonce: 16 fresh
-        bytes.
+    sender: the encrypting holder.  context: bytes that name the purpose.  nonce: 16 fresh bytes.
     among: the holders whose shares make it, in the group's order.
     """
 
@@ -81,14 +71,13 @@ class Pad:
         return self.length, self.context, self.among
 
     def digest(self, group: threshold.Group) -> bytes:
-        """16 bytes that name it."""
         head = _PAD.pack(self.length, self.nonce, threshold.senders_tag(self.among))
         name = self.sender.encode()
         data = b"".join((group.digest, head, len(name).to_bytes(4, "little"), name, self.context))
         return hashlib.sha256(b"coterie/pad/" + data).digest()[:16]
 
     def polynomials(self, group: threshold.Group) -> Residues:
-        """a: ``(ciphertexts, limbs, degree)`` that nobody chose."""
+        """a: ``(ciphertexts, limbs, degree)``."""
         key = hashlib.sha256(b"coterie/pad/polynomials" + self.digest(group)).digest()
         return group.uniform(key, self.shape(group)[0], group.limbs)
 
@@ -106,7 +95,7 @@ Addend = Pad | Half
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded:
-    """A message under a pad. array: its first polynomials.  words: of an emulated one."""
+    """A message under a pad. array: its first polynomials."""
 
     group: threshold.Group
     pad: Pad
@@ -122,7 +111,6 @@ class Padded:
     def load(
         cls, group: threshold.Group, data: bytes, sender: str, context: bytes, length: int, among: tuple[str, ...] = ()
     ) -> Padded:
-        """What ``sender`` sent for ``context``. among: as in ``Padding``. Raises DecodeError."""
         _, held = group.opened_header("pad", data)
         if len(held) < _PAD.size:
             raise DecodeError("a padded vector that doesn't say under which pad")
@@ -137,10 +125,10 @@ class Padded:
 
 @dataclass(eq=False, repr=False)
 class Padding:
-    """What a sender encrypts one vector with, and no second: two would show their difference. share: its own.
+    """What a sender encrypts one vector with, and no second: two would show their difference.
 
-    key: of the group, for which values fit.  context: bytes that name the purpose.  among: the holders whose shares
-    make the pads; empty: all.
+    key: of the group, for which values fit.  context: as of ``Pad``.  among: the holders whose shares make the pads;
+    empty: all.
     """
 
     group: threshold.Group
@@ -173,7 +161,10 @@ class Padding:
 
 
 def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
-    """A holder's addend that turns another's padded vector into a ciphertext: equal however often it is asked for."""
+    """A holder's addend that turns another's padded vector into a ciphertext.
+
+    It is equal however often it is asked for.
+    """
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
         raise CryptoError(f"{me} contributes to the pads of others")
@@ -202,7 +193,7 @@ class Joining:
         self._missing.remove(name)
 
     def cipher(self, key: ckks.PublicKey) -> ckks.CipherVector:
-        """The ciphertext. Raises CryptoError unless all contributions are there."""
+        """Raises CryptoError unless all contributions are there."""
         if self._missing:
             raise CryptoError(f"a pad takes contributions of {', '.join(sorted(self._missing))}, too")
         group, padded, total = self._group, self._padded, self._total
@@ -291,7 +282,6 @@ def _sum_deviation(group: threshold.Group, weights: Mapping[str, int]) -> float:
 
 
 def _request(group: threshold.Group, pads: Mapping[str, Pad], weights: Mapping[str, int]) -> threshold_opening.Request:
-    """What each answers: named by all pads and weights, so that all answer for one sum."""
     if not group.additive:
         raise CryptoError("where t of n holders open, a sum of padded vectors is opened as joined ciphertexts")
     if len(pads) < 2 or set(pads) != set(weights):
@@ -345,7 +335,6 @@ _SMALL_VARIANCE = 10.5  # of residues.binomial, which SEAL draws, too
 
 
 def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
-    """Noise of an encryption, from 32 secret bytes."""
     count, limbs, degree = pad.shape(group)
     return group.ring.transformed(residues.binomial((count, degree), lambda _: key), limbs - 1)
 
@@ -356,9 +345,10 @@ def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
 SEED_BYTES = 32
 MONOMIALS = 4
 """Of u: with N = 8192 there are 2^51 of them, and its noise has twice the deviation of the public key's."""
+# Length, seed, a bit for each contributor, number of senders.
 _HEAD = struct.Struct(f"<Q{SEED_BYTES}s{MOST_HOLDERS // 8}sH")
-_SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")
-_TERM = struct.Struct("<I32s")
+_SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")  # place, weight, nonce
+_TERM = struct.Struct("<I32s")  # weight, name of a half
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -381,7 +371,7 @@ class SumRequest(threshold_opening.Request):
         weights: Mapping[str, int],
         seed: bytes,
     ) -> SumRequest:
-        """Raises CryptoError for pads and weights that make no sum, CapacityError for too large weights."""
+        """Raises CryptoError for what makes no sum, CapacityError for too large weights."""
         if set(pads) != set(weights) or any(name != pad.sender for name, pad in pads.items()):
             raise CryptoError("a sum of padded vectors takes a weight and a pad of each sender")
         if len({pad.kind for pad in pads.values()}) > 1:
@@ -398,7 +388,6 @@ class SumRequest(threshold_opening.Request):
         return {pad.name: pad for pad in self.pads.values() if isinstance(pad, Half)}
 
     def to_bytes(self) -> bytes:
-        """Some 22 bytes a sender, or 36."""
         group, among = self.group, bytearray(MOST_HOLDERS // 8)
         first = next(iter(self.pads.values()), None)
         for at in [group.place(name) - 1 for name in first.among] if isinstance(first, Pad) else ():
@@ -420,7 +409,7 @@ class SumRequest(threshold_opening.Request):
         context: bytes,
         halves: Mapping[bytes, Half] | None = None,
     ) -> SumRequest:
-        """context: of the pads, as the holder knows it.  halves: by their names, of a key whose senders sign them.
+        """context: of the pads, as the holder knows it.  halves: by name, of a key whose senders sign them.
 
         Raises DecodeError, and as ``of``.
         """
@@ -462,8 +451,7 @@ def sum_dec(
 ) -> threshold_opening.Prepared:
     """``ServerDec`` of a weighted sum of ciphertexts, joined or signed; without any, of an encryption of zero.
 
-    total: their sum by these weights. Raises CryptoError if it can't be. random_bytes: n -> n bytes, for the public
-        seed.
+    total: their sum by these weights. Raises CryptoError if it can't be.  random_bytes: for the public seed.
     """
     request, form = SumRequest.of(group, key, pads, weights, drawn(random_bytes, SEED_BYTES)), group.space.fresh
     if (total is None) != (not pads) or (
@@ -505,8 +493,8 @@ def _c1(
     return divided_alone(group, total, _switched(group), at_random=False)
 
 
+# u b (half 0) or u a (half 1), (count, limbs, N): equal for all ciphertexts of a vector.
 def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, half: int) -> Residues:
-    """u b (half 0) or u a (half 1), ``(count, limbs, N)``: equal for all ciphertexts of a vector."""
     arrays: Any = key.arrays
     u = group.ring.transformed(_monomials(group, seed)[None], group.limbs - 1)
     part = group.times(u, arrays.pair[half, : group.limbs][None])
@@ -514,6 +502,7 @@ def _zero(group: threshold.Group, key: ckks.PublicKey, count: int, seed: bytes, 
 
 
 def _monomials(group: threshold.Group, seed: bytes) -> Integers:
+    # (u b, u a) encrypts zero, so a sum that is opened again has another c_1.
     words = residues.secret_words(hashlib.sha256(b"coterie/sum/" + group.digest + seed).digest())(MONOMIALS)
     u = np.zeros(group.degree, np.int64)
     for power in (words % np.uint64(2 * group.degree)).tolist():

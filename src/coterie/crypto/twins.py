@@ -1,11 +1,8 @@
 """CKKS's emulated twin: the same results up to the scheme's noise, without the encryption.
 
-It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Masks are
-uniform modulo the machine word and come off exactly.
-
-Values are 64-bit integers in steps of 2^-44 (for sets with 2^18 for reach times terms), so sums don't depend on their
-order. Every operation that adds noise adds Gaussian noise of the real standard deviation: a place in one table of a
-million numbers, which follows from key, purpose and values.
+It gives NO secrecy and is flagged ``emulated``. On the wire it weighs what the real scheme does (``wire``). Values are
+64-bit integers in steps, so sums don't depend on their order. Noise is Gaussian, of the real standard deviation, and
+follows from key, purpose and values.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
 _LARGEST = 1.5 * 2.0**TWIN_BITS  # more than there is room for, so it is noticed, and it fits an int64 with its noise
-_TABLE = 1 << 20
+_TABLE = 1 << 20  # numbers; noise is a place in one table of them
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(ArrayVectors):
-    """What the twins of keys share. key_id: bytes that name the key.  flag: of the real key's header."""
+    """What the twins of keys share. key_id: names the key, and seeds the noise."""
 
     key_id: bytes
     space: Any
@@ -61,8 +58,6 @@ class Twin(ArrayVectors):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rounded(Twin):
-    """The twin of ``ckks_arrays.Public``. The key's id seeds the noise, too."""
-
     space: ParameterSet
 
     scheme = "rounded"
@@ -84,7 +79,6 @@ class Rounded(Twin):
         return a * factor
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Integers:
-        """Uniform numbers that follow from 32 random bytes."""
         seed = int.from_bytes(drawn(random_bytes, 32), "little")
         return np.random.SFC64(seed).random_raw(length).view(np.int64)
 
@@ -148,11 +142,9 @@ class Rounded(Twin):
         return made
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
-        """Values with noise as large as that uniform in +-2^bits a coefficient."""
         return add_noise(a.copy(), self.space.flood_deviation(form.level, bits) * self.steps, self.key_id, b"flood")
 
     def _noisy(self, values: Integers, form: Form, purpose: bytes, *, symmetric: bool = False) -> Integers:
-        """Values in steps with the noise of one encryption or rescaling at a form's level; in place."""
         deviation = self.space.deviation(self.space.scale(form), symmetric=symmetric)
         return add_noise(values, deviation * self.steps, self.key_id, purpose)
 
@@ -182,8 +174,6 @@ class RoundedSecret(Rounded):
 
 
 class RoundedEvaluation(Twin):
-    """The twin of evaluation keys: its id is the fingerprint of their pair."""
-
     scheme, id_bytes = "rounded", FINGERPRINT_BYTES
 
     @property

@@ -1,7 +1,6 @@
 """The front of all schemes: keys, ciphertext vectors, masks and opened vectors.
 
-A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: its key, how many vectors it sums up
-(terms), how many masks it carries (blinded) and its form. The tally refuses misuse:
+A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``, which refuses misuse:
 
 - vectors under different keys, of different lengths or forms, or with different masks are never combined;
 - sums with more terms or masks than there is room for are refused. The caller answers for bounds that it states
@@ -33,7 +32,7 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 class Key:
     """Any key: immutable, equal by kind and fingerprint, and shown by its fingerprint only.
 
-    arrays: the backend, which holds the numbers.  backends: by scheme; their ``load(space, flag, body)`` reads keys.
+    arrays: the backend.  backends: by scheme; their ``load(space, flag, body)`` reads keys.
     """
 
     arrays: Any
@@ -58,12 +57,12 @@ class Key:
         return str(self.arrays.space.size)
 
     def to_bytes(self) -> bytes:
-        """The wire form, which ``load`` reads. SECRET of a secret key: keep it in a file of mode 0600."""
+        """The wire form, which ``load`` reads; of a secret key SECRET, at rest in a file of mode 0600."""
         return wire.join_key(self.kind, self.arrays)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> Self:
-        """A key from ``to_bytes``. Raises DecodeError, also for an insecure one unless ``allow_insecure`` (tests)."""
+        """Raises DecodeError, also for an insecure key unless ``allow_insecure`` (tests)."""
         scheme, *numbers = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), allow_insecure)
         return cls(cls.backends[scheme].load(*numbers))
 
@@ -149,7 +148,6 @@ class BaseVector:
         return replace(self, tally=tally, array=array)
 
     def _checked(self, other: object) -> Any:
-        """Raises KeyMismatchError."""
         if not isinstance(other, type(self)) or other.scheme != self.scheme:
             raise KeyMismatchError(f"{other!r} is no {self.scheme} ciphertext, or was not opened with such a key")
         return other
@@ -184,16 +182,12 @@ class BlindedVector(BaseVector):
 
 
 class StoredVector(msgspec.Struct, frozen=True, array_like=True):
-    """A blinded vector in a party's state: its tally and the numbers as arrays."""
-
     tally: Tally
     numbers: tuple[NDArray[np.generic], ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(BaseVector):
-    """An encrypted ``(d,)`` vector; the operations return new ones."""
-
     def _sum(self, array: Any) -> Any:
         return self.key.arrays.add(self.array, array, self.tally.form)
 
@@ -220,19 +214,20 @@ class CipherVector(BaseVector):
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
-        """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
+        """The vector minus ``times`` times the mask, freshly randomised: FedCAPrivacy, eq. (10), with sums and counts;
+        PAFed, line 16.
 
-        Freshly randomised: else the vectors before and after would show the mask. Raises CryptoError if fewer masks are
-        inside. With Paillier another mask than the one inside is noticed at opening.
+        Raises CryptoError if fewer masks are inside. With Paillier another mask than the one inside is noticed at
+        opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
         if factor > self.blinded:
             raise CryptoError(f"{factor} masks can't be taken off a vector that carries {self.blinded}")
         tally = replace(self.tally, blinded=self.blinded - factor)
+        # Freshly randomised: else the vectors before and after would show the mask.
         return self._made(tally, self.key.arrays.shift(self.array, numbers, -factor, tally.form))
 
     def to_bytes(self) -> bytes:
-        """The wire form, ``key.wire_bytes(d, form)`` bytes."""
         arrays = self.key.arrays
         return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
 
@@ -260,8 +255,6 @@ _Vector = TypeVar("_Vector", bound=CipherVector)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicKey(Key, Generic[_Vector]):
-    """Encrypts; anyone may hold it."""
-
     arrays: PublicArrays
 
     kind = "public"
@@ -269,12 +262,12 @@ class PublicKey(Key, Generic[_Vector]):
 
     @property
     def fresh(self) -> Form:
-        """The form of a fresh vector, to be asked of an upload."""
+        """The form to ask of an upload."""
         return self.arrays.space.fresh
 
     def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
-        """A vector opened under its masks, by any key, under this key; masks still on. Raises KeyMismatchError for
-        other parameters.
+        """A vector opened by any key under its masks, under this key; masks still on. Raises KeyMismatchError for other
+        parameters.
         """
         space = self.arrays.space
         space.maskable()
@@ -286,7 +279,7 @@ class PublicKey(Key, Generic[_Vector]):
         return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
 
     def blinded(self, stored: StoredVector) -> BlindedVector:
-        """The inverse of ``BlindedVector.stored``, for vectors opened with this key. Raises KeyMismatchError."""
+        """The inverse of ``BlindedVector.stored``. Raises KeyMismatchError for a vector opened with another key."""
         if stored.tally.fingerprint != self.fingerprint:
             raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
         return BlindedVector(self, stored.tally, self.arrays.from_arrays(stored.numbers))
@@ -310,7 +303,6 @@ class PublicKey(Key, Generic[_Vector]):
         return self._vector(tally, self.arrays.unpack(body, tally))
 
     def wire_bytes(self, length: int, form: Form | None = None) -> int:
-        """Exact bytes of a vector of ``length`` values, fresh or of the given form."""
         return wire.vector_bytes(self.arrays.space, length, form or self.fresh)
 
     def _mask(self, length: int, form: Form, random_bytes: RandomBytes) -> Mask:
@@ -326,8 +318,6 @@ class PublicKey(Key, Generic[_Vector]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretKey(Key, Generic[_Vector]):
-    """Opens; one party holds it."""
-
     arrays: KeyArrays
 
     kind = "secret"

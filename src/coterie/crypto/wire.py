@@ -1,15 +1,8 @@
 """The binary forms of ciphertext vectors and keys of all schemes. Little end first.
 
-A ciphertext vector is a 40-byte header and then its ciphertexts:
-
-    magic "CoCv", version u8, scheme u8, level u8, kind u8, key fingerprint 16 bytes, length u64, terms u32,
-    blinded u32
-
-(level and kind are CKKS's, else zero; kind: 0 vector, 1 scalar, 2 a scalar in the constant coefficient.) A Paillier
-ciphertext is one number of ``key_bits / 4`` bytes. A CKKS ciphertext is two polynomials, limb by limb, N residues in
-NTT form of as many bytes as their prime needs. A key is a header of 20 bytes and then its numbers:
-
-    magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret, 2 evaluation), flag u8, parameters 12 bytes
+A ciphertext vector is a header and then its ciphertexts. A Paillier ciphertext is one number of ``key_bits / 4`` bytes.
+A CKKS ciphertext is two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key
+is a header and then its numbers.
 
 Paillier: the flag is the randomness (0 short, 1 full); the parameters are fraction_bits, value_bits, guard_bits and
 kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key has
@@ -18,8 +11,8 @@ relinearise with; of a secret key the secret polynomial and then those; of an ev
 and the pairs of each automorphism. Padded vectors (``padded``) have Paillier's parameters with the 256 bits of their
 keys, whose numbers are 32 bytes; their bodies are a machine word a value and 80 bytes a pad.
 
-An emulated twin writes only its values, or the name of its key, and states the real length as their weight. All
-decoding raises DecodeError, whatever the bytes.
+An emulated twin writes only its values, or its key's name, and states the real length as their weight. Decoding raises
+DecodeError alone.
 """
 
 from __future__ import annotations
@@ -40,17 +33,20 @@ SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4, "pads": 5, "plain
 EMULATED = frozenset({"exact", "rounded", "plain"})
 KINDS = ("public", "secret", "evaluation")
 
+# Magic "CoCv", version, scheme, level, kind (0 vector, 1 scalar, 2 a scalar in the constant coefficient; level and kind
+# are CKKS's, else zero), key fingerprint, length, terms, blinded. Magic "CoKy", version, scheme, kind (0 public, 1
+# secret, 2 evaluation), flag, parameters.
 _VECTOR, _KEY = struct.Struct("<4sBBBB16sQII"), struct.Struct("<4sBBBB12s")
 _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 
 
 def vector_bytes(space: Space, length: int, form: Form) -> int:
-    """Exact size of a vector, in bytes (a product: after rescaling)."""
+    """Size of a vector, in bytes (a product: after rescaling)."""
     return _VECTOR.size + space.body_bytes(length, form)
 
 
 def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -> bytes:
-    """The bytes of a vector; products travel rescaled."""
+    """Products travel rescaled."""
     form = tally.form.level, tally.form.scalar + tally.form.constant
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
     header = _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
@@ -65,7 +61,7 @@ def split_vector(
 ) -> tuple[Tally, memoryview]:
     """The checked header of a vector, and its body.
 
-    wanted: required length, terms, masks and form; None: all that fits. One term without a mask has one pad.
+    wanted: required length, terms and masks; None: all that fits. One term without a mask has one pad.
     """
     held, found = _opened(data, scheme)
     if len(held) < _VECTOR.size:
@@ -121,7 +117,7 @@ def scheme_of(data: bytes) -> str:
 def split_key(
     data: bytes, kind: str, schemes: Sequence[str], allow_insecure: bool
 ) -> tuple[str, Space, int, memoryview]:
-    """A key's scheme, its parameters, its flag and the bytes of its numbers."""
+    """A key's scheme, parameters, flag and the bytes of its numbers."""
     held = content(data)
     if len(held) < _KEY.size:
         raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")

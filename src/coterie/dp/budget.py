@@ -12,11 +12,9 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Budget:
-    """The most epsilon, at ``delta``, that all of one client's releases may come to, for one relation of neighbours.
+    """The most epsilon, at ``delta``, of all of one client's releases together, for one relation of neighbours.
 
-    Whether the next release fits depends on noise and number of the releases, not on data: so that a client has stopped
-    tells nothing of its data. Raises UserError for an epsilon that is not positive and finite, and for a delta outside
-    (0, 1).
+    Raises UserError for an epsilon that is not positive and finite, and for a delta outside (0, 1).
     """
 
     epsilon: float
@@ -41,6 +39,7 @@ class Budget:
 
     def fits(self, ledger: Ledger, *more: Release) -> bool:
         """Whether a client with this ledger may also make these releases."""
+        # By noise and number of the releases alone: that a client has stopped tells nothing of its data.
         return self.spent(ledger.after(*more)) <= self.epsilon
 
     def left(self, ledger: Ledger) -> float:

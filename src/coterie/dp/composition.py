@@ -1,16 +1,8 @@
 """Composition of releases by several mechanisms: one epsilon, from above. Accounting is dp-accounting's.
 
-Each mechanism has a privacy loss distribution (PLD), and that of all of them is the convolution (Koskela et al. 2020;
-Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown.
-
-- A Gaussian with noise multiplier z: N(0, z^2) against N(1, z^2). Several are one with 1/z^2 = sum of 1/z_i^2.
-- A mechanism of pure epsilon: randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k
-  choices of an exponential mechanism without replacement are k of them.
-- Skellam noise has no PLD for vectors: divergences of Rényi add up instead (``skellam.py``).
-- A Gaussian sum in which the client is with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2,
-  z^2) against the same with N(-1/2, z^2). One client's vector has at most half of the sensitivity of a replacement.
-  Adding and removing a client is not enough here, once it is composed (Lebeda et al., "Avoiding pitfalls for privacy
-  accounting of subsampled mechanisms under composition", 2024).
+Each mechanism has a privacy loss distribution (PLD), and that of all is the convolution (Koskela et al. 2020;
+Doroshenko et al., "Connect the dots", 2022), also for releases chosen by what earlier ones have shown. Skellam noise
+has no PLD for vectors: Rényi divergences add up instead (``skellam.py``).
 """
 
 from __future__ import annotations
@@ -41,11 +33,12 @@ def composed(
     """The epsilon at ``delta`` of so many releases of each kind together; 0 of none.
 
     gaussian: by noise multiplier.  sampled: by noise multiplier and probability of the client's part in it.  pure: by
-        epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity. With such a one all are composed by Rényi
-        divergences, the sampled ones as if they were not. Raises UserError unless 0 < delta < 1; other numbers are
+        epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity. With any of these all are composed by Rényi
+        divergences, and the sampled ones count as not sampled. Raises UserError unless 0 < delta < 1; other numbers are
         unchecked (see ``ledger.Release``).
     """
     check_delta(delta)
+    # N(0, z^2) against N(1, z^2): several are one with 1/z^2 = sum of 1/z_i^2.
     loss = math.fsum(sorted(count / z**2 for z, count in gaussian.items()))
     every = math.fsum([loss, *sorted(count / z**2 for (z, _), count in sampled.items())])  # all in every round
     pures = math.fsum(sorted(epsilon * count for epsilon, count in pure.items()))
@@ -99,6 +92,9 @@ def _gaussian(z: float, step: float) -> Any:
     return from_gaussian_mechanism(z, value_discretization_interval=step)
 
 
+# The client is in the sum with probability q, unknown to all that see it: (1 - q) N(0, z^2) + q N(1/2, z^2) against the
+# same with N(-1/2, z^2). Adding and removing a client does not suffice under composition (Lebeda et al., "Avoiding
+# pitfalls for privacy accounting of subsampled mechanisms under composition", 2024).
 @lru_cache(maxsize=256)
 def _sampled(z: float, q: float, step: float) -> Any:
     from dp_accounting import NeighboringRelation
@@ -113,6 +109,8 @@ def _sampled(z: float, q: float, step: float) -> Any:
     )
 
 
+# Randomised response, which dominates any other (Kairouz, Oh, Viswanath 2015). The k choices of an exponential
+# mechanism without replacement are k of them.
 def _pure(epsilon: float, step: float) -> Any:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 

@@ -5,11 +5,9 @@
     change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
 
 The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all data of one
-client, but not in the number of clients.
-
-Sums are exact, so the proof is about what is opened, and not about real numbers (Agarwal, Kairouz, Liu 2021; the grid
-is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure
-aggregation", ICML 2021).
+client, but not in the number of clients. Sums are exact, and so is the proof (Agarwal, Kairouz, Liu 2021; the grid is
+of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation",
+ICML 2021).
 """
 
 from __future__ import annotations
@@ -39,13 +37,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Distributed:
-    """The mechanism of one sum.
+    """The mechanism of one sum. Raises UserError for numbers out of range.
 
     clip: C, the most L2 norm of a client's change.  length: p, its coordinates.
     noise_multiplier: z, the standard deviation of the noise that counts over the sensitivity.
     missing: how many parties' shares of noise do not count.
-
-    Raises UserError for numbers out of range.
     """
 
     clip: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -87,7 +83,7 @@ class Distributed:
         return min(math.sqrt(self.length) * self.sensitivity, self.sensitivity**2)
 
     def variance(self, parties: int) -> float:
-        """Of one of so many shares. Raises UserError if none would count, or if it can't be drawn."""
+        """Of one of so many shares. Raises UserError if none would count, or it can't be drawn."""
         if not self.missing < parties:
             raise fl.UserError(
                 f"{parties} parties add noise, and the shares of {self.missing} may be missing: nobody's would count"
@@ -95,7 +91,7 @@ class Distributed:
         return skellam.possible((self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing))
 
     def largest(self, terms: int) -> float:
-        """The magnitude that no number of a sum of so many clients and all shares exceeds, whoever adds them."""
+        """The magnitude that no number of a sum of so many clients and all shares exceeds."""
         worst = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity  # if one share counts
         return terms * self.most_each + _DEVIATIONS * worst
 
@@ -109,9 +105,9 @@ class Distributed:
     # -- what parties do -----------------------------------------------------------------------------------------------
 
     def on_grid(self, change: ArrayLike, rotation: bytes, secrets: fl.Secrets) -> Integers:
-        """(p,) the numbers of a client's (p,) change. rotation: public, equal for all terms of a sum.
+        """(p,) the numbers of a client's (p,) change. Raises UserError for NaN and infinity.
 
-        Raises UserError for NaN and infinity.
+        rotation: public, equal for all terms of a sum.
         """
         (short,) = clipped(np.asarray(change, np.float64)[None], self.clip)
         exact = np.clip(self._rotated(short, rotation) * (STEPS / self.clip), -self.most_each + 1, self.most_each - 1)
@@ -122,9 +118,9 @@ class Distributed:
                 return np.asarray(numbers, np.int64)
 
     def fits(self, numbers: ArrayLike, makers: int = 0) -> bool:
-        """Whether an honest client could have made these numbers, p or fewer: whole ones within the clip.
+        """Whether an honest client could have made these numbers, p or fewer.
 
-        makers: how many clients add noise, if they do, so that one share is in the numbers.
+        makers: how many clients add noise, if one share is in the numbers.
         """
         values = np.asarray(numbers, np.float64)
         noise = math.sqrt(self.variance(makers)) if makers else 0.0
@@ -137,11 +133,10 @@ class Distributed:
         )
 
     def share(self, parties: int, secrets: fl.Secrets) -> Integers:
-        """(p,) one of so many parties' noise."""
         return skellam.draw(self.length, self.variance(parties), secrets)
 
     def off_grid(self, total: ArrayLike, terms: int, rotation: bytes) -> NDArray[np.float64]:
-        """(p,) the mean change of an opened sum, (p,) numbers. terms: public, of clients."""
+        """(p,) the mean change, from an opened sum (p,). terms: public, of clients."""
         mean = np.asarray(total, np.float64) * (self.clip / STEPS / terms)
         return self._rotated_back(mean, rotation)
 
@@ -166,7 +161,7 @@ class Distributed:
         return self._release(SUM, self.noise_multiplier, round, against)
 
     def release_alone(self, what: str, parties: int, round: int = 0, against: tuple[str, ...] = ()) -> Release:
-        """A client's own numbers with its own share of noise, as a party sees them that gets them by name."""
+        """A client's own numbers with its own share of noise, as seen by a party that gets them by name."""
         return self._release(what, math.sqrt(self.variance(parties)) / self.sensitivity, round, against)
 
     def _release(self, what: str, z: float, round: int, against: tuple[str, ...]) -> Release:

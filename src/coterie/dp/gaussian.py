@@ -33,8 +33,7 @@ _NUDGE = 1e-6
 def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     """The least epsilon at ``delta`` of so many Gaussian releases of one party, from above; infinite without noise.
 
-    By a privacy loss distribution on a grid (Koskela et al. 2020; Doroshenko et al. 2022). k releases are one with
-    noise multiplier z / sqrt(k), exactly. Raises UserError unless 0 <= noise_multiplier, 0 < delta < 1, releases >= 0.
+    Raises UserError unless 0 <= noise_multiplier, 0 < delta < 1, releases >= 0.
     """
     check_delta(delta)
     if not noise_multiplier >= 0:
@@ -43,6 +42,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
         raise UserError(f"a number of releases is a whole number of at least 0, not {releases}")
     if releases == 0 or math.isinf(noise_multiplier):
         return 0.0
+    # k releases are one with noise multiplier z / sqrt(k), exactly (Koskela et al. 2020; Doroshenko et al. 2022).
     return _epsilon(noise_multiplier / math.sqrt(releases), delta) if noise_multiplier else math.inf
 
 
@@ -76,9 +76,8 @@ def clipped(rows: ArrayLike, clip: float) -> NDArray[np.float64]:
 
 
 def mean_sensitivity(clip: float, samples: int) -> float:
-    """How far the mean of so many rows of L2 norm at most ``clip`` moves if one row is replaced: 2 clip / samples.
-
-    Raises UserError unless there is a row.
+    """How far the mean of so many rows of L2 norm at most ``clip`` moves if one is replaced. Raises UserError without a
+    row.
     """
     if samples < 1:
         raise UserError("a mean needs at least one sample")
@@ -90,8 +89,8 @@ def noised(
 ) -> NDArray[np.float64]:
     """Values of any shape plus Gaussian noise of standard deviation noise_multiplier x sensitivity.
 
-    sensitivity: L2, of all values together.  normal: draws so many standard normal numbers, such as
-        ``party.secrets("noise").normal``. Raises UserError for a negative or infinite multiplier or sensitivity.
+    sensitivity: L2, of all values together.  normal: such as ``party.secrets("noise").normal``. Raises UserError for a
+    negative or infinite multiplier or sensitivity.
     """
     array = np.asarray(values, np.float64)
     sigma = noise_multiplier * sensitivity

@@ -3,9 +3,8 @@
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
 
-The scale follows from the data, and no bound on neighbours. Values r times more spread get r times the noise, which
-tells it (``true_epsilon``); equal values get none. Lemma 5.2's proof assumes that neighbouring data have the same
-clusters. In the ledger a release has no proof, beside the paper's own total (``claimed``).
+The scale follows from the data, not from a bound on neighbours. It tells how far values are spread, and equal values
+get none (docs/privacy_uploads.md). Lemma 5.2's proof assumes that neighbouring data have the same clusters.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ MOST_CLUSTERS = 64
 def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
     """(n,) the density cluster of each value, numbered from 0 in the order of the values.
 
-    dense: (n,) the density at each value (``selection.parameters.density``). Borders are the MOST_CLUSTERS - 1 deepest
-        local minima of the density. Equal values are never parted.
+    dense: (n,) the density at each value (``selection.parameters.density``), whose MOST_CLUSTERS - 1 deepest local
+    minima are the borders. Equal values are never parted.
     """
     _check(values, dense)
     order = np.argsort(values)  # equal values have equal densities, so their order doesn't matter
@@ -48,9 +47,8 @@ def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArray[np.float64]:
-    """(n,) the scale of each value's Laplace noise, k Delta_C / epsilon_2; 0 in a cluster of equal values.
-
-    Raises UserError unless epsilon2 is positive and finite.
+    """(n,) the scale of each value's Laplace noise; 0 in a cluster of equal values. Raises UserError unless epsilon2 is
+    positive and finite.
     """
     if not 0 < epsilon2 < math.inf:
         raise fl.UserError(f"epsilon_2 is positive and finite, not {epsilon2}")
@@ -65,7 +63,7 @@ def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArra
 
 
 def perturbed(values: NDArray[Any], dense: NDArray[Any], epsilon2: float, secrets: fl.Secrets) -> fl.Vector:
-    """(n,) selected values plus Laplace noise by their density clusters, float32."""
+    """(n,) float32, selected values plus Laplace noise by their density clusters."""
     return (np.asarray(values, np.float64) + scales(values, dense, epsilon2) * laplace(len(values), secrets)).astype(
         np.float32
     )
@@ -82,10 +80,8 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     """The exact epsilon at ``delta`` of values at the centroid of a cluster that is ``ratio`` = r times wider in
     neighbouring data; infinite for an infinite ratio, against equal values.
 
-    Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution. The
-    log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, delta = P[s > t | r b] - e^epsilon P[s >
-    t | b], and likewise for the narrower side. For one value and r >= 2, epsilon is (r - 1) log((1 - 1/r) / delta) -
-    log r. Raises UserError unless ratio > 1, 0 < delta < 1 and values >= 1.
+    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta
+    < 1 and values >= 1.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc
@@ -96,6 +92,9 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
         )
     if math.isinf(ratio):
         return math.inf
+    # Lap(b) against Lap(r b): of m values only the sum s of their distances over b counts, with a gamma distribution.
+    # The log likelihood ratio is (1 - 1/r) s - m log r. With t where it is epsilon, delta = P[s > t | r b] - e^epsilon
+    # P[s > t | b], and likewise for the narrower side.
     total, share = values * math.log(ratio), 1 - 1 / ratio
 
     def wider(epsilon: float) -> float:
@@ -115,7 +114,7 @@ def _times(epsilon: float, probability: float) -> float:
 
 
 def claimed(selected: int, epsilon1: float, epsilon2: float) -> float:
-    """The paper's own total of one upload, section 5.1.1: gamma_up |theta| (epsilon_1 + epsilon_2)."""
+    """The paper's total of one upload, section 5.1.1: gamma_up |theta| (epsilon_1 + epsilon_2)."""
     return selected * (epsilon1 + epsilon2)
 
 
@@ -131,7 +130,7 @@ def release(selected: int, epsilon1: float, epsilon2: float, round: int = 0) -> 
 
 
 def refuse_epsilon(epsilon: float | None) -> None:
-    """Raises UserError where a heuristic is asked for an epsilon (None: it was not)."""
+    """Raises UserError if a heuristic is asked for an epsilon."""
     if epsilon is not None:
         raise fl.UserError(
             f"epsilon={epsilon} with mechanism=paper: that mechanism is a {HEURISTIC}, so it has no epsilon; take "

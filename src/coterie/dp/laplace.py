@@ -1,7 +1,6 @@
 """The discrete Laplace mechanism for counts: Ghosh et al., "Universally utility-maximizing privacy mechanisms", 2009.
 
-Its tail is that of Laplace noise of the same scale. Unlike rounded floating-point noise, whole numbers do not tell a
-count by their last digits (Mironov, CCS 2012).
+Unlike rounded floating-point noise, whole numbers do not tell a count by their last digits (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coterie.protocol.randomness import Secrets
 def discrete_laplace(secrets: Secrets, count: int, scale: float) -> NDArray[np.int64]:
     """(count,) whole numbers k, each with probability proportional to exp(-|k| / scale).
 
-    scale: finite and at least 0, which gives no noise. Raises UserError for another scale.
+    Raises UserError unless the scale is finite and at least 0, which gives no noise.
     """
     if not 0 <= scale < np.inf:
         raise UserError(f"the scale of Laplace noise must be finite and at least 0, not {scale}")
@@ -33,10 +32,10 @@ def discrete_laplace(secrets: Secrets, count: int, scale: float) -> NDArray[np.i
 def private_counts(counts: NDArray[Any], epsilon: float, secrets: Secrets) -> NDArray[np.int64]:
     """A histogram (classes,) under epsilon-differential privacy for the replacement of one sample, cut off at 0.
 
-    One sample changes the counts by 2 in sum: noise of scale 2 / epsilon on every class, present or not. Cutting off is
-    post-processing. epsilon: positive; infinity adds nothing.
+    epsilon: positive; infinity adds nothing.
     """
     if not epsilon > 0:
         raise UserError(f"epsilon must be positive, not {epsilon}")
+    # One sample changes the counts by 2 in sum: every class gets this noise, present or not.
     noisy = np.asarray(counts, np.int64) + discrete_laplace(secrets, len(counts), 2.0 / epsilon)
     return np.asarray(np.maximum(0, noisy))

@@ -1,7 +1,4 @@
-"""The ledger: what a client has released, by which mechanism, and which epsilon that adds up to.
-
-A client's releases compose, also if a later one depends on an earlier one.
-"""
+"""The ledger: what a client has released, by which mechanism, and its epsilon. docs/privacy.md is its page."""
 
 from __future__ import annotations
 
@@ -30,18 +27,18 @@ class Release:
     """Something that depends on a client's data and has left its device, once.
 
     what: in words ("sparsity vector").
-    noise_multiplier: of Gaussian and Skellam noise, its standard deviation over the sensitivity; None for the others.
+    noise_multiplier: of Gaussian and Skellam noise, its standard deviation over the sensitivity.
     sensitivity_l2: the most by which the released vector moves between neighbours, in its own units; None if unbounded.
-    sensitivity_l1: the same in L1, of Skellam noise; None for the others.
+    sensitivity_l1: the same in L1, of Skellam noise.
     neighbours: the relation of this bound.  round: 0 is the set-up.
     against: who sees it so, such as "server" or "own leader"; nobody named: everybody.
-    pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0; None for the others. draws: how many
-        times the mechanism was run with these numbers, with the earlier results known.
-    sampled: the probability with which what neighbours differ in was part of a draw, independently of all else.
-        hidden: whether nobody that sees the release can tell if it was. Only then does sampling count.
+    pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0.  draws: how many times the mechanism
+    was run with these numbers, with the earlier results known.
+    sampled: the probability with which what neighbours differ in was part of a draw, independently of all else. hidden:
+        whether nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
-    sample: of a release of data that was noisy before, such as a model of DP-SGD, the proof of that for one sample, of
-        round 0. Releases of different kinds with the same proof in the same round show the same data.
+    sample: of a release that follows from noisy data, such as a model of DP-SGD, their proof for one sample, of round
+    0. Releases of different kinds with the same proof in the same round show the same data.
 
     Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
     """
@@ -104,10 +101,7 @@ class Release:
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
-        """Whether it has a proof for this relation.
-
-        What hides a whole client hides each of its samples, but not the other way round.
-        """
+        """Whether it has a proof for this relation. What hides a whole client hides each of its samples."""
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
     def seen_by(self, observer: str | None) -> bool:
@@ -121,14 +115,12 @@ class Ledger:
 
     @property
     def observers(self) -> tuple[str, ...]:
-        """All that some release names as its observers, in their order."""
         return tuple(dict.fromkeys(name for release in self.releases for name in release.against))
 
     def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample", against: str | None = None) -> float:
         """The epsilon of all releases together; 0 of none, infinite if one has no proof for this relation.
 
         against: one observer, who sees what names it and what names nobody; None for all observers together.
-        Different mechanisms are composed by ``composition.py``.
         """
         seen = tuple(release for release in self.releases if release.seen_by(against))
         ways = {seen}
@@ -137,11 +129,10 @@ class Ledger:
         return min(_epsilon(way, delta, neighbours) for way in ways)
 
     def after(self, *more: Release) -> Ledger:
-        """The ledger with further releases: ``ledger.after(one).epsilon(delta)`` is the epsilon with one more."""
         return Ledger((*self.releases, *more))
 
     def further_round(self) -> Ledger:
-        """The ledger after one more round like the last with releases of this client."""
+        """The ledger after one more round like the last in which this client released something."""
         last = max((release.round for release in self.releases), default=0)
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 

@@ -1,8 +1,8 @@
 """Skellam noise: the difference of two Poisson numbers of one mean. Its draws and its Rényi differential privacy.
 
-Sums of independent Skellam numbers are Skellam numbers, whose variances add up. So each of several parties can add a
-share of the noise to whole numbers, and the account of the sum is exact (Agarwal, Kairouz, Liu, "The Skellam mechanism
-for differentially private federated learning", NeurIPS 2021).
+Sums of independent Skellam numbers are Skellam numbers, whose variances add up. So several parties can each add a share
+of the noise, and the account of the sum is exact (Agarwal, Kairouz, Liu, "The Skellam mechanism for differentially
+private federated learning", NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def rdp(order: Floats, variance: float, sensitivity_l2: float, sensitivity_l1: f
 
 
 def epsilon(skellam: Mapping[tuple[float, float, float], int], others: float, pure: float, delta: float) -> float:
-    """The epsilon at ``delta`` of releases together, by Rényi divergences; at most this, and seldom less by a tenth.
+    """The epsilon at ``delta`` of releases together, by Rényi divergences: an upper bound, seldom high by a tenth.
 
     skellam: by (noise multiplier, L2 sensitivity, L1 sensitivity), how many.  others: 1 / z^2 of all Gaussians.
     pure: the sum of epsilons of mechanisms without a delta.
@@ -113,9 +113,8 @@ def _orders() -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def noise_multiplier(budget: float, delta: float, releases: int, sensitivity_l2: float, sensitivity_l1: float) -> float:
-    """The least z, within a millionth, with which so many releases have at most this epsilon.
-
-    Raises UserError for an epsilon that is not positive and finite, or no release.
+    """The least z, within a millionth, with which so many releases have at most this epsilon. Raises UserError for an
+    epsilon that is not positive and finite, or no release.
     """
     if not 0 < budget < math.inf or releases < 1:
         raise UserError(f"noise for epsilon {budget} and {releases} releases: both are positive and finite")

@@ -2,12 +2,8 @@
 
 The summands of rounds 1 to n are the leaves of binary trees. Each complete node, the sum of 2^j summands, is released
 once with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or
-shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins.
-
-A party whose summand moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
-inequality; equal moves attain it; their appendix D counts alike). So the whole tree is one Gaussian release of squared
-sensitivity s^2 sum over nodes of k^2, also if summands depend on what was released before (Denisov et al., "Improved
-differential privacy for SGD via optimal private linear operators on adaptive streams", 2022).
+shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins. A whole tree is one
+Gaussian release, also if summands depend on earlier ones (``charges``).
 """
 
 from __future__ import annotations
@@ -24,9 +20,14 @@ Doubles = NDArray[np.float64]
 def charges(rounds: Sequence[int], length: int) -> list[int]:
     """By round of a party's part, how much it adds to the squared sensitivity, in units of one summand's.
 
-    rounds: all in which it takes part, from 1, ascending. A node counts from the first part below it, also if it is
-    completed later: so the account is right at any time, and exact at the end of a tree.
+    rounds: all in which it takes part, from 1, ascending. The account is right at any time, and exact at the end of a
+    tree.
     """
+    # A summand that moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
+    # inequality; their appendix D counts alike). So the tree is one Gaussian release of squared sensitivity s^2 sum
+    # over nodes of k^2, also adaptively (Denisov et al., "Improved differential privacy for SGD via optimal private
+    # linear operators on adaptive streams", 2022). A node counts from the first part below it, also if it is completed
+    # later.
     parts, found = Counter[tuple[int, int, int]](), []
     for r in rounds:
         tree, leaf = divmod(r - 1, length)
@@ -37,14 +38,13 @@ def charges(rounds: Sequence[int], length: int) -> list[int]:
 
 
 def grown(estimates: Doubles, leaf: int, draw: Callable[[], Doubles]) -> Doubles:
-    """The noise of the tree's running sum after one more leaf, the ``leaf``-th: that of its complete subtrees.
+    """The noise of the tree's running sum after the ``leaf``-th leaf: that of its complete subtrees.
 
-    estimates: (levels, d), by level the noise in the estimate of the last complete subtree, 0 if it is part of a
-    higher one; their sum is the noise of the running sum. At first all 0.  draw: (d,) standard normal numbers, new ones
-    for each node.
-
-    A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
+    estimates: (levels, d), by level the noise in the estimate of the last complete subtree, 0 if it is part of a higher
+    one; at first all 0. Their sum is the noise of the running sum.  draw: (d,) standard normal numbers, new ones for
+    each node.
     """
+    # A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
     new, found, variance, level = estimates.copy(), draw(), 1.0, 0
     while not leaf >> level & 1:
         halves, own = new[level] + found, draw()

@@ -4,11 +4,11 @@
     values = mechanism.noised((trained - start)[places], secrets)
 
 Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public. The
-release is against the client's own leader, which sees it alone and by name. A change of L2 norm at most C may become
-any other, so the sensitivity is 2 C, and no sampling of clients helps.
+release is against the client's own leader, which sees it alone and by name, so no sampling of clients helps. The
+sensitivity is 2 C (docs/privacy_uploads.md).
 
-Which places are sent must not depend on the data: either a public random set (``shared_set``), or a choice that is a
-release of its own (``selection_release``). Buffers are never uploaded: they would be statistics without a clip.
+The places are a public random set (``shared_set``), or their choice is a release of its own (``selection_release``).
+Buffers are never uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations
@@ -50,17 +50,16 @@ class Standard:
     def within(cls, clip: float, epsilon: float, delta: float, uploads: int) -> Standard:
         """With the least noise by which so many uploads together stay within ``epsilon`` at ``delta``.
 
-        Raises UserError for an epsilon that is not positive and finite, a delta outside (0, 1), or no upload.
+        Raises UserError as ``noise_multiplier``.
         """
         return cls(clip, noise_multiplier(epsilon, delta, uploads))
 
     @property
     def sensitivity(self) -> float:
-        """2 C: how far the clipped change moves if all of the client's data are replaced."""
         return 2 * self.clip
 
     def noised(self, change: ArrayLike, secrets: fl.Secrets) -> fl.Vector:
-        """(k,) changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C, as float32.
+        """(k,) float32, changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C.
 
         Raises UserError for NaN and infinity.
         """
@@ -68,11 +67,9 @@ class Standard:
         return noised(short, self.noise_multiplier, self.sensitivity, secrets.normal).astype(np.float32)
 
     def longest(self, count: int) -> float:
-        """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2).
-
-        A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
-        2013, theorem 5.6).
-        """
+        """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2)."""
+        # A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
+        # 2013, theorem 5.6).
         return (self.clip + self.sensitivity * self.noise_multiplier * (math.sqrt(count) + 9)) * _ROUNDED
 
     def release(self, round: int = 0) -> Release:
@@ -85,11 +82,9 @@ class Standard:
 
 
 def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
-    """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each.
-
-    A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
-    epsilon1-DP for the replacement of all data.
-    """
+    """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each."""
+    # A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
+    # epsilon1-DP for the replacement of all data.
     return Release(
         SELECTION, "exponential", neighbours="replace one client", round=round, pure_epsilon=epsilon1, draws=k
     )
@@ -97,10 +92,7 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
 
 @lru_cache(maxsize=16)
 def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
-    """(p,) the places of a model's parameters, ascending, without buffers.
-
-    Read-only, and one array for all parties of a process.
-    """
+    """(p,) the places of a model's parameters, ascending, without buffers. Read-only, one array for a process."""
     places = np.flatnonzero(~spec.buffers)
     places.setflags(write=False)
     return places
@@ -109,8 +101,8 @@ def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:
     """(k,) of these places, ascending: a uniformly random set that everybody on the roster can compute.
 
-    session: of the roster.  number: of the client's upload, so that each has another set. The set is public and
-        independent of the data, and no index travels. Raises UserError unless 1 <= k <= len(places).
+    session: of the roster.  number: of the client's upload, so that each has another set. Raises UserError unless 1 <=
+        k <= len(places).
     """
     if not 1 <= k <= len(places):
         raise fl.UserError(f"{k} of {len(places)} parameters cannot be chosen")

@@ -1,11 +1,10 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes: nested containers are refused before anything is built, so memory and time are bounded
-by the input's length. Decoded arrays are read-only.
+``decode`` is safe for any bytes: nested containers are refused before anything is built, so the input's length bounds
+memory and time. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. Weighted bytes are a header (magic C1
-"hollow" 00, weight u64, little-endian) and the content; only emulated ciphers make them. A message weighs as if each of
-its ``bytes`` fields were as long as its weight.
+An emulated ciphertext has the **weight** of a real one without its length. In a message's weight, each ``bytes`` field
+counts with its own weight instead of its length.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ MAX_FIELDS = 64
 MAX_DIMS = 4
 MAX_REASON = 200
 _MAGIC = b"\xc1hollow\0"
-_HEADER = struct.Struct("<8sQ")
+_HEADER = struct.Struct("<8sQ")  # of weighted bytes, before the content: magic, weight
 _LONG_BYTES = 0xC6  # of msgpack: more than 65,535 bytes, after four of their length
 _TREE = b"coterie/frame/1"
 MOST_BYTES = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
 def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
-    """An array as an extension: dtype index u8, dimensions u8, each length u64, then the little-endian data."""
+    """An extension: dtype index u8, dimensions u8, each length u64, then the little-endian data."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{type(value).__name__} cannot be encoded")
     dtype = value.dtype.newbyteorder("<").str
@@ -78,9 +77,7 @@ def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message, checked first. Raises TypeError for a field of the wrong type, DecodeError for non-finite
-    values.
-    """
+    """The bytes of a message. Raises TypeError for a field of the wrong type, DecodeError for non-finite values."""
     _check(message, TypeError)
     return _encoder.encode(message)
 
@@ -103,10 +100,10 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def frame_digest(frame: bytes) -> bytes:
-    """32 bytes: a frame's SHA-256. A long one's is over lengths and SHA-256 of its long fields, and the rest.
+    """32 bytes: the SHA-256 of a short frame; of a long one, that of its fields' lengths, its short fields, and SHA-256
+    of each long field.
 
-    So a field that a party names by its SHA-256, and sends, is hashed once. Other bytes have another name, however they
-    are cut.
+    So a long field that a party also names by its SHA-256 is hashed once.
     """
     if len(frame) < LEAST:
         return sha256(frame)
@@ -117,10 +114,9 @@ def frame_digest(frame: bytes) -> bytes:
 
 
 def _cut(frame: bytes) -> Iterator[memoryview]:
-    """A frame in pieces, one for each field of bytes, and for each part of a bundle of long ones; all of it if it is no
-    message.
-    """
     try:
+        # One piece for each field of bytes, and for each part of a bundle of long ones; one for all of what is no
+        # message.
         elements = [memoryview(element) for element in _elements.decode(frame)]
     except (msgspec.MsgspecError, RecursionError):
         elements = []
@@ -166,7 +162,7 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
 
 
 def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
-    """The parts as one byte string of this weight, without a header if they have that length."""
+    """The parts as one byte string of this weight. If that is their length, it has no header."""
     header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
     return b"".join((*header, *parts))
 

@@ -1,6 +1,5 @@
-"""All that parties, messages and steps are made of, in one import: ``import coterie.protocol.core as fl``.
-
-``coterie.method`` has all of it, and more for authors of methods.
+"""All that parties, messages and steps are made of: ``import coterie.protocol.core as fl``. ``coterie.method`` adds
+more.
 """
 
 from coterie.protocol import codec, state

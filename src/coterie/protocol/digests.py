@@ -1,4 +1,4 @@
-"""SHA-256 of long byte strings, computed once in a round of a simulation, whose parties get equal bytes."""
+"""SHA-256 of long byte strings. Parties of a simulation get equal bytes, which are hashed once in a round."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ _ENDS = 64  # bytes, by which equal strings are found before they are compared
 
 
 class _Held:
-    """The digests of the last ``room`` bytes of strings, by their ends."""
-
     def __init__(self, room: int) -> None:
         self._room = room
         self._of = OrderedDict[tuple[int, bytes, bytes], tuple[bytes, bytes]]()
@@ -40,7 +38,7 @@ _held: ContextVar[_Held | None] = ContextVar("digests", default=None)
 
 @contextmanager
 def remembered(room: int) -> Iterator[None]:
-    """Within the block, this thread hashes strings that are equal to one of its last ``room`` bytes no second time."""
+    """Within the block, this thread hashes no string again that equals one of its last ``room`` bytes of strings."""
     token = _held.set(_Held(room))
     try:
         yield

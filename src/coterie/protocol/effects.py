@@ -1,9 +1,7 @@
 """Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` computes them.
 
-An effect is pure: its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data.
-
-Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
+A result follows from the effect's fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the party's own
+data. Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ T = TypeVar("T")
 class Fitted:
     """The result of local training.
 
-    weights: (d,) float32 after training.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).
-    samples: training samples of this client.  steps: optimiser steps taken.
+    weights: (d,) float32.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).  samples: of this
+    client's training data.
     loss: mean (weighted) training loss over the samples seen, each measured before the step that used it.
     """
 
@@ -37,7 +35,7 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """Mean loss and accuracy in [0, 1] of one model on one set of samples."""
+    """Mean loss and accuracy in [0, 1] of one model."""
 
     loss: float
     accuracy: float
@@ -88,10 +86,9 @@ class Losses:
 class OwnData:
     """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
 
-    x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.  device: its own profile
-    (``coterie.devices.Profile``), if known.  model: the federation's network (``coterie.training.model.Model``).
-    accelerator: where it runs, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of the device's presence
-    between two instants, if known.
+    x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its
+    ``coterie.devices.Profile``, if known.  model: the federation's ``coterie.training.model.Model``.  accelerator:
+    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of its presence between two instants, if known.
     """
 
     x: NDArray[np.float32]
@@ -108,7 +105,7 @@ Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function registered by ``local``, called like the function itself. many: its batched form."""
+    """A function registered by ``local``, and called like it. many: its batched form."""
 
     name: str
     run: Callable[..., T]
@@ -186,7 +183,7 @@ class Encrypt:
 class Open:
     """``key.decrypt(key.public.from_bytes(data))``: ``-> (d,) float64``. Identical bytes are opened once.
 
-    blinded: the vector carries masks, and is opened with ``key.open_blinded`` instead: ``-> BlindedVector``.
+    blinded: the vector carries masks. ``key.open_blinded`` opens it: ``-> BlindedVector``.
     """
 
     key: Any
@@ -198,7 +195,7 @@ class Open:
 class Compute:
     """A pure ``function(*arguments)`` that several parties compute from the same inputs: ``-> its result``.
 
-    A simulation runs it once for equal arguments (arrays by contents), so the result must not be changed in place.
+    A simulation runs it once for equal arguments, so the result must not be changed in place.
     """
 
     function: Callable[..., Any]

@@ -16,7 +16,7 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """A mistake of the caller (option, data, configuration): exit code 2. It says what, where and what to do.
+    """A mistake of the caller (option, data, configuration): exit code 2.
 
     >>> try:
     ...     coterie.run("fedavg", data="mnst")
@@ -30,7 +30,7 @@ class RunError(CoterieError):
 
 
 class CoterieWarning(UserWarning):
-    """Something works, but hardly as intended: an option without effect, a training that learnt nothing."""
+    """Something works, but hardly as intended."""
 
 
 class PeerError(CoterieError):
@@ -41,7 +41,7 @@ class PeerError(CoterieError):
 
 
 class DecodeError(PeerError):
-    """The bytes are no valid message. Decoding raises no other error, whatever the bytes."""
+    """The bytes are no valid message."""
 
 
 class CryptoError(CoterieError):
@@ -100,8 +100,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, but: str = "") -> str:
-    """Words of others without control characters, which could move a terminal's cursor: each is written as Python
-    writes it. but: those that stay.
+    """Words of others. Control characters, which could move a terminal's cursor, are written as escapes. but: those
+    that stay.
     """
     if text.isprintable():
         return text
@@ -109,12 +109,12 @@ def printable(text: str, but: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """Words partly of another party's choice, for logs: one line, printable, and not long."""
+    """Words partly of another party's choice, for logs: one line, printable, not long."""
     return printable(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}...")
 
 
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    """Counts of reasons. Those that differ by parties' names alone count as one, in the words of the first."""
+    """Counts of reasons. Those that differ in parties' names alone are added up."""
     found: Counter[str] = Counter()
     first: dict[str, str] = {}
     for reason, count in counts.items():
@@ -123,10 +123,8 @@ def by_kind(counts: Mapping[str, int]) -> Counter[str]:
 
 
 def to_install(extra: str) -> str:
-    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed.
-
-    Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
-    """
+    """``pip install 'pandas>=2.2' 'pyarrow>=17'``, however Coterie was installed."""
+    # Not ``coterie[tables]``: no package index has Coterie, so there the name may be anybody's.
     from importlib.metadata import PackageNotFoundError, requires  # slow to import
 
     try:

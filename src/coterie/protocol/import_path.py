@@ -22,7 +22,7 @@ _given: dict[str, Any] = {}
 def import_object(path: str, what: str) -> Any:
     """The object that ``module:ATTRIBUTE`` names, also from the current folder, or one that :func:`name_of` named.
 
-    what: the kind of object, for the error. Raises UserError when there is no such module, attribute or object.
+    what: the kind of object, for the error. Raises UserError when there is none.
     """
     module, _, attribute = path.partition(":")
     if module == _GIVEN:
@@ -50,9 +50,10 @@ def is_object(path: str) -> bool:
 def check_elsewhere(
     path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
 ) -> None:
-    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``. Imports nothing.
+    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``, which others may have written.
+    Imports nothing.
 
-    folder: possibly written by others.  otherwise: another remedy for a user who trusts it.
+    otherwise: another remedy, for a user who trusts the folder.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -74,9 +75,8 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name by which :func:`import_object` finds an object: by its module if importable, else given.
-
-    what: the kind of object, so that a model and a loss may have the same name.
+    """A name by which :func:`import_object` finds an object: by its module if importable, else given. what: its
+    kind.
     """
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
@@ -87,9 +87,8 @@ def name_of(thing: Any, what: str) -> str:
 
 
 def code_of(thing: Any) -> str:
-    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it.
-
-    Of another object its class.
+    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it. Of another
+    object, its class.
     """
     code = getattr(thing, "__code__", None)
     if code is None:

@@ -33,9 +33,8 @@ def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequen
 
 
 def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Results of ``(party, effect)`` pairs in order; effects of one type are computed together.
-
-    Raises TypeError for an effect that the table lacks.
+    """Results of ``(party, effect)`` pairs in order; those of one type are computed together. Raises TypeError for an
+    effect that the table lacks.
     """
     for party, effect in wanted:
         if type(effect) not in table:
@@ -45,7 +44,7 @@ def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[An
 
 
 def each(compute: Callable[[str, Any], Any]) -> Interpreter:
-    """An interpreter that computes effects one by one. The error of a refused effect becomes its result."""
+    """An interpreter that computes effects one by one. The error of a refused effect is its result."""
     return lambda wanted: [_or_error(compute, party, effect) for party, effect in wanted]
 
 
@@ -59,8 +58,8 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
     """The interpreter of ``Local``, given each party's own data.
 
-    A function's batched form computes all its calls together. If it refuses, they are repeated one by one, so that the
-    error reaches the right party.
+    A function's batched form computes all its calls. If it refuses, they are computed one by one, so that the error
+    reaches the right party.
     """
 
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:

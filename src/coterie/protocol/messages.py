@@ -1,7 +1,7 @@
 """Messages are frozen, typed and flat, and name the roles at their two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. So no byte string can make a decoder build more than was sent.
+or one of these or ``None``. So no decoder builds more than was sent.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Bundle = Annotated[bytes, "bundle"]
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
     """Base of all messages; declare one with ``@message(src=..., dst=...)``.
 
-    By name, the array fields and the types of the others. BUNDLES, OPTIONAL: the fields that are such.
-    TELLS: what it tells of its sender's data, if stated.
+    ARRAYS, SCALARS: the array fields, and the types of the others, by name.  TELLS: in words, what it tells of its
+    sender's data, if stated.
     """
 
     SRC: ClassVar[str]
@@ -60,17 +60,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class FromTraining(str):
-    """Words of ``TELLS`` for what follows from the sender's training of the round alone (and from public numbers)."""
+    """Words of ``TELLS`` for what follows from the sender's training of the round and public numbers alone."""
 
 
 class OfRound(Message, frozen=True):
-    """Base of messages of one round, which is their first field."""
-
     round: int
 
 
 class Signed(OfRound, frozen=True, kw_only=True):
-    """Base of messages with their sender's signature over all other fields (``crypto/roster.py``), their last field."""
+    """Base of messages whose last field is their sender's signature over all others (``crypto/roster.py``)."""
 
     signature: bytes = b""
 
@@ -79,10 +77,9 @@ M = TypeVar("M", bound=Message)
 
 
 def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
-    """Name the roles at the two ends of a message and check that its fields are flat.
+    """Name the roles at the two ends of a message. Raises TypeError at import for a field that could not travel.
 
     tells: in words, each release of the sender's data in it, for the ledger; None if not stated.
-    Raises TypeError at import for a field that could not travel.
     """
 
     def declare(cls: type[M]) -> type[M]:

@@ -1,4 +1,4 @@
-"""The shape of a model as one frozen, hashable description of its flat vector."""
+"""The shape of a model: a frozen, hashable description of its flat vector."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ModelSpec:
     """All parts of a model, in the order of the flat ``(d,)`` vector.
 
     flops_per_sample: nominal floating-point operations of one forward and backward pass, for virtual time.
-    outputs: numbers that the model gives for a sample (classes of a classifier), or 0 if unknown.
-    activations: numbers of all layers together for a sample, which training keeps; 0 if unknown.
+    outputs: numbers that the model gives for a sample (a classifier's classes); 0 if unknown.
+    activations: numbers of all layers that training keeps for a sample; 0 if unknown.
     """
 
     parts: tuple[Part, ...]
@@ -65,7 +65,7 @@ class ModelSpec:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Names of the output layer's parts: the last ones, of one layer, with a row for each output; () if unknown."""
+        """Names of the output layer's parts: the last ones of one layer with a row for each output; () if unknown."""
         layer = self.parts[-1].name.rpartition(".")[0]
         last = takewhile(
             lambda part: part.shape[:1] == (self.outputs,) and part.name.rpartition(".")[0] == layer,
@@ -75,13 +75,12 @@ class ModelSpec:
 
     @property
     def normalisation(self) -> tuple[str, ...]:
-        """Names of the parts of batch normalisation, by torch's names: its parameters and running statistics."""
+        """Names of the parameters and running statistics of batch normalisation, by torch's names."""
         layers = {name.removesuffix("running_mean") for name in self.names if name.endswith("running_mean")}
         return tuple(name for name in self.names if f"{name.rpartition('.')[0]}.".lstrip(".") in layers)
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters."""
         return tuple(part.name for part in self.parts if part.kind == "parameter")
 
     @property
@@ -93,7 +92,7 @@ class ModelSpec:
         return self._mask(lambda part: part.name in names)
 
     def without(self, names: Collection[str]) -> ModelSpec:
-        """The other parts alone, one after the other. Raises ValueError if there are none."""
+        """The other parts alone. Raises ValueError if there are none."""
         left = [part for part in self.parts if part.name not in names]
         if not left:
             raise ValueError("no part is left")

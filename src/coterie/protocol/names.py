@@ -12,9 +12,8 @@ _HELD = 4096
 
 
 class Names(Sequence[str]):
-    """Some names, and then ``count`` more: ``prefix0``, ``prefix1``, ... A sequence of strings in O(1) memory.
-
-    A slice is a tuple. Equality is that of the strings.
+    """Some names, and then ``count`` more: ``prefix0``, ``prefix1``, ... A sequence of strings in O(1) memory. A slice
+    is a tuple.
     """
 
     def __init__(self, count: int, first: Iterable[str] = (), prefix: str = "client/") -> None:

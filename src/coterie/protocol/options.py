@@ -32,8 +32,8 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 class Option:
     """What a field is for. help: its text, for the command line and the API.
 
-    panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line,
-    if not ``--field-name``.  known: the names that complete it, a function of ``cli.completing``.
+    panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line, if
+    not ``--field-name``.  known: a function of ``cli.completing``, whose names complete it.
     many: given several times, it is joined by commas.  path: it names a file or folder.
     """
 
@@ -60,7 +60,7 @@ def _annotated(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def bounds_of(kind: type) -> Mapping[str, str]:
-    """By field what its value must do, such as ``be at least 1``."""
+    """By field, words for its bounds, such as ``be at least 1``."""
     return {
         name: _in_words(one)
         for name, hint in _annotated(kind)
@@ -70,7 +70,7 @@ def bounds_of(kind: type) -> Mapping[str, str]:
 
 
 def check_bounds(config: Any, what: str = "{}") -> None:
-    """Raises UserError for the first field that is no number, or outside its ``msgspec.Meta``; None has no bounds.
+    """Raises UserError for the first field that is no number, or outside its ``msgspec.Meta``. None has no bounds.
 
     what: how an error calls a field, such as ``"option {!r}"``.
     """

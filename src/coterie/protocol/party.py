@@ -1,10 +1,11 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-Between messages a party keeps only its ``state`` and ``secret``, which are ``msgspec.Struct``s. It can be rebuilt from
-their bytes and its set-up info.
+Between messages a party keeps only its ``state`` and ``secret``, two ``msgspec.Struct``s, from whose bytes and its
+set-up info it can be rebuilt.
 
 A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
-tuples, frozen structs and dataclasses in it are shared, and so hold nothing that can change (``check_forks``).
+tuples, frozen structs and dataclasses are shared with the fork, so they must hold nothing that can change
+(``check_forks``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
+    """Nominal work, which the device's profile converts to virtual seconds.
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -72,8 +73,6 @@ def never(config: Any, mode: str) -> bool:
 
 @dataclass(frozen=True)
 class Handler:
-    """One entry of a party's table: the function, its nominal cost, and the basis of ``System.views``."""
-
     run: Callable[..., Any]
     cost: Callable[[Any, Any], Cost]
     answers: tuple[type[Message], ...] = ()
@@ -89,9 +88,8 @@ def on(
 ) -> Callable[[T], T]:
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-    ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
-    answers: the types of messages that it returns.  when: with which settings it is asked. Both determine what each
-    role sees.
+    cost: of the party and the message, its nominal work, from committed state and the message alone.
+    answers: the types that it returns.  when: with which settings it is asked. What each role sees follows from both.
     """
 
     def mark(method: T) -> T:
@@ -108,8 +106,6 @@ class Nothing(msgspec.Struct):
 
 @dataclass(frozen=True)
 class FromParty:
-    """A default value in a ``State`` or ``Secret``, made with the party: ``make(party)``."""
-
     make: Callable[[Any], Any]
 
 
@@ -136,10 +132,11 @@ class SecretStruct(msgspec.Struct):
 
 
 class Component:
-    """A part of a party, such as keys. It brings handlers, a secret, messages that a coordinator takes, and set-up.
+    """A part of a party, such as keys. It brings handlers (its methods under ``on``), a secret, messages that a
+    coordinator takes, and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component. Handlers among its methods (``on``) become the party's.
+    and ``party.secret.keys``, a ``Secret()`` of the component.
     when: with which settings its handlers are asked.
     """
 
@@ -205,14 +202,13 @@ _fields = lru_cache(maxsize=None)(msgspec.structs.fields)
 
 
 class Party:
-    """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
+    """Base of all parties. ``class Client(Party, role="client")`` names the role.
 
     A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles whose messages it
     handles and sends.
     State, Secret: structs of which each party has its own, made with the party if all fields have defaults, some of
     them ``from_party``.
     takes: the messages that a coordinator may take in a later round than they arrived in.
-    parts: its ``Component``s by name.
     """
 
     role: ClassVar[str]
@@ -264,11 +260,11 @@ class Party:
 
     @property
     def starts(self) -> NDArray[np.float32]:
-        """(k, d) the models that it begins with."""
+        """(k, d) float32, the models that it begins with."""
         return self.common.starts if self.own.starts is None else self.own.starts
 
     def last_starts(self) -> NDArray[np.float32] | None:
-        """(k, d) its models, with which it can begin a further run; None for a party that holds none."""
+        """(k, d) float32, its models, with which it can begin a further run; None if it holds none."""
         return None
 
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
@@ -280,11 +276,11 @@ class Party:
         return struct(**made)
 
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
-        """Experimental randomness of this party, which follows the seed."""
+        """Experimental randomness, which follows the seed."""
         return self.randomness.rng(self.name, purpose, round)
 
     def secrets(self, purpose: str, round: int = 0) -> Secrets:
-        """Secret randomness of this party, from the operating system in real runs."""
+        """Secret randomness, from the operating system in real runs."""
         return self.randomness.secrets(self.name, purpose, round)
 
     def kept(self, purpose: str, of: bytes, round: int = 0) -> Secrets:
@@ -303,11 +299,8 @@ class Party:
         return Derived(keyed.digest())
 
     def nominal(self, effect: Effect) -> Cost:
-        """The nominal work of an effect on this party's own data; the party must know the model's shape.
-
-        A training passes forwards and backwards over all samples in every epoch. A forward pass is a third of that
-        (``Evaluate``; ``Losses``, once a model).
-        """
+        """The nominal work of an effect on this party's own data; the party must know the model's shape."""
+        # A training passes forwards and backwards; a forward pass is a third of that.
         passes = 0.0
         if isinstance(effect, Fit):
             passes = effect.epochs
@@ -316,15 +309,15 @@ class Party:
         return Cost(self.samples * passes, self.spec.flops_per_sample) if passes else Cost()
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1, for keys and greetings; by default those of its parts."""
+        """Steps of the hub before round 1; by default those of its parts."""
         for name in self.parts:
             yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts.
+        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts; by default
+        that of the parts.
 
-        It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
-        default only the parts' records survive.
+        It is called on the state and secret of the round's beginning, and is given the later ones.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
@@ -335,9 +328,8 @@ class Party:
         return type(self).finish is not Party.finish
 
     def finish(self) -> Work[Any]:
-        """Steps of the hub after the last round, such as sending out models; none by default.
-
-        The run waits until all messages are handled, so ``post`` will do.
+        """Steps of the hub after the last round; none by default. The run waits until all messages are handled, so
+        ``post`` will do.
         """
         yield from ()
 
@@ -346,7 +338,7 @@ class Party:
 
 
 def from_hub(party: Party, message: Message, src: str) -> None:
-    """For a handler of messages that any role may send. Raises PeerError unless the hub is the sender."""
+    """Raises PeerError unless the hub is the sender: for handlers of messages that any role may send."""
     if src != party.common.roster.hub:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
@@ -393,7 +385,6 @@ def check_forks(struct: type[msgspec.Struct]) -> None:
 
 
 def _shared(kind: Any, where: str, inside: bool, known: set[tuple[Any, bool]]) -> Iterator[str]:
-    """Where a type has what can change. inside: what ``fork`` shares.  known: structs that were looked into."""
     cls: Any = getattr(kind, "cls", None)
     if (cls, inside) in known:
         return
@@ -452,7 +443,9 @@ def freeze(value: Any) -> None:
 
 @contextmanager
 def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
-    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the values before."""
+    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the state and secret
+    before.
+    """
     saved = party.state, party.secret
     if not all(map(is_, saved, party.frozen)):
         freeze(saved)

@@ -1,11 +1,9 @@
 """The source of random numbers.
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
-from the operating system in real runs, and from the seed in emulated ones. Each draw names its party, purpose, round
-and attempt, so a repeated handler draws the same numbers.
-
-Noise for privacy is drawn in real runs from a secret that the party keeps (``Derived``): equal values get equal noise,
-also after a restart.
+from the operating system in real runs, and from the seed in emulated ones. Draws from the seed also follow from party,
+purpose, round and attempt, so a repeated handler draws the same numbers. Noise for privacy follows in real runs from a
+secret that the party keeps (``Party.kept``).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 
 
 def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
-    """A generator that is a pure function of its arguments (Philox, keyed by a hash of them)."""
+    """A generator that follows from its arguments alone (Philox, keyed by a hash of them)."""
     text = f"{seed}\x1f{party}\x1f{purpose}\x1f{round}\x1f{attempt}"
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
@@ -36,14 +34,14 @@ class Secrets:
         return secrets.token_bytes(count) if self.generator is None else self.generator.bytes(count)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        """``count`` independent numbers, uniform on (0, 1), without its ends."""
+        """(count,) independent numbers, uniform on (0, 1), without its ends."""
         whole = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
         numbers: NDArray[np.float64] = np.add(whole, 0.5, dtype=np.float64)
         numbers /= 2.0**53
         return numbers
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """``count`` independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
+        """(count,) independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
         u, angle = self.uniform(2 * count).reshape(2, count)  # changed in place: noise is as long as all rows
         np.log(u, out=u)
         u *= -2
@@ -77,7 +75,7 @@ class Derived(Secrets):
         return hashlib.shake_256(of).digest(count)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """A uniform permutation of ``range(count)``, (count,) int64."""
+        """As of ``Secrets``."""
         return np.argsort(np.frombuffer(self.bytes(8 * count), "<u8"), kind="stable")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A party's knowledge before it starts: what everybody knows, and what it alone knows."""
+"""What a party knows before it starts."""
 
 from __future__ import annotations
 
@@ -65,12 +65,11 @@ class Identity(msgspec.Struct, frozen=True):
 class Common:
     """What every party of a federation knows.
 
-    clients: those with data, in the order of their numbers: a tuple, or ``Names`` of very many.  starts: (k, d)
-    float32, the initial weights of k models; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
-    emulated: whether the ciphers are.  public: how many public samples the hub has.
-    deployed: whether parties are on separate machines: a client keeps the model that it is sent, and the hub sends the
-    last one when the run is over.
-    quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
+    clients: those with data, in order: a tuple, or ``Names`` of very many.  starts: (k, d) float32, the initial weights
+    of k models; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
+    public: how many public samples the hub has. deployed: whether parties are on separate machines. Then a client keeps
+    the model that it is sent, and the hub sends the last one when the run is over.
+    quorum: how many clients must have their keys before round 1; 0 for all. Others get theirs when they come.
     warm: whether parties begin with their models of a former run (``Own.starts``).
     """
 
@@ -95,8 +94,8 @@ class Common:
 class Own:
     """What one party alone knows.
 
-    identity: SECRET, the secret halves of its keys in the roster; None if nothing is signed or sealed.  samples: of its
-    training data, for the hub of its public data.  epochs: local epochs of a round that its device has time for.
+    identity: SECRET, for its keys in the roster; None if nothing is signed or sealed.  samples: of its training data,
+    for the hub of its public data.  epochs: local epochs of a round that its device has time for.
     starts: (k, d) float32, its models of a former run, with which it begins instead of ``Common.starts``, or None.
     """
 

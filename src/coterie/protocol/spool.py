@@ -20,7 +20,7 @@ class _Frame:
 class Spool:
     """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    A bytes object that is put many times (a broadcast) is held, counted and written once.
+    A bytes object that is put many times (a broadcast) is held once.
     """
 
     def __init__(self, limit_bytes: int = 256 << 20) -> None:
@@ -58,7 +58,6 @@ class Spool:
         return frame.path.read_bytes() if frame.data is None else frame.data
 
     def take(self, ticket: int) -> bytes:
-        """The bytes of a ticket, which is used up."""
         data = self.peek(ticket)
         self.drop(ticket)
         return data

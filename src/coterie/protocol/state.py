@@ -1,6 +1,6 @@
 """The states of parties as bytes: msgpack through msgspec, never pickle.
 
-Equal arrays are kept once, however many parties hold them, and are one (read-only) object after loading.
+Equal arrays of several parties are kept once, and are one read-only object after loading.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
         return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
 
     def to_array(self, digest: bytes) -> NDArray[Any]:
-        """Raises ValueError for anything else, before anything is built."""
         if self.dtype not in _DTYPES or len(self.shape) > _MAX_DIMS:
             raise ValueError(f"an array of {self.dtype} and {len(self.shape)} dimensions")
         if self.digest() != digest:
@@ -87,7 +86,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
     """The inverse of ``dump``. types: each party's type of state. Raises UserError for unreadable bytes.
 
-    shared: known arrays by digest, reused and extended, so that equal arrays of several loads are one object.
+    shared: known arrays by digest, for several loads; extended.
     """
     arrays: dict[bytes, NDArray[Any]] = {}
     known: MutableMapping[bytes, Any] = {} if shared is None else shared

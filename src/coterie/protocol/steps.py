@@ -1,7 +1,7 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-The fold decides what to keep of each answer. If it raises ``PeerError``, that one message is refused, and the step goes
-on. So it must check a message before it changes anything.
+A step's fold consumes each answer. If it raises ``PeerError``, that message is refused, and the step goes on. So it
+must check a message before it changes anything.
 
 The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
 meanwhile. A step without a deadline ends after ``PATIENCE_S``, or once nothing more can come.
@@ -75,7 +75,7 @@ class Answers:
 
     got: keys of the answered requests, in order of arrival.  after_s: by key of those, seconds from request to answer;
     empty for a ``take``.  missing: by key, why there is no answer.
-    declined: those in ``missing`` that the party itself refused (``REFUSED``).
+    declined: those in ``missing`` that the party itself refused.
     """
 
     got: tuple[Any, ...] = ()
@@ -98,8 +98,8 @@ def for_each(
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
     requests: by the party's name, or by any key to ask one party several things: ``{k: To("helper", Convert(k)) for k
-    in ...}``. They are handled in the order in which they are sent. A mapping may make each message on look-up.  reply:
-    the type of the answers, or types, which the fold tells apart.
+    in ...}``. They are handled in the order of the mapping, which may make each message on look-up.
+    reply: the type of the answers, or several types, which the fold tells apart.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers
@@ -115,7 +115,7 @@ def ask(
 ) -> Steps[Any]:
     """Ask one party. Returns what ``read`` makes of its answer, by default the answer itself.
 
-    Raises NoAnswerError (a RunError), with the outcome, if there is no answer, or if ``read`` refuses it.
+    Raises NoAnswerError if there is no answer, or if ``read`` refuses it.
     """
     got: list[Any] = []
     answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(read(message)), deadline_s)
@@ -136,7 +136,7 @@ def take(
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
     Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed, then takes all others that are
-    there. The rest is dropped when the round ends, except types in the coordinator's ``takes``.
+    there. Messages that are not taken are dropped when the round ends, except types in the coordinator's ``takes``.
     """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
@@ -148,8 +148,8 @@ def spend(cost: Cost) -> Steps[None]:
 
 
 def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
-    """Run an effect of the coordinator itself, on its own data (a hub's: ``--public``). Returns its result, after its
-    virtual time.
+    """Run an effect of the coordinator, on its own data (a hub's: ``--public``). Returns its result, after its virtual
+    time.
 
     cost: its nominal work, by default that of ``Party.nominal``. Raises TypeError for no effect, and the effect's own
     errors: a PeerError if it is refused.

@@ -31,7 +31,7 @@ which may return notes, too.
 class Federation:
     """A built system: all parties by name, and the name of the hub among them.
 
-    look: gives a party to an observer, which changes nothing.  alter: gives a party to an attack that changes it.
+    look: gives a party to an observer, which must not change it.  alter: gives a party to an attack that changes it.
     """
 
     parties: Mapping[str, Party]
@@ -89,7 +89,7 @@ def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
 
 @dataclass(frozen=True)
 class Sees:
-    """The messages that a party of one role receives (tests compare recorded views), and what it learns, in words."""
+    """The messages that a party of one role receives, and what it learns, in words."""
 
     receives: tuple[type[Message], ...]
     learns: str
@@ -98,7 +98,7 @@ class Sees:
 def party_type(factory: PartyFactory) -> type[Party]:
     """The class of a factory's parties: itself, or its return annotation. Raises TypeError for a function without one.
 
-    A partial function with a keyword ``make`` gives the parties of that factory.
+    A partial function with a keyword ``make`` stands for that factory.
     """
     while isinstance(factory, partial):
         factory = factory.keywords.get("make", factory.func)
@@ -111,10 +111,7 @@ def party_type(factory: PartyFactory) -> type[Party]:
 def received(
     parties: Mapping[str, type[Party]], asked: Callable[[Handler], bool]
 ) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives: requests and answers.
-
-    parties: their classes by role, the hub's first.  asked: whether a handler is asked at all.
-    """
+    """By role, the messages that it receives. parties: their classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
@@ -130,33 +127,33 @@ def received(
 class System:
     """A published system or a baseline.
 
-    config: frozen dataclass of its settings, with one documented field each.
     parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
-    only party of its role, and is named as it.  parties_in: the same in modes in which they differ, but for the hub's
-    and the clients' roles.  plain: modes of a system with ciphers that have none.
+    only party of its role, and is named as it.
+    parties_in: by mode, the same where they differ; the hub's and the clients' roles are the same in all.  plain: modes
+    without ciphers of a system that has some.
     also: by role of the roster, further roles that such parties act in, as their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
-    leads_s: of a config, the settings of how many seconds a leader waits for its members, if none says how long the hub
+    leads_s: of a config, by setting, how many seconds a leader waits for its members, if none says how long the hub
     waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
-    learns: by role, in words, what it learns; or a function of a config and a mode that gives this.
+    learns: by role, in words; or a function of a config and a mode that gives this.
     own_model: a client's prediction model from its own state alone. Deployments need it.
-    counts: of a client, by its own state alone, the label counts (labels,) of the training data of its model, as
-    messages have told it (the setting ``label_counts``), or None before.  uncounted: without it, why there are none.
-    fine_tunes: whether each client has one model of a federation, which can be tuned.
+    counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
+    ``label_counts``), or None before it was told.  uncounted: why there are none.
+    fine_tunes: whether each client has one model, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``.  reproductions: ``module:ATTRIBUTE`` of
     mappings of one's own tables and figures (``reproductions.study.Item``).
     clients: how many a run has by default; 0 for the number that fits its data set.
     cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or a function as
     ``learns``.
-    delta: the share of its clients that an experiment delays by default.  public: the share of the training data that
-    its hub holds as public data by default.  needs_classes: whether it takes classes alone as labels.
+    delta: default share of the clients that an experiment delays.  public: default share of the training data that is
+    the hub's public data.  needs_classes: whether it takes classes alone as labels.
     ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data; None if its parties keep
-    no account.  releases: of a config and a mode, by client message, in words, each release of their data. These have
-    no proof, and are counted as they are sent. Both stand in ``result.json`` as one ledger, at the setting
-    ``dp_delta``, or 1e-5.
+    no account.
+    releases: of a config and a mode, by client message, in words, each release of their data. These have no proof, and
+    are counted as they are sent. ``result.json`` has both as one ledger, at the setting ``dp_delta``, or 1e-5.
     """
 
     name: str
@@ -192,7 +189,7 @@ class System:
     releases: Releases | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party, from its own and the common knowledge. Raises TypeError if its class acts in undescribed roles."""
+        """One party. Raises TypeError if its class acts in roles that are not described."""
         role = common.roster.by_name[own.name].role
         party = self.factories(config, common.mode)[role](own, common, config)
         if party.roles != frozenset(self.acting(role)):
@@ -210,7 +207,7 @@ class System:
     def check_deployed(self, config: Any, patience_s: float = inf) -> None:
         """Raises UserError for what parties on separate machines cannot do.
 
-        patience_s: how long the hub waits for an answer where no setting says it.
+        patience_s: how long the hub waits for an answer where no setting says so.
         """
         self._own_model()
         for name, waits_s in self.leads_s(config).items():
@@ -227,11 +224,10 @@ class System:
             )
 
     def counts_labels(self, config: Any) -> bool:
-        """Whether the settings ask that clients learn the label counts of their model."""
         return bool(getattr(config, "label_counts", False))
 
     def check_counted(self, config: Any, task: str) -> None:
-        """Raises UserError, with the reason, if clients cannot learn the label counts that the settings ask for."""
+        """Raises UserError if clients cannot learn the label counts that the settings ask for."""
         if not self.counts_labels(config):
             return
         why = "" if self.counts is not None else self.uncounted or "it has no message for them"
@@ -243,7 +239,7 @@ class System:
             )
 
     def check_warm(self, config: Any, mode: str) -> None:
-        """Raises UserError, with the reason, if parties cannot begin with their models of a former run."""
+        """Raises UserError if parties cannot begin with their models of a former run."""
         why = self.cold(config, mode) if callable(self.cold) else self.cold
         parties = self._types(mode, config).values()
         if not why and all(one.last_starts is Party.last_starts for one in parties):
@@ -270,7 +266,7 @@ class System:
         return self.parties_in.get(mode, self.parties)(config)
 
     def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
-        """Every party's role in this mode, by name: the servers, then these clients."""
+        """Every party's role by name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
         if isinstance(clients, Names):
             return LazyMapping(Names(len(clients), servers), lambda name: client if name in clients else name)
@@ -298,7 +294,7 @@ class System:
         return {role: party_type(of) for role, of in self.factories(config, mode).items()}
 
     def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
-        """In words, what each role receives and learns in this mode, and what a broker between machines learns."""
+        """In words, what each role receives and learns, and what a broker between machines learns."""
         own = {
             role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
             for role, of in self.views(mode, config).items()

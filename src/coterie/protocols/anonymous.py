@@ -62,7 +62,7 @@ def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
 def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
     """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
 
-    Raises PeerError if it does not come from the hub, for an impossible position, and for another length.
+    Raises PeerError for another sender than the hub, an impossible position, and another length.
     """
     fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
@@ -74,7 +74,6 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
-    """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)
     return Forgotten(msg.round)
 
@@ -82,9 +81,9 @@ def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
 def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are under one mask, and their exact differences from one of them, (m, d).
 
-    A client that encrypts garbage (so that a lane overflows) would spoil every sum with its vector. Such a vector
-    differs too much from the majority. Raises PeerError if there is no majority.
+    Raises PeerError if there is no majority of them.
     """
+    # Garbage (a lane overflows) would spoil every sum, and differs too much from the majority.
     for one in opened.values():
         differences = {}
         for j, other in sorted(opened.items()):

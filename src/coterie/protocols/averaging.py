@@ -56,10 +56,10 @@ class Train(OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
-    """The result of one training. round: the round that asked for it.  samples: of this client's training data.
+    """The result of one training. round: that asked for it.
 
     weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
-    values. ``Gather`` says which updates a server takes.
+    values.
     """
 
     samples: int
@@ -83,8 +83,7 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 class Gather:
     """The updates of one round at a server of any method: checks, means and outliers.
 
-    The bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean and the
-    next trainings.  weights: of the server's models before the round.  models: in each update.
+    weights: of the server's models before the round.  models: in each update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -105,7 +104,6 @@ class Gather:
         return weights
 
     def note(self, name: str, update: Any) -> fl.Vector:
-        """Check an update and note it, for a method that combines updates itself. Returns its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
@@ -116,6 +114,7 @@ class Gather:
 
     def checked(self, name: str, digest: bytes, values: fl.Vector, samples: int = 1) -> fl.Vector:
         """A client's values (models d,). Raises PeerError, with its name, if they or its samples are out of bounds."""
+        # Bounds keep means finite, so that no message ends a run. An update within them may still spoil the mean.
         if not 1 <= samples <= MOST_SAMPLES:
             raise fl.PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
         try:
@@ -136,7 +135,7 @@ class Gather:
         return self.model(new).reshape(old.shape)
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The server's next model, float32. Raises RunError if a client would refuse it."""
+        """The next model, float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -162,14 +161,14 @@ class Gather:
 
 
 class ModelClient(fl.Party, role="client"):
-    """A client that is sent models and trains. Between machines it keeps the last model that it was sent.
+    """A client that is sent models and trains.
 
     local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
     the solver of the settings.
     """
 
     class State(msgspec.Struct, kw_only=True):
-        """last: (k d,) float32 the models that it was sent last, or None in a simulation and before the first."""
+        """last: (k d,) float32, the models that it was sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
 
@@ -179,11 +178,10 @@ class ModelClient(fl.Party, role="client"):
 
     @property
     def held_model(self) -> int:
-        """Which of the server's models it predicts with."""
         return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
-        """(k, d) the models in a message of the server. Raises PeerError for another shape."""
+        """(k, d) the models in a message. Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
         )
@@ -199,7 +197,7 @@ class ModelClient(fl.Party, role="client"):
         return weights
 
     def last_models(self) -> NDArray[np.float32]:
-        """(k, d) the models that it was sent last, or the initial ones before that."""
+        """(k, d) the models that it was sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
@@ -221,7 +219,7 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        """Keep the last models. Raises PeerError for another shape or a sender other than the hub."""
+        """Raises PeerError for another shape or a sender other than the hub."""
         fl.from_hub(self, msg, src)
         self.models(msg)
 
@@ -281,7 +279,6 @@ class Server(fl.Party, role="server"):
     def ask(
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
-        """Ask the clients of round r and fold their answers, which state it."""
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
@@ -289,8 +286,8 @@ class Server(fl.Party, role="server"):
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
-        reply: a message with the fields of ``Update``.  ``learn(name, answer)`` sees each fitting answer before it
-        counts, and may refuse it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        reply: with the fields of ``Update``.  ``learn(name, answer)`` sees each answer before it counts, and may refuse
+        it with a PeerError. Returns the round's notes and the outcomes of the requests.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)
@@ -375,6 +372,4 @@ def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 class ServerOfSeveral(Server, role="server"):
     class State(msgspec.Struct):
-        """weights: (k, d) of the models."""
-
         weights: fl.Vector = fl.initials

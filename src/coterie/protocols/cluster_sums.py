@@ -5,9 +5,8 @@
     member  <--ClusterModel--  hub                     without the mask
     member  --Received-->      hub
 
-Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Sums and counts travel, since Z_N has no
-division. The helper opens nothing but a masked sum. Keys: two pairs (``pairs``), the helper's and the users', whose
-secret half all clients share. Both servers sign the count, and the hub signs the sum.
+Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Keys (``pairs``): the helper's, and the
+users', whose secret half all clients share.
 
 Assumes that hub and helper do not collude, and that no client helps one of them.
 """
@@ -62,7 +61,7 @@ class ClusterSum(fl.Signed, frozen=True):
 class ClusterModel(fl.Signed, frozen=True):
     """The unmasked sum over a cluster (eq. 10), under the users' key, and its number of vectors.
 
-    count_signature: the helper's, as above.
+    count_signature: the helper's.
     """
 
     cluster: int
@@ -78,10 +77,9 @@ class Received(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A masked sum to convert. request: to the helper.  count: vectors in it.
+    """A masked sum to convert. count: vectors in it.  times: how often the mask is in it.
 
-    mask, times: the mask, and how often it is in the sum.  work: vectors of this length that the hub masks and unmasks
-    for it.
+    work: vectors that the hub masks and unmasks for it.
     """
 
     request: fl.Message
@@ -92,10 +90,7 @@ class Masked:
 
 
 class Formed(msgspec.Struct):
-    """A helper's sums of a round, also when the round is tried again. counts: by cluster.
-
-    If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
-    """
+    """A helper's sums of a round, in all attempts. counts: by cluster."""
 
     round: int = -1
     counts: dict[int, int] = msgspec.field(default_factory=dict)
@@ -105,7 +100,7 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
     """Note that a sum of so many vectors is formed. Raises PeerError if this round had one of another number."""
     if r != formed.round:
         formed.round, formed.counts = r, {}
-    if formed.counts.setdefault(cluster, count) != count:
+    if formed.counts.setdefault(cluster, count) != count:  # also in a second attempt without one client
         raise fl.PeerError(
             f"a sum of {count} vectors of cluster {cluster} after one of {formed.counts[cluster]} in the same round: "
             "their difference would show some of them"
@@ -113,8 +108,6 @@ def once(formed: Formed, r: int, cluster: int, count: int) -> None:
 
 
 class Cipher(Protocol):
-    """Settings of the cipher, as in ``FedCAPrivacyConfig``."""
-
     @property
     def cipher(self) -> Literal["paillier", "pads"]: ...
     @property
@@ -193,7 +186,7 @@ def distribute(
 def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> fl.Work[ClusterSum]:
     """The helper: a masked sum under its own key, encrypted under the users' key and signed.
 
-    Raises PeerError if it does not come from the hub, or is not the sum (length,) that it claims to be.
+    Raises PeerError for another sender than the hub, and for another sum (length,) than announced.
     """
     fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
@@ -216,7 +209,7 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 def opened_mean(
     member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
 ) -> fl.Work[NDArray[np.float64]]:
-    """A member: the mean (length,) over the cluster. Verifies both signatures, opens, divides by the count.
+    """A member: the mean (length,) over the cluster.
 
     Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the
     servers have not signed.

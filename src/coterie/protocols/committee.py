@@ -5,9 +5,8 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-All ciphertexts are under one public key, whose secret is s_h + s_C. A member helps with so many scalars a round as its
-system needs, and with one masked vector. It can't see what a ciphertext holds: a hub that deviates has any vector
-switched, by calling it a scalar, and opens it with the opener.
+A member can't see what a ciphertext holds: a hub that deviates has any vector switched, by calling it a scalar, and
+opens it with the opener.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MOST_CIPHERS = 1 << 16
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Stand(fl.OfRound, frozen=True):
-    """Who of the committee can help in this round?"""
+    """Can you help in this round?"""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -44,7 +43,7 @@ class Standing(fl.OfRound, frozen=True):
 class Switch(fl.OfRound, frozen=True):
     """Switch these ciphertexts to the opener's key. number: of the request in its round; it only grows.
 
-    among: the places of the members that answer.  count: of ciphertexts.
+    among: the places of the members that answer.
     """
 
     number: int
@@ -55,15 +54,13 @@ class Switch(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
-    """A member's partial of each ciphertext."""
-
     number: int
     parts: fl.Bundle
 
 
 @dataclass(frozen=True)
 class Committee(Grant):
-    """A key split among an opener and members of the role. members: their names, in the order of their places.
+    """A key split among an opener and members of the role. members: in the order of their places.
 
     needed: t.  works: the hub's role, which computes.  parameters: of ``split_keygen``.
     """
@@ -90,10 +87,7 @@ class Committee(Grant):
 
 
 class SwitchedFor(Stated):
-    """A member's record: the last round, the last number in it, and whether it switched a vector.
-
-    scalars: how many in that round.
-    """
+    """A member's record: the last round, the last number in it, whether it switched a vector, and how many scalars."""
 
     round: int = 0
     number: int = 0
@@ -104,7 +98,7 @@ class SwitchedFor(Stated):
 class Seat(fl.Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
-    grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
+    limits(party): the members, how many of them answer, and the scalars of a member per round.
     """
 
     Secret = SwitchedFor
@@ -118,13 +112,11 @@ class Seat(fl.Component):
 
     @fl.on(Stand, answers=Standing)
     def stand(self, msg: Stand, src: str) -> Standing:
-        """Raises PeerError for a client that is no member."""
         fl.from_hub(self.party, msg, src)
         self.share()
         return Standing(msg.round)
 
     def lasts(self, secret: SwitchedFor) -> None:
-        """What was opened."""
         self.secret.openings = secret.openings
 
     def switch_cost(self, msg: Switch) -> fl.Cost:
@@ -181,7 +173,7 @@ def switch(
     number: int,
     ciphers: Sequence[CipherVector],
 ) -> fl.Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first of these members that are there, in their order.
+    """The same ciphertexts under the opener's key, by the first of these members that are there.
 
     Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
     """

@@ -2,10 +2,9 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster. The key centre draws all other keys by a list of **grants**: key pairs, seeds, or shares
-of one key among chosen parties. It signs each grant for one recipient and one dealing, and the transport seals it. The
-key centre forgets the secret halves. A grant may be dealt again under the next number; the old one is refused from then
-on.
+The key centre draws all keys but those for signing, by a list of **grants**: key pairs, seeds, or shares of one key
+among chosen parties. It signs each grant for one recipient and one dealing, and forgets the secret halves. A grant may
+be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ Draw = Callable[[str], fl.Secrets]
 
 @dataclass(frozen=True)
 class DealtKeys:
-    """The result of one dealing. secret: by holder.  public: for all parties, by owner ("" if all holders share it).
+    """The result of one dealing. secret: by holder.  public: by owner ("" if all holders share it).
 
-    better: by role, public keys with more content than other roles' keys.
+    better: by role, public keys with more content.
     """
 
     secret: Mapping[str, bytes]
@@ -101,7 +100,7 @@ class Grant(Protocol):
         return tuple(roster.of_role(self.role))
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        """Draw it for these holders. Raises PeerError if they are too few."""
+        """Raises PeerError for too few holders."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +145,6 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
     """Deals the grants at the hub's request, each number once, and keeps no key."""
 
     class State(msgspec.Struct):
-        """dealt: how often each grant was dealt."""
-
         dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
     state: State
@@ -215,9 +212,8 @@ class OfGrants(fl.Component):
 
 
 class Keys(fl.Component, Generic[PK, SK]):
-    """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub.
-
-    If there is a key centre, the hub has them dealt before round 1. All other parties have ``HeldKeys``.
+    """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub, which has them
+    dealt before round 1 if there is a key centre. All other parties have ``HeldKeys``.
     """
 
     Secret = KeyStore
@@ -232,7 +228,7 @@ class Keys(fl.Component, Generic[PK, SK]):
             yield from _dealt(self, Deal(1, "", ""))
 
     def store(self, msg: Granted) -> None:
-        """Store keys. Raises PeerError if the key centre did not sign them or the dealing is old."""
+        """Raises PeerError if the key centre did not sign these keys or the dealing is old."""
         signer = verify_key(self.party.common, KEY_CENTRE)
         signer.verify(msg.signature, *_signed(self.party.common, self.party.name, msg))
         keys = self.secret
@@ -270,7 +266,7 @@ class Keys(fl.Component, Generic[PK, SK]):
         return self._one(self.secret.secret, name)
 
     def evaluation(self, name: str) -> EvaluationKey:
-        """The evaluation key for dot products. Raises PeerError before it was granted or made."""
+        """Raises PeerError before it was granted or made."""
         return evaluation_key(self._one(self.secret.public, f"{name} {EVALUATION}"))
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
@@ -289,23 +285,18 @@ class HeldKeys(Keys[PK, SK]):
 
     @fl.on(Granted, answers=Ready)
     def keep(self, msg: Granted, src: str) -> fl.To:
-        """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.store(msg)
         return fl.To(self.party.common.roster.hub, Ready(msg.number, msg.grant))
 
 
 def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> fl.Steps[None]:
-    """Request one grant anew for these parties, and wait until all have their part of it."""
+    """Request one grant anew for these parties, and wait until all have their part."""
     dealt = hub.keys.secret.dealt
     number = max(dealt.get(grant, 0), dealt.get("", 0)) + 1
     yield from _dealt(hub.keys, Deal(number, grant, "\n".join(holders)))
 
 
 def _dealt(keys: Keys[Any, Any], deal: Deal) -> fl.Steps[None]:
-    """Wait until all others are ready, or a quorum of the clients if no more come.
-
-    Raises NoAnswerError, with the names, for too few clients or a missing server.
-    """
     common = keys.party.common
     others, ready = common.roster.by_name.keys() - {keys.party.name, KEY_CENTRE}, set[str]()
 

@@ -2,8 +2,8 @@
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, and
-moves its model. Each update is used once, within the age bound.
+Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, each
+once, and moves its model.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Aggregate(Protocol):
         """One update (d,) of a client that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
-        """The server's next model, (d,) float64. Requires at least one update."""
+        """The next model, (d,) float64. Requires at least one update."""
 
 
 @dataclass(eq=False)
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    over: the mean's divisor, if it is not the sum of the weights. Buffers (running statistics) get a mean of their own
+    over: the mean's divisor, if it is not the sum of the weights. Buffers get a mean of their own
     (``aggregation/buffers.py``).
     """
 
@@ -85,7 +85,7 @@ class Gathering:
     """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
     owed: by client, the rounds not answered yet; changed.  oldest: by how many rounds an update may be late.
-    used: how many updates of each lateness were used; the server counts them.
+    used: updates of each lateness, which the server counts.
     """
 
     def __init__(self, server: fl.Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
@@ -96,11 +96,9 @@ class Gathering:
         self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
     def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Without clients that are late, if rounds have a deadline: a slow client is asked again when it has answered,
-        or when its answer would be too old.
-        """
         if self.config.deadline_s is None:
             return tuple(chosen)
+        # A slow client is asked again when it has answered, or when its answer would be too old.
         patience = max(1, self.oldest)
         return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
@@ -123,14 +121,14 @@ class Gathering:
     ) -> fl.Steps[fl.Answers]:
         """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
 
-        With no client to ask, the round waits for the first answer to an earlier round, or the deadline. With a
-        deadline, later rounds do not wait for a client that is known not to answer.
+        With no client to ask, the round waits for the first answer to an earlier round, or the deadline.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
         for name in requests:
             owed[name] = (*owed.get(name, ()), self.r)
         answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
+        # Later rounds do not wait for a client that is known not to answer.
         if deadline_s is not None:
             for name in (name for name, why in answers.missing.items() if why != fl.LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)
@@ -138,7 +136,7 @@ class Gathering:
         return answers
 
     def notes(self) -> dict[str, Any]:
-        """Counts of clients and updates. staleness: used updates that are 0, 1, ... rounds late."""
+        """staleness: used updates that are 0, 1, ... rounds late."""
         staleness = [self.used[age] for age in range(max(self.used, default=-1) + 1)]
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
@@ -147,8 +145,6 @@ class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
     class State(msgspec.Struct):
-        """weights: (d,) float32 of the global model.  owed: by client, the rounds not answered yet."""
-
         weights: fl.Vector = fl.initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
@@ -258,11 +254,10 @@ class BufferServer(LateServer, role="server"):
         return self.config.buffer or max(1, min(10, asked // 2))
 
     def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
-        """The model after a step by the changes of a full buffer, (d,)."""
+        """The model (d,) after a step by the changes of a full buffer."""
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:
-        """Steps that the server has made since the change's client began."""
         return int(self.state.version - change.version)
 
     def aggregate(self, step: float) -> Aggregate:

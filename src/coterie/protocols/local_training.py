@@ -110,8 +110,8 @@ class LocalTraining:
     def solver_of(self, local: type[solvers.Sgd] | solvers.OwnLoss) -> solvers.Sgd:
         """A local solver with these settings. Raises UserError for settings that it refuses.
 
-        local: its class, whose other fields are settings, too; or a loss that SGD minimises, with these settings as its
-        last argument.
+        local: its class, whose other fields are settings, too; or a loss for SGD, which gets these settings as its last
+        argument.
         """
         if isinstance(local, type):
             solver: solvers.Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
@@ -231,7 +231,7 @@ class ClusterModels(LocalTraining):
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
-    """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
+    """E_i = round(d_i E_m), at least 1, for every client; follows from the seed and the client's name."""
 
     def epochs(name: str) -> int:
         d = fl.rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
@@ -252,7 +252,7 @@ def sample_size(clients: int, participation: float) -> int:
 
 
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> Sequence[str]:
-    """A uniform sample of at least one client for round r, in their usual order."""
+    """A uniform sample of at least one client for round r, in order."""
     if participation >= 1.0:
         return clients
     count = sample_size(len(clients), participation)
@@ -302,7 +302,7 @@ def ask_round(
 
 
 def is_generator(local: Any) -> bool:
-    """Whether ``local`` is a generator ``local(client, start, r)``, not a solver or a loss."""
+    """Whether this is a generator ``local(client, start, r)``, not a solver or a loss."""
     return inspect.isgeneratorfunction(local)
 
 
@@ -311,7 +311,7 @@ def batch_seed(party: fl.Party, r: int) -> int:
 
 
 def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None = None, **more: Any) -> fl.Fit:
-    """The effect of a client's training in round r. more: further fields of ``Fit``."""
+    """The effect of a client's training in round r. more: fields of ``Fit``."""
     given = {"solver": solver or client.config.solver(), "epochs": client.epochs, "seed": batch_seed(client, r), **more}
     if solvers.is_private(given["solver"]):
         given["secret"] = client.kept("training", b"", r).bytes(
@@ -323,8 +323,7 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
     """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
 
-    With DP-SGD all that follows from the training
-        is one release, of a Gaussian sum over a secret batch in every step.
+    With DP-SGD all that follows from the training is one release, of a Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:
         return [Release(str(what), round=r) for what in words]
@@ -348,7 +347,7 @@ def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -
 
 
 def training_cost(client: fl.Party, msg: fl.Message) -> fl.Cost:
-    """The cost of training the whole model on the client's samples, once per epoch."""
+    """Of training the whole model on the client's samples, once per epoch."""
     return fl.Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
@@ -382,7 +381,7 @@ def best_model(models: Iterable[fl.Vector]) -> fl.Work[int]:
 
 @fl.local("label histogram")
 def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
-    """(classes,) how many of the party's samples have each label."""
+    """(classes,) of the party's samples."""
     return np.bincount(own.y, minlength=classes).astype(np.int64)
 
 

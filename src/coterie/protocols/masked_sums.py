@@ -56,7 +56,7 @@ def summed(
 ) -> fl.Steps[Total]:
     """The hub: ask these clients for their terms (length,) and add them up, for ``tell``.
 
-    Raises NoAnswerError (a RunError) if fewer than ``FEWEST`` give one, or if the helper gives no sum.
+    Raises NoAnswerError if fewer than ``FEWEST`` give one, or if the helper gives no sum.
     """
     key, terms = hub.keys.public(SERVICE), dict[str, CipherVector]()
 

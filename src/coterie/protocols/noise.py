@@ -59,7 +59,7 @@ class NoiseSettings:
     def on_sums(self, length: int, *, read_by_makers: bool = False) -> Distributed:
         """Noise on sums of changes of so many coordinates.
 
-        read_by_makers: each party that adds noise reads the sum less its own share, which does not count either.
+        read_by_makers: each party that adds noise reads the sum, and so its own share does not count either.
         """
         uncounted = self.missing + read_by_makers
         if self.noise is None and self.epsilon is not None:

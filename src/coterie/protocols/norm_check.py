@@ -4,9 +4,9 @@
     hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
     hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
 
-The coin comes after the uploads: a client that knew the projections could hide a long vector from them. The hub has
-committed to its part before the helper draws its own, and clients check the helper's signature, so that neither server
-chooses the projections, nor shows a client others than the servers use.
+The coin comes after the uploads: a client that knew the projections could hide a long vector from them. Neither server
+chooses it, nor shows a client another than the servers use, since the hub commits to its part first and the helper
+signs.
 """
 
 from __future__ import annotations
@@ -110,14 +110,10 @@ class Uploaded(fl.SecretStruct):
 
 
 class Unproved(fl.SecretStruct):
-    """SECRET. sent: by round, uploads whose length it has not proved yet."""
-
     sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
 
 
 class ClientNorms(fl.Component):
-    """A client's part. helper: its name."""
-
     Secret = Unproved
     secret: Unproved
 
@@ -126,7 +122,7 @@ class ClientNorms(fl.Component):
         self.helper = helper
 
     def keep(self, x: Words, update: HiddenUpdate, groups: int) -> None:
-        """An upload of the words x (d,), whose length it has to prove."""
+        """An upload of the words x (d,), to be proved."""
         oldest = update.round - self.party.config.max_staleness
         kept = {of: one for of, one in self.secret.sent.items() if of >= oldest}
         hub = one_hot.share(one_hot.seeds_of(update.master, groups), np.frombuffer(update.word, "<u4"))
@@ -135,7 +131,7 @@ class ClientNorms(fl.Component):
 
     @fl.on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
-        """Prove, once, that an upload is short. Raises PeerError for a coin that the helper has not signed."""
+        """Once for an upload. Raises PeerError for a coin that the helper has not signed."""
         fl.from_hub(self.party, msg, src)
         party, of = self.party, msg.of
         if len(msg.parts) != 2 * SEED_BYTES:
@@ -162,7 +158,7 @@ class ClientNorms(fl.Component):
 
 
 class Tossing(msgspec.Struct, frozen=True):
-    """A round's coin, at the hub. parts: its own and the helper's.  names, proofs: of uploads, by client and round."""
+    """A round's coin, at the hub. parts: its own and the helper's.  names, proofs: by client and round."""
 
     parts: bytes
     names: Mapping[Upload, bytes]
@@ -170,8 +166,6 @@ class Tossing(msgspec.Struct, frozen=True):
 
 
 class HubNorms(fl.Component):
-    """The hub's part: steps of its rounds."""
-
     def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> fl.Steps[Tossing]:
         """Toss a coin over the uploads of these names, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
@@ -198,7 +192,7 @@ class HubNorms(fl.Component):
         return Tossing(parts, names, proofs)
 
     def told(self, r: int, tossing: Tossing, uploads: Sequence[Upload], shares: Sequence[Words]) -> list[bytes]:
-        """For the helper: of each upload what the hub tells of its proof. shares: the hub's, (d,) each."""
+        """For the helper, of each upload. shares: the hub's, (d,) each."""
         coin = _coin(self.party, r, tossing.parts)
         found = []
         for upload, y in zip(uploads, _projected(coin, shares), strict=True):
@@ -210,7 +204,7 @@ class HubNorms(fl.Component):
 
 
 class Coin(fl.SecretStruct):
-    """SECRET. part: the helper's.  uploads: the names of those that the round's coin was tossed over."""
+    """SECRET. part: the helper's.  uploads: the names that the round's coin was tossed over."""
 
     round: int = 0
     part: bytes = b""
@@ -219,8 +213,6 @@ class Coin(fl.SecretStruct):
 
 
 class HelperNorms(fl.Component):
-    """The helper's part: what it answers, and which proofs hold."""
-
     Secret = Coin
     secret: Coin
 

@@ -1,10 +1,8 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
-A holder states each opening as it answers (``state``), and keeps its statements in every attempt of a round. When it
-hands them over it also signs how many they are (``OpeningCount``), so nobody else can leave out its last ones. So the
-statements show it if one of the t is honest and hands its own over. ``check`` puts those of several holders together,
-and finds what no holder sees alone: sums that different holders have opened, and those of different attempts, which
-together show few vectors.
+A holder keeps its statements (``state``) in every attempt of a round. When it hands them over it also signs how many
+they are (``OpeningCount``), so nobody can leave out its last ones. ``check`` finds what no holder sees alone: sums of
+several holders or attempts that together show few vectors. See docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from coterie.crypto.signing import Field, VerifyKey
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
 
-    Exact, but for errors by True with 2^-500: a combination is of some vectors alone if what is orthogonal to all sums
-    is dependent at these vectors.
+    Exact, but for errors by True with 2^-500.
     """
     of = list(dict.fromkeys(map(frozenset, sums)))
     together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
@@ -38,10 +35,10 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
     rare = [at for at, count in enumerate(counts) if count < fewest]
     if len(of) > _MOST_SUMS or comb(len(rare), fewest - 1) > _MOST:
         return True
+    # A combination is of some vectors alone if what is orthogonal to all sums is dependent at these vectors.
     orthogonal = _orthogonal([[int(there) for there in row] for row in zip(*together, strict=True)], fewest - 1)
 
     def dependent(first: int, few: int, before: list[tuple[int, list[int]]]) -> bool:
-        """Whether those before, with some from ``first`` on that are fewer than ``few``, are. before: echelon form."""
         for number in range(first, len(rare)):
             if (count := counts[rare[number]]) >= few:
                 continue
@@ -61,7 +58,7 @@ def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
 
 
 def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
-    """By column, its values in so many random vectors that are orthogonal to these rows of 0 and 1, mod ``_PRIME``."""
+    # By column, its values in so many random vectors that are orthogonal to the rows.
     pivots = dict[int, list[int]]()  # by column, a row that has 1 there, and 0 at the others' columns
     for row in rows:
         for at, other in pivots.items():
@@ -85,10 +82,11 @@ def _orthogonal(rows: list[list[int]], count: int) -> list[list[int]]:
 class Opening(msgspec.Struct, frozen=True):
     """A holder's statement of one opening that it has helped with.
 
-    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.  senders, weights: whose
-    vectors the holder has added up itself; no weights: 1 each. Without senders these are ``ciphers`` ciphertexts on the
-    hub's word, of ``length`` values each.  part: which of the senders' vectors of the round.  fewest: the fewest
-    senders of a sum that it helps with.  signature: the holder's, over all of this and the session.
+    count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.
+    senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
+    ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.
+    part: which of the senders' vectors of the round.  fewest: the fewest senders of a sum that it helps with.
+    signature: over all of this and the session.
     """
 
     holder: str
@@ -122,7 +120,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class OpeningCount(msgspec.Struct, frozen=True):
-    """A holder's word of how many statements it has made. signature: over this and the session."""
+    """How many statements a holder has made. signature: over this and the session."""
 
     holder: str
     count: int
@@ -137,8 +135,6 @@ class OpeningCount(msgspec.Struct, frozen=True):
 
 
 class Stated(fl.SecretStruct, kw_only=True):
-    """A part of a holder's secrets. openings: its statements, as ``state`` keeps them."""
-
     openings: list[bytes] = msgspec.field(default_factory=list)
 
 
@@ -149,9 +145,9 @@ def stating(kind: type[fl.Party]) -> list[str]:
 def state(
     party: Any, secret: Stated, among: Collection[str], weights: Mapping[str, int] = MappingProxyType({}), **facts: Any
 ) -> None:
-    """Sign and keep a statement. weights: by sender.  facts: the rest of ``Opening``.
+    """Sign and keep a statement, with a bit for each party of the roster in place of names.
 
-    It is kept with a bit for each party of the roster in place of names.
+    weights: by sender.  facts: the rest of ``Opening``.
     """
     names, roster = tuple(party.common.roster.by_name), party.common.roster
     there, senders = ([name in some for name in names] for some in (set(among), weights))
@@ -204,8 +200,10 @@ _MOST_SUMS = 180  # determinants of so many rows of 0 and 1 are below the prime 
 
 
 class Statements(msgspec.Struct, frozen=True):
-    """Statements of one or several holders, for an auditor. roster: of the run; a very large simulation's is unsigned,
-    and has those alone who open and send.  totals: of each of these holders.
+    """Statements of one or several holders, for an auditor.
+
+    roster: of the run; a very large simulation's is unsigned, and has only those that open and send.  totals: of each
+    of these holders.
     """
 
     roster: fl.Roster
@@ -217,9 +215,10 @@ class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
-    last statement: of later openings these files say nothing.  sums: different ones whose senders holders have
-    verified.  effective: the least effective number of senders by their weights.  vectors, scalars: those opened on the
-    hub's word.  unstated: by a holder that others name, how many openings its own statements lack.
+    last statement: of later openings these files say nothing.
+    sums: different ones whose senders holders have verified.  effective: the least effective number of senders.
+    vectors, scalars: those opened on the hub's word.  unstated: by a holder that others name, openings that its own
+    statements lack.
     """
 
     operator: str
@@ -261,8 +260,9 @@ def read(data: bytes, where: object) -> Statements:
 
 
 def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHARE) -> Checked:
-    """Verify statements. fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that
-    one sender may have. Raises UserError for several runs.
+    """Verify statements. Raises UserError for several runs.
+
+    fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that one sender may have.
     """
     roster, faults = files[0].roster, list[str]()
     if any((file.roster.session, file.roster.operator) != (roster.session, roster.operator) for file in files):
@@ -301,7 +301,6 @@ def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHAR
 
 
 def _other_keys(files: Sequence[Statements]) -> Iterator[str]:
-    """Parties whose keys differ from file to file."""
     keys: dict[str, set[bytes]] = {}
     for one in (one for file in files for one in file.roster.entries):
         keys.setdefault(one.name, set()).add(one.verify_key)
@@ -312,7 +311,6 @@ def _other_keys(files: Sequence[Statements]) -> Iterator[str]:
 
 
 def _left_out(good: Sequence[Opening], totals: Sequence[OpeningCount]) -> Iterator[str]:
-    """Holders whose statements are not all there."""
     counts, most = Counter(one.holder for one in good), dict[str, int]()
     for one in totals:
         most[one.holder] = max(one.count, most.get(one.holder, 0))
@@ -327,7 +325,6 @@ def _left_out(good: Sequence[Opening], totals: Sequence[OpeningCount]) -> Iterat
 
 
 def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningCount]:
-    """What its holders have signed. The rest are faults."""
     roster = file.roster
     try:
         if roster.signature:
@@ -350,7 +347,6 @@ def _genuine(file: Statements, faults: list[str]) -> Iterator[Opening | OpeningC
 
 
 def _check_opening(one: Opening, roster: fl.Roster) -> None:
-    """Raises PeerError for a signed statement that says what cannot be."""
     if not set(one.senders) <= set(roster.by_name) or len(set(one.senders)) < len(one.senders):
         raise fl.PeerError("its senders are not on the roster, each once")
     if min(one.length, one.ciphers) < 1 or one.fewest < bool(one.senders):
@@ -360,7 +356,7 @@ def _check_opening(one: Opening, roster: fl.Roster) -> None:
 
 
 def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
-    """Rounds whose sums, by whoever opened in any attempt, show few vectors. A sender's vectors of a round are one."""
+    # Of sums by whoever opened in any attempt. A sender's vectors of a round are one.
     found, of = list[str](), dict[tuple[str, int, int], dict[tuple[Any, ...], Opening]]()
     for one in sums:
         of.setdefault((one.key, one.round, one.part), {})[tuple(sorted(one.by_sender.items()))] = one
@@ -380,7 +376,6 @@ def _together(sums: Sequence[Opening], fewest: int) -> list[str]:
 
 
 def _unstated(good: Sequence[Opening]) -> dict[str, int]:
-    """By holder that others name: how many of these openings it does not state. It may have refused, or was stopped."""
     own = {(one.holder, one.key, one.round, one.cipher) for one in good}
     named = {(name, one.key, one.round, one.cipher) for one in good for name in one.among}
     return dict(Counter(name for name, *_ in named - own))

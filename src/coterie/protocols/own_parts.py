@@ -2,9 +2,8 @@
 
     server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
 
-Which parts are each client's own, the settings say: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
-words, and ``FITS``, if there is one, names a model with parts of both kinds. Messages and the server hold the
-shared parts alone.
+The settings say which parts are each client's own: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
+words, and ``FITS``, if there is one, names a model with parts of both kinds.
 """
 
 from __future__ import annotations
@@ -42,11 +41,9 @@ def check_parts(config: Any, common: fl.Common) -> None:
 
 
 class PartClient(ModelClient, role="client"):
-    """A client with parts of its own. Messages of the server are joined with them to a whole model, (d,)."""
+    """A client with parts of its own. The server's messages are joined with them to a whole model, (d,)."""
 
     class State(ModelClient.State):
-        """own: its own parts.  last: the shared parts that it was sent last."""
-
         own: fl.Vector = fl.from_party(lambda client: client.starts[0][~client.is_shared])
 
     state: Any
@@ -90,8 +87,6 @@ class PartServer(Server, role="server"):
     """Holds the shared parts alone, and so its ``spec`` is theirs."""
 
     class State(Server.State):
-        """weights: of the shared parts."""
-
         weights: fl.Vector = fl.from_party(lambda server: server.starts[0][server.is_shared])
 
     def __init__(self, own: fl.Own, common: fl.Common, config: Any) -> None:

@@ -4,10 +4,9 @@
     hub  --AskForPadded / PaddedCounts-->  client    its label counts under pads of all clients on its list
     hub  --ModelCounts-->   client                   the sum over the lists of its model
 
-Every two clients of a list have a pad that both can compute, and that cancels in the sum (``crypto/marks.py``;
-Bonawitz et al., CCS 2017). So the hub learns the sums of lists, of ``FEWEST`` clients or more, and nothing of one
-client, as long as two clients of its list keep their keys from it. A sum opens if all of its list answer. A client
-tells its counts beside one list alone: of two, the difference would be the counts of those who are on one.
+Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
+``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
+opens if all of its list answer. A client tells its counts beside one list alone.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class ModelCounts(fl.Message, frozen=True):
 
 
 class CountsTold(msgspec.Struct):
-    """SECRET. names: the list that it was told, and sent: its counts then, in any attempt.  total: its model's."""
+    """SECRET. names: the list that it was told.  sent: its counts then, in any attempt.  total: its model's."""
 
     names: str = ""
     sent: Counts | None = None
@@ -117,7 +116,7 @@ class CountsClient(fl.Component):
 
     @fl.on(ModelCounts)
     def take(self, msg: ModelCounts, src: str) -> None:
-        """Keep its model's counts. Raises PeerError for a second sum, and for impossible counts."""
+        """Raises PeerError for a second sum, and for impossible counts."""
         self._refuse(msg, src)
         counts, most = msg.counts, MOST_SAMPLES * len(self.party.clients)
         if self.secret.total is not None or not _possible(counts, int(self.party.spec.outputs), most):
@@ -131,8 +130,6 @@ class CountsClient(fl.Component):
 
 
 class CountsServer(fl.Component):
-    """The hub's part: steps after the last round."""
-
     def tell(self, models: Mapping[str, Any]) -> fl.Steps[dict[str, Any]]:
         """Sum up label counts, and tell them. Returns, as a note, of how many clients they are.
 
@@ -186,7 +183,6 @@ def divided(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _possible(counts: Counts, labels: int, most: int) -> bool:
-    """most: of each label, and of all together."""
     return counts.shape == (labels,) and counts.min() >= 0 and counts.max() <= most and 0 < counts.sum() <= most
 
 

@@ -4,9 +4,9 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that the sums open with, and learns, by name, whose vectors are in each sum. A vector's pad
-follows from k_i, the round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The
-keeper answers once for a round's key, or once in each attempt, then erases it.
+The keeper holds the key that sums open with, and learns whose vectors are in each. A vector's pad follows from k_i, the
+round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The keeper answers once for a
+round's key, or once in each attempt, then erases it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_AHEAD = 1 << 20
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Unpad(fl.OfRound, frozen=True):
-    """A request for the counterpart of one sum of padded vectors: by the hub, in this round.
+    """A request for the counterpart of one sum of padded vectors.
 
     names: whose vectors, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each.
     """
@@ -53,10 +53,7 @@ class Unpadded(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Pads(Grant):
-    """The ratchets' first keys: k_i of 32 bytes for each party of the role, and all of them for the keeper.
-
-    keeper: its name.
-    """
+    """The ratchets' first keys: k_i of 32 bytes for each party of the role, and all of them for the keeper."""
 
     keeper: str
 
@@ -105,8 +102,6 @@ def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
 
 
 class PadKeys(msgspec.Struct):
-    """SECRET: ratchets by client."""
-
     ratchets: dict[str, Ratchet] = msgspec.field(default_factory=dict)
 
 
@@ -121,7 +116,7 @@ class ClientPads(OfGrants):
     def take(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
         """A fresh nonce and the key of this round's one vector. All earlier rounds' keys are erased.
 
-        Raises PeerError before the grant, and for a round whose pad was used.
+        Raises PeerError before the grant, and for a used pad.
         """
         party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
         if ratchet is None:
@@ -133,7 +128,7 @@ class ClientPads(OfGrants):
 
 
 class KeeperPads(OfGrants):
-    """The pads of all clients, at the holder of the key that sums open with. It answers ``Unpad``."""
+    """The pads of all clients, at the holder of the key that sums open with."""
 
     Secret = PadKeys
     secret: PadKeys

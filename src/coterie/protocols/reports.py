@@ -62,8 +62,7 @@ def reported(
 ) -> fl.Work[StatusReport]:
     """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
 
-    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None before
-    the first.
+    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None.
     """
     told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -78,8 +77,7 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
     """The direction of a sparse update in SUMMARY numbers of total length 1; zeros for an update of zeros.
 
     A random projection whose signs follow from the session.
-    indices, values: as the client has released them, with noise: so the summary is post-processing, and costs no
-    privacy beyond the release.
+    indices, values: as released, with noise, so that the summary costs no privacy.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)
@@ -94,8 +92,8 @@ def checked(
 ) -> StatusReport:
     """The report, signed by its client for this session and for this round or one of the last ``lag``.
 
-    sender: given if it must be the client itself. Raises PeerError with the reason: a SignatureError, a ReplayError for
-    another round, or another one for a stranger, numbers out of range, or an impossible device.
+    sender: given if it must be the client itself. Raises PeerError: a SignatureError, a ReplayError for another round,
+    or for a stranger, numbers out of range, or an impossible device.
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):
@@ -152,16 +150,15 @@ def costs(
 ) -> Costs:
     """C_{R,up} and C_{R,down} of eq. (4) for one parameter.
 
-    compute: the operations of a round's training, spread over the model, and one to write a downloaded parameter.
-    communication: seconds on the client's link; up_bytes, down_bytes: of a parameter with its index.
-    data: full_samples, with which a client may upload its whole model, spread over the model; downloads cost none.
-    availability: the seconds that computing and communication take.
-    privacy: epsilon_round, of a release of the whole model, spread over the model; downloads cost none.
+    up_bytes, down_bytes: of a parameter with its index.  full_samples: with which a client may upload its whole model.
+    epsilon_round: of a release of the whole model.
     """
     said = dict(zip(FIELDS, report.values.tolist(), strict=True))
     work = spec.flops_per_sample * said["samples"] * epochs / spec.size
     up_s, down_s = up_bytes / said["up_bytes_per_s"], down_bytes / said["down_bytes_per_s"]
     speed = said["compute_flops_per_s"]
+    # Operations (those of a round's training spread over the model; one to write a downloaded parameter), seconds on
+    # the client's link, samples, seconds that both take, and epsilon. Downloads cost no samples and no epsilon.
     return Costs(
         up=(work, up_s, full_samples / spec.size, work / speed + up_s, epsilon_round / spec.size),
         down=(1.0, down_s, 0.0, 1 / speed + down_s, 0.0),
@@ -171,8 +168,7 @@ def costs(
 def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
     """What clients are clustered by: their names, rows (n, 18), and how many columns each of three groups has.
 
-    Logarithms of abilities and limits, and the summary of the last released update. Numbers are clamped to three robust
-    deviations from their column's median, so that no claim squeezes the others.
+    Logarithms of abilities and limits, and the summary of the last released update.
     """
     names = tuple(reports)
     groups = (_DEVICE, len(FIELDS) - _DEVICE, SUMMARY)
@@ -180,4 +176,5 @@ def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDAr
         return names, np.zeros((0, sum(groups))), groups
     values = np.stack([reports[name].values for name in names])
     rows = np.hstack([np.log1p(values), np.stack([reports[name].update for name in names])])
+    # Clamped to three robust deviations from a column's median, so that no claim squeezes the others.
     return names, tamed(rows), groups

@@ -1,7 +1,4 @@
-"""Shared by systems whose server selects or groups clients by speed (HACCS, Oort, RFL-HA).
-
-A client reports the loss of its samples with its trained model.
-"""
+"""Shared by systems whose server selects or groups clients by speed (HACCS, Oort, RFL-HA)."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ SCORED = fl.FromTraining("trained model and number of samples"), "loss"
 
 @fl.message(src="client", dst="server")
 class Scored(OfModel, frozen=True):
-    """The result of one training, as in ``protocols/averaging.py``. loss: of the client's samples, at least 0."""
+    """As ``averaging.Update``. loss: of the client's samples with its trained model, at least 0."""
 
     samples: int
     loss: float
@@ -61,7 +58,7 @@ class Introduced(fl.OfRound, frozen=True):
 
 @fl.local("seconds of a round")
 def round_seconds(own: fl.OwnData, work_flops: float, model_bytes: int) -> float:
-    """Seconds of a round by this device's own profile: model down, work, model up; 0 without a profile."""
+    """Seconds of a round: model down, work, model up; 0 without a profile."""
     if own.device is None:
         return 0.0
     device = own.device
@@ -106,14 +103,14 @@ def own_work(client: fl.Party) -> tuple[float, int]:
 
 
 def checked_seconds(name: str, seconds: float) -> float:
-    """Seconds of a round that a client claims. Raises PeerError unless they are finite, from 0 to a week."""
+    """Of a round, as a client claims. Raises PeerError unless they are finite, from 0 to a week."""
     if not 0 <= seconds <= fl.PATIENCE_S:
         raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {fl.PATIENCE_S:.0f} are taken")
     return float(seconds)
 
 
 def checked_loss(name: str, loss: float) -> float:
-    """A loss that a client claims. Raises PeerError unless it is finite, from 0 to ``MOST_LOSS``."""
+    """As a client claims. Raises PeerError unless it is finite, from 0 to ``MOST_LOSS``."""
     if not (isfinite(loss) and 0 <= loss <= MOST_LOSS):
         raise fl.PeerError(f"{name}: a loss of {loss}; from 0 to {MOST_LOSS:.2g} are taken")
     return float(loss)

@@ -7,9 +7,9 @@
     hub     --Relayed, Group-->     helper            all signatures under one mask, shuffled (``anonymous``)
     helper  --Grouped-->            hub               the group at each position
 
-Groups are found once before round 1. A later client gets the same sums, its signature goes under the same mask, and the
-helper places it in the nearest group. A client that lies in its terms can make everybody refuse the sums; if it claims
-to hold a label several times over, all clients can read off the mean of a label that one other client holds.
+Groups are found once before round 1; the helper places a later client in the nearest one, under the same sums and mask.
+A client that lies in its terms can make everybody refuse the sums; if it claims to hold a label several times over, all
+clients can read off the mean of a label that one other client holds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Grouped(fl.OfRound, frozen=True):
 
 
 class Founded(msgspec.Struct):
-    """The hub's state.  has: the clients that have both.
+    """The hub's state. has: the clients that have both sums.
 
     told: whether the helper has groups to place others in; else all are in one.  why: the reason for fewer groups than
     stood out or were asked for, or "".
@@ -82,8 +82,6 @@ class Founded(msgspec.Struct):
 
 
 class GroupingState(msgspec.Struct):
-    """The helper's state. base: the blinded signature that differences are taken from.  found: the groups."""
-
     base: StoredVector | None = None
     found: sig.FoundGroups | None = None
 
@@ -104,7 +102,7 @@ def found(
 ) -> fl.Steps[Founded]:
     """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
-    Raises NoAnswerError (a RunError) if fewer than three clients take part, or if the helper gives no sum or no groups.
+    Raises NoAnswerError if fewer than three clients take part, or if the helper gives no sum or no groups.
     """
     size, totals, names = lengths(hub.spec), [], tuple(clients)
     for number in (HELD, STATISTICS):
@@ -163,7 +161,6 @@ def grouped(
 
 
 def _read(answer: Grouped, r: int, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
-    """Raises PeerError for unsent or repeated positions, and for impossible groups."""
     where, groups = answer.positions.tolist(), answer.groups.tolist()
     if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
         raise fl.PeerError(f"positions {where} of round {answer.round} in round {r}")
@@ -232,7 +229,7 @@ def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: boo
 
 @fl.local("label residuals")
 def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
-    """Raises PeerError for a total of no data. (2, (labels + 1) m) the signatures of two halves of its samples."""
+    """(2, (labels + 1) m) the signatures of two halves of its samples. Raises PeerError for a total of no data."""
     x, y, to = sig.mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
     return np.stack([sig.signature(x[half], y[half], to) for half in (first, ~first)])
@@ -270,7 +267,7 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
 
 
 def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
-    """totals: the sums that it has, and so has given terms of.
+    """A client: its term. totals: the sums that it has, and so has given terms of.
 
     Raises PeerError unless the hub asks, before round 1, and for the next sum.
     """

@@ -7,9 +7,7 @@ The device runs its samples through the common extractor (``training/sparsity.py
 in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
 (h_i, ``clustering/divergence.py: noise_floor``).
 
-With ``Noise`` each sample's vector minus a public centre is clipped to L2 norm ``clip``, along a public basis if one is
-given. Replacing one sample moves the mean of its half of n samples by at most 2 clip / n. Each half's mean gets
-Gaussian noise of std multiplier * 2 clip / n, so both together are one release with this multiplier.
+With ``Noise`` both halves together are one release with its multiplier.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ class Described(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2.
-
-    counts: samples of each half.
-    """
+    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2."""
 
     means: Doubles
     counts: tuple[int, ...]
@@ -49,11 +44,11 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Gaussian noise on a description.
+    """Gaussian noise on a description. Raises UserError for a clip or multiplier that is not positive and finite.
 
     clip: L2 norm that no sample's vector minus the centre exceeds.  multiplier: std of the noise over the sensitivity.
     centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows: only components along it are clipped,
-    noised and sent. Raises UserError for a clip or multiplier that is not positive and finite.
+    noised and sent.
     """
 
     clip: float
@@ -70,8 +65,8 @@ class Noise:
 class Public(NamedTuple):
     """Of public samples. mean: (C,) float32 of eq. (2).  norms: (n,) float32, L2 norm of each vector minus the mean.
 
-    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two
-    classes.  lengths: (n,) float32, L2 norm along these.
+    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two classes.
+    lengths: (n,) float32, L2 norm along these.
     """
 
     mean: fl.Vector
@@ -87,13 +82,13 @@ STEPS = 150
 def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS) -> fl.Fit:
     """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
-    weights: (d,) float32 start. Plain SGD: with momentum, convolutions separate groups less well. Raises UserError
-    unless there are a sample and a step.
+    weights: (d,) float32 start. Raises UserError unless there are a sample and a step.
     """
     if samples < 1 or steps < 1:
         raise fl.UserError(
             f"an extractor is trained on 1 public sample or more, for 1 step or more, not {samples}, {steps}"
         )
+    # With momentum, convolutions separate groups less well.
     solver = Sgd(lr=0.1, batch_size=50)
     return fl.Fit(weights, solver, epochs=-(-steps // -(-samples // solver.batch_size)), seed=seed)
 
@@ -103,9 +98,8 @@ def describe(
 ) -> fl.Work[Described]:
     """A device's description of its data.
 
-    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: of this
-    description; a repeated round repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre
-    that does not fit.
+    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: a
+    repeated one repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre that does not fit.
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
     clipping = () if noise is None else (noise.centre, noise.clip, noise.basis)
@@ -117,6 +111,7 @@ def describe(
     source, means = party.kept("sparsity noise", of, round), []
     for mean, count in zip(found.means, found.counts, strict=True):
         along = np.zeros(len(mean) if noise.basis is None else len(noise.basis))
+        # Replacing one sample moves the mean of its half of n samples by at most 2 clip / n.
         drawn = noised(along, noise.multiplier, mean_sensitivity(noise.clip, count), source.normal)
         means.append(mean + (drawn if noise.basis is None else drawn @ noise.basis))
     return described(Halves(np.clip(means, 0.0, 1.0), found.counts), gamma)
@@ -138,10 +133,8 @@ def halves(
     clip: float = inf,
     basis: NDArray[Any] | None = None,
 ) -> Halves:
-    """Means of the sparsity vectors of two random halves, which ``seed`` draws.
+    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in ``bounded``.
 
-    centre: (C,). Samples' vectors minus the centre are clipped to L2 norm ``clip``.
-    basis: (B, C), orthonormal rows. These differences are projected first.
     Raises PeerError for an extractor, a layer, a centre or a basis that does not fit.
     """
     return _many([own], [(weights, layer, seed, centre, clip, basis)])[0]
@@ -162,7 +155,7 @@ def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> l
 
 
 def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
-    """The means of two random halves of the sparsity vectors (n, C) of n samples, drawn by ``seed``."""
+    """The means of two random halves of sparsity vectors (n, C)."""
     order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
     means = np.stack([vectors[part].mean(axis=0, dtype=np.float64) for part in parts])
@@ -216,7 +209,7 @@ def _or_peer_error(function: Any, *arguments: Any) -> Any:
 
 
 def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
-    """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,) and projected on the basis, if any.
+    """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,), after a projection on the basis (B, C) if any.
 
     Raises PeerError for a centre or a basis that does not fit.
     """

@@ -6,9 +6,8 @@
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
-on the grid of ``dp/distributed.py``. Without a mean that is the initial model. Buffers stay with their client. A sum
-lacks the shares of at most ``missing`` of the clients that are asked in a round, and of as many that collude as are not
-absent. Whoever reads the mean knows its own share, so one share more does not count.
+or from the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum lacks the shares
+of at most ``missing`` clients, which are absent or collude.
 """
 
 from __future__ import annotations
@@ -67,7 +66,8 @@ VECTOR = "model, in sums"
 
 
 def mechanism_of(config: Any, length: int) -> Distributed:
-    """Of sums of so many coordinates. The share of a client that reads the mean does not count, beside the missing."""
+    """Of sums of so many coordinates."""
+    # A client that reads the mean knows its own share, which does not count beside the missing.
     mechanism: Distributed = config.on_sums(length, read_by_makers=True)
     return mechanism
 
@@ -94,23 +94,19 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class Sealing(fl.SecretStruct):
-    """SECRET. weights: (d,) the last mean, with this party's own buffers; None for the initial model.
-
-    sealed: the vectors that have left this client.
-    """
+    """SECRET. weights: (d,) the last mean, with this party's own buffers; None for the initial model."""
 
     weights: fl.Vector | None = None
     sealed: list[Sealed] = msgspec.field(default_factory=list)
 
 
 class SumNoise(fl.Component):
-    """What a client and the server of ``Sums`` keep for noise on sums, and for the ledger."""
+    """What a client and the server of ``Sums`` keep for noise and for the ledger."""
 
     Secret = Sealing
     secret: Sealing
 
     def lasts(self, secret: Sealing) -> None:
-        """What was sealed, in any attempt of a round."""
         self.secret.sealed = secret.sealed
 
     @property
@@ -123,7 +119,6 @@ class SumNoise(fl.Component):
 
     @property
     def unit(self) -> float:
-        """The divisor by which a client's numbers fit the cipher."""
         return self.mechanism.largest_alone(self.makers) / REACH
 
     @property
@@ -153,7 +148,7 @@ class SumNoise(fl.Component):
     def added(self, name: str, values: fl.Vector, r: int, of: bytes) -> NDArray[np.float64]:
         """(p,) the numbers of these (d,) values with this client's share of noise, in units of the cipher.
 
-        of: names the values.  Raises PeerError if another sum of the round's vectors was opened.
+        of: names the values. Raises PeerError if another sum of the round's vectors was opened.
         """
         party, mechanism, places = self.party, self.mechanism, eligible(self.party.spec)
         turned = rotation(party.common.roster.session, r)
@@ -224,9 +219,8 @@ class SumKeys(NoiseSettings, LocalTraining):
 
 
 class Sums:
-    """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.
-
-    least: the fewest vectors in a sum.
+    """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.  least: the fewest vectors
+    in a sum.
     """
 
     def __init__(self, name: str, *, least: int = 3) -> None:
@@ -243,7 +237,6 @@ class Sums:
         return (Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: fl.Common) -> None:
-        """Raises UserError for noise that is not possible; warns of a budget for no round."""
         if config.noisy:
             check_noise(config, common)
 
@@ -251,7 +244,7 @@ class Sums:
         """For ``System.ledger``: all vectors that clients have sealed.
 
         With keys=threshold noise has a proof against all, also a client that reads the mean, if no more than
-        ``missing`` other clients are absent or tell their share; with keys=centre the server must also follow the
+        ``missing`` other clients are absent or tell their share. With keys=centre the server must also follow the
         protocol and collude with nobody.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
@@ -278,9 +271,8 @@ class Sums:
         return fl.Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
 
     def seal(self, client: Any, values: fl.Vector, r: int) -> fl.Work[bytes]:
-        """(d,) floats, encrypted for the sum of round r. A client seals one vector a round.
-
-        Raises PeerError if its privacy budget is spent.
+        """(d,) floats, encrypted for the sum of round r: one vector a round. Raises PeerError if the privacy budget is
+        spent.
         """
         key: Any
         of = client.noise.record(values, r)
@@ -299,8 +291,8 @@ class Sums:
     ) -> fl.Work[fl.Vector]:
         """(d,) float32 the mean that ``Box.mean`` gave for round r. Raises PeerError for an impossible one.
 
-        r: needed for sums with noise.  With these and keys=centre a client that misses a mean lacks its change from
-        then on. Raises UserError without r.
+        r: needed for sums with noise; UserError without it. With these and keys=centre a client that misses a mean
+        lacks its change from then on.
         """
         values: Any = None
         if client.config.keys == "threshold":

@@ -18,8 +18,6 @@ Coming = tuple[int, str, float]
 
 @dataclass
 class _Asked:
-    """failed: why no answer is expected."""
-
     key: Any
     dst: str
     outcome: str | None = None
@@ -29,8 +27,8 @@ class _Asked:
 class Coordination:
     """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
-    send: takes each message as it is made.  role: the role that the party acts in.  request: the message whose handler
-        this is, or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
+    send: takes each message as it is made.  role: that the party acts in.  request: the message whose handler this is,
+        or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class Coordination:
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
-        """A message for the coordinator has come. An answer is folded, others wait to be taken.
+        """A message has come. An answer is folded, others wait to be taken.
 
         Returns whether it is genuine and new; other messages change nothing.
         """
@@ -97,7 +95,6 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come."""
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
@@ -105,12 +102,11 @@ class Coordination:
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The ``effect`` has this result, a CoterieError is raised where it was yielded."""
+        """The ``effect`` has this result. A CoterieError is raised where the effect was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The ``effect`` is a ``Cost``, and takes so many seconds."""
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
@@ -135,7 +131,6 @@ class Coordination:
 
     @property
     def awaited(self) -> dict[int, str]:
-        """By number, the recipients of this step's open requests without an outcome."""
         return dict(self._awaited)
 
     def lacks(self, number: int, src: str) -> bool:
@@ -151,7 +146,6 @@ class Coordination:
         return True
 
     def ends_s(self, coming: Sequence[Coming]) -> float:
-        """The latest second at which the open step ends. coming: known events."""
         step, ends_s = self._step, inf
         if isinstance(step, steps.Ask):
             waits = self._waits(step)
@@ -211,7 +205,6 @@ class Coordination:
         return seconds
 
     def _send_all(self, messages: Mapping[Any, fl.Message | fl.To], replies: tuple[type[fl.Message], ...] = ()) -> None:
-        """Address and send messages. Those that await these ``replies`` are open then."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -245,7 +238,7 @@ class Coordination:
         self._open, self._unanswered, self._awaited = asked, set(), {}
 
     def _waits(self, step: steps.Ask) -> Collection[int]:
-        """The open requests that keep the step waiting, failed ones only until a stated deadline."""
+        # Failed ones keep the step waiting only until a stated deadline.
         return self._awaited if step.deadline_s is None else self._unanswered
 
     def _may_end(self, now_s: float) -> None:

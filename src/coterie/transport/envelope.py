@@ -1,7 +1,7 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
-A relay sees an envelope and the payload's bytes, and may drop either. Any change is refused: the signature covers every
-field and the digest, and a message between two parties other than the hub is sealed with the same fields bound in.
+A relay may drop an envelope or its payload; any change is refused. Between two parties other than the hub the payload
+is sealed, and bound to the envelope's fields.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ class Keyring(Protocol):
 
 
 class Sent(NamedTuple):
-    """A message ready to be sent. to_role: the role that the recipient acts in."""
-
     envelope: Envelope
     frame: bytes
     to_role: str
@@ -85,7 +83,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """A verified, unsealed and decoded message. role: of its recipient.  size: bytes of its frame."""
+    """A verified, unsealed and decoded message. role: of its recipient.  size: of its frame, in bytes."""
 
     envelope: Envelope
     message: Message
@@ -96,7 +94,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Handled:
-    """The result of handling a message. sent: messages to send.  refused: why, or ""."""
+    """The result of handling a message. refused: why, or ""."""
 
     sent: tuple[Sent, ...] = ()
     refused: str = ""
@@ -114,7 +112,7 @@ class Waiting:
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: its digest, round, and the answer as sent or the refusal."""
+    """A request's digest and round, and the answer as sent or the refusal."""
 
     digest: bytes
     round: Count
@@ -141,7 +139,6 @@ class Numbers(msgspec.Struct):
         return self.sent
 
     def is_old(self, envelope: Envelope) -> bool:
-        """Whether its number was taken before. Numbers grow along each link."""
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:
@@ -150,7 +147,7 @@ class Numbers(msgspec.Struct):
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
         """Raises EnvelopeError for a message of an abandoned or unannounced attempt.
 
-        announces: whether its sender may: only the hub tries a round again.
+        announces: whether its sender may try a round again: only the hub may.
         """
         now = self.attempts.get(envelope.round, 0)
         if envelope.attempt < now or (envelope.attempt > now and not announces):
@@ -159,7 +156,7 @@ class Numbers(msgspec.Struct):
             )
 
     def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
-        """Remember a request's outcome. A sender that goes on to another round will not repeat earlier ones."""
+        """Remember a request's outcome, and forget those of the sender's earlier rounds."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()

@@ -1,9 +1,8 @@
 """The local transport: all parties in one process, on a virtual clock.
 
-Every message passes through the codec, an envelope and its signature: byte counts are exact, and no party reads
-another's objects. The hub relays sealed messages between two other parties. Arrivals follow from sizes, nominal costs
-and device profiles alone. An answer that ``links`` delays by rounds is sent when that later round begins, and the hub's
-step does not wait.
+Every message passes through the codec, an envelope and its signature, so byte counts are exact, and no party reads
+another's objects. Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays
+by rounds is sent when that later round begins.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _LAST_S = sys.float_info.max
 class LocalTransport:
     """Runs a coordinator's steps against the other parties.
 
-    keyring: the keys of all parties.  links: devices and network.  transcript: records views.
-    spool_bytes: bytes of waiting messages in memory, at most.  batch_bytes: bytes of messages and answers handled
-        together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
+    keyring: of all parties.  spool_bytes: at most, of waiting messages in memory.  batch_bytes: of messages and answers
+    handled together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
     counted: names of messages whose senders are counted, for the ledger.
     """
 
@@ -87,10 +85,7 @@ class LocalTransport:
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def drive(self, steps: fl.Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
-        """Run one round (or the set-up) of the coordinator and return its result.
-
-        Changes commit at the end. Messages received by then have been handled.
-        """
+        """Run one round (or the set-up) of the coordinator and return its result. Changes commit at the end."""
         if attempt:
             self._go_back(round, attempt)
         elif self.retries:
@@ -300,7 +295,6 @@ class LocalTransport:
                 self._finish(job.parcel, result, job.done)
 
     def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
-        """An answer that a party no longer waits for. It is too late, or forged."""
         try:
             member.verify(parcel.envelope, frame)
             self._recorder.lost(parcel.envelope, TOO_LATE)
@@ -339,7 +333,7 @@ class LocalTransport:
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Continue from a snapshot and its frames, in a new transport. Raises UserError for other parties' snapshot."""
+        """Continue from a snapshot and its frames, in a new transport. Raises UserError for that of other parties."""
         snapshot.check(self.parties)
         self.clock_s = snapshot.clock_s
         self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}
@@ -348,7 +342,6 @@ class LocalTransport:
         self._put_back(snapshot, frames)
 
     def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Put a snapshot's messages under way. Those that the hub had received but not taken wait there."""
         self._queues.busy = dict(snapshot.busy)
         tickets: dict[int, int] = {}
         for place, frame in enumerate(frames):

@@ -1,7 +1,4 @@
-"""One party on any wire: it handles the messages that come, and addresses those that it sends.
-
-A member knows no clock, queue or network.
-"""
+"""One party on any wire, without clock, queue or network: it handles messages that come, and addresses its own."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Roles = Callable[[str], tuple[str, ...]]
 
 
 def roles_of(parties: Mapping[str, fl.Party]) -> Roles:
-    """The roles of parties, each looked up when it is first asked for."""
+    """The roles of parties, looked up when they are first asked for."""
     known: dict[str, tuple[str, ...]] = {}
 
     def roles(name: str) -> tuple[str, ...]:
@@ -42,7 +39,7 @@ class Observer:
 
 
 class Reader:
-    """Decodes a broadcast once for a process."""
+    """Decodes a broadcast once."""
 
     def __init__(self) -> None:
         self._last: tuple[bytes, fl.Message] | None = None
@@ -61,8 +58,8 @@ class Reader:
 class Member:
     """A party with the roles of all parties, its keys and its numbers.
 
-    parties: finds the party by its name each time, since it may be made anew.  spool: holds messages that no step of a
-        coordinator has asked for.  repeats: whether answers are kept for repeated requests.
+    parties: asked for the party each time, since it may be made anew.  repeats: whether answers are kept for repeated
+    requests.
     """
 
     def __init__(
@@ -94,8 +91,8 @@ class Member:
     ) -> Iterator[Sent]:
         """Encode, number, seal and sign messages. An object to many in a row is encoded once.
 
-        acting: the role that the party acts in.  request: the first message to its sender is the answer. Raises
-            PeerError for a stranger, TypeError and DecodeError for what cannot travel.
+        acting: its role.  request: the first message to its sender is the answer. Raises PeerError for a stranger,
+            TypeError and DecodeError for what cannot travel.
         """
         last: fl.Message | None = None  # held, not its id: messages may be made as they are asked for
         encoded, weight = b"", 0
@@ -121,14 +118,14 @@ class Member:
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
     def _sealed(self, other: str) -> bool:
-        """Whether messages between this party and another are sealed: the hub relays, and must not read them."""
+        # The hub relays between two others, and must not read.
         return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[fl.Message], name: str) -> str:
         return self.roles(name)[0] if kind.DST == fl.ANY else kind.DST
 
     def verify(self, envelope: Envelope, frame: bytes) -> None:
-        """Raises EnvelopeError unless its sender has sent exactly this to this party, in this session and attempt."""
+        """Raises EnvelopeError unless the sender has sent exactly this to this party, in this session and attempt."""
         src = envelope.src
         if envelope.session != self.keyring.session or envelope.dst != self.name:
             raise EnvelopeError(f"it is for {envelope.dst!r} in session {envelope.session!r:.40}")
@@ -170,7 +167,6 @@ class Member:
         return any(kind.__name__ == envelope.kind for kind in self.party.handlers)
 
     def cost(self, opened: Opened) -> fl.Cost:
-        """The nominal work of a message, by committed state; raises PeerError."""
         party = self._committed()
         return party.handlers[type(opened.message)].cost(party, opened.message)
 
@@ -179,8 +175,8 @@ class Member:
     ) -> fl.Work[Handled]:
         """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
-        opened: the message, if ``open`` has been called. A forged message changes nothing. PeerError, CryptoError and
-            NoAnswerError of the handler refuse the message; other errors are raised.
+        opened: the result of ``open``, if it was called. A forged message changes nothing. PeerError, CryptoError and
+        NoAnswerError of the handler refuse the message; other errors are raised.
         """
         role, problem = self.roles(self.name)[0], ""
         try:
@@ -270,13 +266,13 @@ class Member:
             self.restart(round, attempt)
 
     def begin(self, round: int) -> None:
-        """Remember the committed state at the beginning of a round, for another attempt."""
+        """Remember the committed state, for another attempt of this round."""
         self.start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
-        """Go back to the beginning of a round and refuse messages of its earlier attempts from now on.
+        """Go back to the beginning of a round, and refuse messages of its earlier attempts from now on.
 
-        Numbers that this party used stay used, and what the party says stays (``Party.lasts``).
+        Numbers that this party used stay used, and what ``Party.lasts`` keeps stays.
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()

@@ -1,4 +1,4 @@
-"""All messages under way: events of coordinators, and messages that handlers take side by side, with their effects."""
+"""All messages under way: events of coordinators, and messages for handlers, which run side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lost:
 
 @dataclass
 class Leader:
-    """A coordinator at work, and its events in order. at: its latest instant.  request: that it handles (hub: None)."""
+    """A coordinator at work. at: its latest instant.  request: that it handles; None for the hub."""
 
     coordination: Coordination
     at: Instant
@@ -91,12 +91,11 @@ class HandlerRun:
 
 
 class Queues:
-    """Each party handles its own messages in order of arrival, one at a time; a coordination gets its own.
+    """Each party handles its messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: a party's next message, opened, and its nominal seconds by committed state. Opened messages are held until
-        they are handled, within ``room`` bytes.
-    leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
-        writing.  busy: by party, until when.
+    work: a party's next message, opened, and its nominal seconds by committed state.  room: bytes of opened messages
+    that are held.
+    delayed: messages that ``Links.rounds`` holds back, in the order of writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -118,7 +117,6 @@ class Queues:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Put a message in the spool under way, to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
         answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
         if leader is not None and (answers or not self.handles(parcel.envelope)):
@@ -154,7 +152,6 @@ class Queues:
         return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
     def all(self) -> list[Parcel]:
-        """All messages between two rounds, by party in order of arrival, then the delayed ones."""
         return [parcel for _, heap in sorted(self._heaps.items()) for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
@@ -162,13 +159,10 @@ class Queues:
         self.delayed = []
 
     def next(self) -> tuple[float, list[HandlerRun]]:
-        """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
-
-        This is conservative look-ahead: nothing new can be sent before the earliest completion among all parties' next
-        messages, and it arrives later.
-        """
+        """The second in which the first of the next jobs is done, and the jobs that no future message can precede."""
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if name not in held]
+        # Nothing new can be sent before the earliest completion, and it arrives later.
         safe = min((job.done for job in heads), default=(inf, 0))
         jobs = [job for job in heads if job.parcel.arrives <= safe]
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
@@ -220,9 +214,7 @@ class Effects(Protocol):
 
     chunk: int
 
-    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """The results of ``(party, effect)`` pairs, in their order."""
-        ...
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -238,8 +230,8 @@ class Call:
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | fl.Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates results in its first step. An error that does not refuse a message is raised, and the
-    changes of all unfinished handlers are undone.
+    The result of a handler that coordinates is its first step. An error that does not refuse a message is raised, and
+    the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))

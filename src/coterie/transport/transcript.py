@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass
 class View:
-    """All that one party received. opening: SECRET, of a server, the key that opens what is sealed to it."""
+    """All that one party received. opening: SECRET, a server's key that opens what is sealed to it."""
 
     party: str
     role: str
@@ -39,7 +39,6 @@ class View:
     opening: bytes = field(default=b"", repr=False)
 
     def messages(self, kind: type[M], round: int | None = None) -> Iterator[tuple[Seen, M]]:
-        """Messages of one type, in order of arrival, of one round or of all."""
         for entry in self.seen:
             if isinstance(entry.message, kind) and round in (None, entry.round):
                 yield entry, entry.message
@@ -125,8 +124,6 @@ class Meter:
 
 
 class ViewRecorder(Observer):
-    """The ``Observer`` of a simulation: it counts for this round's meter, and adds to the recipients' views."""
-
     def __init__(self, roles: Roles, transcript: Transcript | None, counted: frozenset[str] = frozenset()) -> None:
         self.roles, self.transcript, self.counted = roles, transcript, counted
         self.meter = Meter()

@@ -39,10 +39,10 @@ def arrival(sent: Instant, delay_s: float) -> Instant:
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """One message under way. ticket: of its bytes in the spool.  to_role: the role that its recipient acts in.
+    """One message under way. ticket: of its bytes in the spool.
 
-    due: the round in which it is sent, if after its writing.  genuine: whether it stands for the message that its
-        envelope names, even with a changed payload.
+    due: the round in which it is sent, if after its writing.  genuine: whether it has the key of the message sent, even
+    with a changed payload.
     """
 
     envelope: Envelope
@@ -116,14 +116,15 @@ def numbered(parties: Mapping[str, Any]) -> fl.Names | None:
 
 
 class Links:
-    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays."""
+    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays.
+
+    down_s, up_s: of ``size`` bytes sent to the party, and by it.
+    """
 
     def down_s(self, party: str, size: int) -> float:
-        """Seconds until ``size`` bytes sent to this party have arrived."""
         return 0.0
 
     def up_s(self, party: str, size: int) -> float:
-        """Seconds until ``size`` bytes sent by this party have arrived."""
         return 0.0
 
     def work_s(self, party: str, cost: fl.Cost) -> float:
@@ -148,8 +149,7 @@ class Links:
 def journey(
     links: Links, hub: str, envelope: Envelope, at: Instant, last: Instant, request: int
 ) -> tuple[float, float, Instant, str]:
-    """Seconds to and from the hub of a message that is sent at an instant, its arrival, and its fate: as
-    ``Links.fate``, or ``GONE``.
+    """Seconds to and from the hub of a message, its arrival, and its fate: as ``Links.fate``, or ``GONE``.
 
     last: when the link's last message arrives, which it does not overtake.  request: as for ``Links.fate``.
     """
@@ -166,8 +166,6 @@ def journey(
 
 
 class Wire:
-    """A star around the hub."""
-
     def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: ViewRecorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
         self.last: dict[tuple[str, str], Instant] = {}  # arrival on each link: it keeps the order
@@ -178,7 +176,7 @@ class Wire:
     def transmit(
         self, sent: Sent, at: Instant, intercept: Intercept | None
     ) -> tuple[list[tuple[Parcel, bytes]], str | None]:
-        """The parcels that arrive for a message, with their frames, and why the message is lost, if it is."""
+        """A message's parcels that arrive, with their frames, and why it is lost, if it is."""
         envelope, frame, to_role = sent
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         # a number that no other message has, and that does not depend on the order in which handlers run

@@ -4,8 +4,8 @@
     hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
 
 ``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. Each holder adds
-up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. Unlike
-joint pads this does not keep a sender from choosing its own c_1.
+up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. A
+sender can still choose its own c_1.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
 
 
 def signed_halves(party: Any, joint: Joint, group: Group, data: bytes, r: int) -> dict[bytes, Half]:
-    """By their names, what came with a request. Raises PeerError unless the senders have signed it for round r."""
+    """By name, what came with a request. Raises PeerError unless the senders have signed it for round r."""
     found = dict[bytes, Half]()
     for part in fl.unbundle(data, int.from_bytes(data[:4], "little")):
         half = Half.read(group, part)

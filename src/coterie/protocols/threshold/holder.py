@@ -32,14 +32,14 @@ class Begin(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Committed(OfKey, frozen=True):
-    """A holder's commitment to its public part, before it has seen another's; empty in a hand-over."""
+    """A holder's commitment to its public part; empty in a hand-over."""
 
     digest: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Reveal(OfKey, frozen=True):
-    """All commitments, 32 bytes each, by the order of the holders. Show your part."""
+    """Show your part. digests: all commitments, 32 bytes each, by the order of the holders."""
 
     digests: bytes
 
@@ -53,7 +53,7 @@ class Revealed(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Exchange(OfKey, frozen=True):
-    """All revealed parts, in the order of the holders; empty in a hand-over. Send your pieces."""
+    """Send your pieces. parts: all revealed ones, in the order of the holders; empty in a hand-over."""
 
     parts: fl.Bundle
 
@@ -185,7 +185,7 @@ class Inheriting(Making):
 
 
 class Committing(Making):
-    """SECRET: committed to a contribution. secret, ephemeral: the contribution.  shown: what is committed to."""
+    """SECRET. secret, ephemeral: the contribution.  shown: what is committed to."""
 
     secret: bytes
     ephemeral: bytes
@@ -224,13 +224,10 @@ MakingRound = Inheriting | Committing | Revealing | Exchanged | Whole
 
 
 class Makings(fl.SecretStruct):
-    """SECRET: the keys that are being made, by name."""
-
     rounds: dict[str, MakingRound] = msgspec.field(default_factory=dict)
 
 
 def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
-    """The nominal work of a request. Raises PeerError for a key or holders that cannot be."""
     party, made = making.party, making.secret.rounds.get(msg.key)
     joint = party.joint.of(msg.key)
     if isinstance(msg, Begin | Pass):
@@ -253,8 +250,8 @@ def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
 class KeyMaking(AboutJoint):
     """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
 
-    Handlers refuse senders other than the hub (for pieces: other holders), another making or round of the key, and
-    whatever would weaken its declaration (``Joint``).
+    Handlers refuse senders other than the hub (for pieces: other holders), another making or round, and whatever would
+    weaken the key's ``Joint``.
     """
 
     Secret = Makings
@@ -358,9 +355,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(AskTurns, _cost, answers=TurnParts)
     def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
-        """This holder's part of the keys for rotations, which only the hub needs. Given once: two would show their
-        noise.
-        """
+        """This holder's part of the keys for rotations. Given once: two would show their noise."""
         made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
@@ -401,7 +396,6 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Piece, answers=Complete)
     def take_piece(self, msg: Piece, src: str) -> tuple[fl.To, ...]:
-        """Keep another holder's piece, each once."""
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number or isinstance(made, Whole):
             raise fl.PeerError(f"a piece of key {msg.key!r:.40}, making {msg.number}, which is not being made")
@@ -451,7 +445,6 @@ class KeyMaking(AboutJoint):
         return Known(*msg.of)
 
     def _at(self, msg: OfKey, src: str, *rounds: type[Making]) -> Any:
-        """The making that the hub's message is about. Raises PeerError unless it is in one of these rounds."""
         fl.from_hub(self.party, msg, src)
         made = self.secret.rounds.get(msg.key)
         if made is None or made.number != msg.number:
@@ -465,14 +458,12 @@ class KeyMaking(AboutJoint):
         return group(self.party.common, self.party.joint.of(key), made.number, made.holders, made.summands)
 
     def _may_pass(self, joint: Joint, sources: tuple[str, ...]) -> None:
-        """Raises PeerError unless these known holders are as many as open a sum."""
         terms = self.party.joint.terms(joint.name)
         needed = joint.needed(len(terms.holders))
         if not set(sources) <= set(terms.holders) or not len(set(sources)) == len(sources) == needed:
             raise fl.PeerError(f"key {joint.name!r} is handed over by {needed} of its holders, each once")
 
     def _complete(self, msg: OfKey) -> tuple[fl.To, ...]:
-        """Tell the hub once the share is whole. An unreadable piece has to come again."""
         party, made = self.party, self.secret.rounds[msg.key]
         if not isinstance(made, Exchanged) or made.lacks(party.name):
             return ()
@@ -481,7 +472,7 @@ class KeyMaking(AboutJoint):
             try:
                 share = threshold.gathered(one, party.name, made.pieces)
             except fl.DecodeError as error:
-                del made.pieces[named(made.sources, error)]
+                del made.pieces[named(made.sources, error)]  # an unreadable piece has to come again
                 return ()
         else:
             assert made.secret is not None  # only a key that is handed over has none, and it has sources

@@ -10,13 +10,10 @@
     hub --Announce / Consent--> holder           which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
-All holders together (n-of-n), or t of them (t-of-n), open a ciphertext. The hub relays, adds up and learns the opened
-values. A false share shows only when a sum opens to nonsense; one that is false by less than the bounds does not.
-
+The hub relays, adds up and learns the opened values. A false share shows only when a sum opens to nonsense.
 ``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key, and assumes that holders erase old
-shares. A hub that lies about what is a sum is refused: holders compute c_1 themselves, from joint pads
-(``pads``) or from what each sender has signed (``halves``), but for scalars and under a key with
-``Joint.given``. docs/threshold.md says who opens what.
+shares. Holders compute c_1 of a sum themselves, from joint pads (``pads``) or from what each sender has signed
+(``halves``), but for scalars and under a key with ``Joint.given``. docs/threshold.md says who opens what.
 """
 
 from __future__ import annotations
@@ -60,15 +57,18 @@ Of = tuple[int, str, int]
 class Joint:
     """The declaration of one joint key. All parties declare it alike, so a hub cannot have a weaker one made.
 
-    name: without blanks or line breaks.  roles: only parties of these roles may hold a share.  threshold: t, the
-    holders that open a sum; 0 for all.  fewest: the fewest senders of a sum that a holder helps to open.  dealer:
-    whether the key centre deals the key; else its holders make it.  products: whether ciphertexts can be multiplied,
-    and rotated as the parameters' evaluation keys allow.  pads: whether all vectors come under joint pads.  effective:
-    with pads, the least effective number of senders by their weights, (sum w)^2 / sum w^2; 0: ``fewest``.  missing:
-    with pads, how many holders' vectors a sum may lack, in which all have the weight 1; None: any, by any weights.
+    name: without blanks or line breaks.  roles: only parties of these roles may hold a share.
+    threshold: t, the holders that open a sum; 0 for all.  fewest: the fewest senders of a sum that a holder helps to
+    open.
+    dealer: whether the key centre deals the key; else its holders make it.
+    products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
+    pads: whether all vectors come under joint pads.  effective: with pads, the least effective number of senders by
+    their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
+    missing: with pads, how many holders' vectors a sum may lack, all of weight 1; None: any, by any weights.
     sums: how many different sums of vectors are opened in a round. More than one have weights of 1, and no combination
-    of them shows fewer than ``fewest`` vectors.  scalars: how many scalars are opened in a round for each holder.
-    openings: Q_D, the ciphertexts that are opened under one key.
+    of them shows fewer than ``fewest`` vectors.
+    scalars: how many scalars are opened in a round for each holder.  openings: Q_D, the ciphertexts that are opened
+    under one key.
     """
 
     name: str
@@ -108,7 +108,6 @@ class Joint:
         return self.pads and (self.products or self.threshold > 0)
 
     def needed(self, holders: int) -> int:
-        """t, for so many holders."""
         return self.threshold or holders
 
     def tries(self, holders: int) -> int:
@@ -117,15 +116,14 @@ class Joint:
 
     @property
     def given(self) -> bool:
-        """Whether holders take c_1 of vectors from the hub: nobody can sign that of a product."""
-        return not self.pads and (self.products or self.fewest == 1)
+        """Whether holders take c_1 of vectors from the hub."""
+        return not self.pads and (self.products or self.fewest == 1)  # nobody can sign that of a product
 
     @property
     def balance(self) -> float:
         return self.effective or float(self.fewest)
 
     def single(self, senders: int, length: int) -> bool:
-        """Whether this is a scalar that counts as one."""
         return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
 
     def opens(self, number: int, senders: int, length: int) -> bool:
@@ -223,7 +221,7 @@ class Held(fl.SecretStruct):
 
 
 class Helped(msgspec.Struct):
-    """A party's openings in a round, under the keys of one name. sums: by their names, the names of their vectors."""
+    """A party's openings in a round. sums: by name, the names of their vectors."""
 
     round: int
     scalars: int = 0
@@ -244,7 +242,7 @@ class Noisy(msgspec.Struct):
 class JointSecrets(Stated):
     """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
 
-    holding: at the hub, the parties that have not confirmed the erasure of a share of this key or an earlier one.
+    holding: at the hub, the parties that have not confirmed the erasure of a share.
     noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.  accounts: what this party has
     opened, by digest of the public key, which a hand-over keeps.
     """
@@ -262,22 +260,21 @@ class JointSecrets(Stated):
         return self.accounts.get(key_digest(self.terms[name].public), Answered())
 
     def account(self, name: str, answered: Answered) -> None:
-        """Keep this account, and those of the most recently used keys."""
         key = key_digest(self.terms[name].public)
         others = [(other, kept) for other, kept in self.accounts.items() if other != key]
         self.accounts = dict([*others, (key, answered)][-KEPT_ACCOUNTS:])
 
 
 def key_digest(public: bytes) -> bytes:
-    """16 bytes that name a key, by its public half."""
+    """16 bytes, of a public key."""
     return hashlib.sha256(public).digest()[:16]
 
 
 class AboutJoint(OfGrants):
     """A component for messages about a joint key.
 
-    joint_of: of a config, the key's declaration, or None without a key. By default the holders make a key without
-    products. This determines what the party receives.
+    joint_of: of a config, the key's declaration, or None without a key; it determines what the party receives. By
+    default the holders make a key without products.
     """
 
     def __init__(
@@ -300,14 +297,14 @@ class JointKeys(OfGrants):
         self.declared = declared
 
     def of(self, name: str) -> Joint:
-        """The declaration of a key. Raises PeerError for an undeclared one."""
+        """Raises PeerError for an undeclared key."""
         for joint in self.declared(self.party):
             if joint.name == name:
                 return joint
         raise fl.PeerError(f"{self.party.name} knows of no joint key {name!r:.40}")
 
     def terms(self, name: str) -> Terms:
-        """The key's current terms, as this party was told. Raises PeerError before that."""
+        """Raises PeerError before this party was told."""
         if name not in self.secret.terms:
             raise fl.PeerError(f"not provided with keys yet: {self.party.name} knows no joint key {name!r:.40}")
         return self.secret.terms[name]
@@ -317,7 +314,7 @@ class JointKeys(OfGrants):
         return group(self.party.common, self.of(name), terms.number, terms.holders, terms.summands, terms.label)
 
     def held(self, name: str) -> Held:
-        """SECRET: the share of a key. Raises PeerError if this party holds none."""
+        """SECRET. Raises PeerError if this party holds no share."""
         if name not in self.secret.held:
             raise fl.PeerError(f"{self.party.name} holds no share of key {name!r:.40}")
         return self.secret.held[name]
@@ -331,22 +328,19 @@ class JointKeys(OfGrants):
         return held
 
     def learn(self, name: str, terms: Terms) -> None:
-        """Replace all older keys of the name by this one."""
         self.secret.terms[name] = terms
         self.party.keys.forget_public(name)
         self.party.keys.secret.public[name] = terms.public
 
     def lasts(self, secret: JointSecrets) -> None:
-        """What was opened. (Emulated keys keep nothing secret: a repeated attempt opens once more.)"""
         self.secret.noisy, self.secret.openings = secret.noisy, secret.openings
-        if not self.party.common.emulated:
+        if not self.party.common.emulated:  # which keep nothing secret: a repeated attempt opens once more
             self.secret.accounts = secret.accounts
 
     def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
-        A sum of other numbers in the same round gets other noise, and is refused once a sum is opened, in any attempt:
-        it would be a second release of all that are in both. Raises PeerError.
+        Other numbers in the same round get other noise. Once a sum is opened, in any attempt, they raise PeerError.
         """
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()
@@ -358,7 +352,6 @@ class JointKeys(OfGrants):
         return secrets
 
     def state(self, key: str, r: int, among: Sequence[str], **facts: Any) -> None:
-        """Sign that this holder has helped to open this under the key. facts: the rest of ``openings.Opening``."""
         known: dict[str, Any] = {"making": self.terms(key).number, "fewest": self.of(key).fewest}
         state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 

@@ -44,8 +44,8 @@ def make_keys(
 ) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
-    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError (a RunError),
-    with the reasons, if too few holders are left to make it.
+    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError, with the
+    reasons, if too few holders are left to make it.
     """
     joint = hub.joint.of(name)
     if joint.dealer:
@@ -64,10 +64,7 @@ def hand_over(
     tell: Sequence[str] | None = None,
     deadline_s: float | None = None,
 ) -> fl.Steps[ReadyKey]:
-    """The same key for other holders, by pieces of the old shares. Parameters and errors: as ``make_keys``.
-
-    New holders must have been told the key before.
-    """
+    """The same key for other holders, who must have been told it before. Parameters and errors: as ``make_keys``."""
     handed = partial(_handed, hub.joint.terms(name))
     return (yield from _attempts(handed, hub, hub.joint.of(name), holders, r, tell, deadline_s))
 
@@ -81,7 +78,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a key with these holders. missing: whom earlier ones have lost."""
+    """One attempt at a key. missing: whom earlier ones have lost."""
 
     hub: Any
     joint: Joint
@@ -170,7 +167,6 @@ def _made(attempt: Attempt) -> fl.Steps[ReadyKey]:
 
 
 def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
-    """old: the key before the first attempt."""
     name, holders = attempt.joint.name, attempt.holders
     sources = sorted((one for one in old.holders if one not in attempt.missing), key=lambda one: one not in holders)
     if len(sources) < (needed := attempt.joint.needed(len(old.holders))):
@@ -188,7 +184,6 @@ def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
 
 @contextmanager
 def _readable(holders: Sequence[str]) -> Iterator[None]:
-    """Raises LostError for a holder whose part cannot be read."""
     try:
         yield
     except fl.DecodeError as error:
@@ -201,7 +196,6 @@ def _committed(name: str, msg: holder.Committed) -> None:
 
 
 def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[dict[str, bytes], bytes]]:
-    """The second parts for products by name, and all signatures, once all have all pieces."""
     holders, common = terms.holders, attempt.hub.common
     fields = holder.endorsement(common, attempt.joint.name, terms)
 
@@ -225,8 +219,8 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[d
 
 
 def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
-    """Whom to leave out: the holders whose pieces others lack, or one that lacks most others' pieces."""
     asked = dict.fromkeys(left, holder.Lacking(*attempt.of))
+    # To leave out: the holders whose pieces others lack, or one that lacks most others' pieces.
     told, lost = yield from keys.gather(attempt.of, asked, holder.Lacks, attempt.deadline_s)
     for name, msg in told.items():
         lacks = set(lines(msg.names)) & set(attempt.holders)
@@ -238,12 +232,9 @@ def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
 
 
 def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
-    """Tell everybody, and try the key.
-
-    Former holders are told of each new key until they confirm that they have erased their shares.
-    """
     hub, joint, of = attempt.hub, attempt.joint, attempt.of
     terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding
+    # Former holders are told of each new key until they confirm that they have erased their shares.
     former = holding.get(joint.name, [])
     names = [name for name in hub.common.roster.by_name if name not in (hub.name, KEY_CENTRE)]
     wanted = set(names if attempt.tell is None else attempt.tell) | set(terms.holders) | set(former)

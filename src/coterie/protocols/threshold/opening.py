@@ -1,8 +1,8 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
-A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps with a sum
-only as ``check_sum`` allows. It can't see what scalars are of. Under a key with ``Joint.given`` it is given c_1, and
-takes the hub's word for what it is of.
+A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps with a sum only as ``check_sum``
+allows. It can't see what scalars are of. Under a key with ``Joint.given`` it takes c_1, and what it is of, on the hub's
+word.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class Decrypt(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Partials(OfKey, frozen=True):
-    """A holder's partial decryptions, in the order that was asked."""
-
     parts: fl.Bundle
 
 
@@ -65,7 +63,6 @@ class KeyOpening(AboutJoint):
 
     @fl.on(Announce, answers=Consent)
     def announce(self, msg: Announce, src: str) -> Consent:
-        """Say that this holder is there, if these sums may be opened."""
         joint = self.party.joint
         announced(self.party, joint.of(msg.key), joint.current(msg, src), msg)
         return Consent(*msg.of)
@@ -235,10 +232,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedSum:
-    """An opened sum. values: (d,) float64.  among: the holders that opened it.  blamed: holders of false shares.
-
-    tries: how often it was opened.
-    """
+    """An opened sum. values: (d,) float64.  blamed: holders of false shares.  tries: how often it was opened."""
 
     values: keys.Floats
     among: tuple[str, ...]
@@ -259,12 +253,10 @@ def open_sums(
 ) -> fl.Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
 
-    A sum of vectors is one of what was ``taken`` (``halves``). Scalars, and all under a key with
-    ``Joint.given``, are ciphertexts.
-
-    deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).  partly: leave out
-    those that open to nonsense while others do not. Raises NoAnswerError (a RunError), with the reasons, if they cannot
-    be opened.
+    Scalars, and all under a key with ``Joint.given``, are ciphertexts; other sums are of what was ``taken``
+    (``halves``). deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
+    partly: leave out those that open to nonsense while others do not. Raises NoAnswerError, with the reasons, if they
+    cannot be opened.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     sums, signed = dict[int, Closed](), list[list[bytes]]()
@@ -363,7 +355,6 @@ def _answered(
     tries: int,
     deadline_s: float | None,
 ) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
-    """What these holders open the sums to, None for nonsense; and missing holders, by name."""
     prepared = {}
     for number, closed in sums.items():
         draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes

@@ -4,12 +4,10 @@
     hub --Contribute / Contributed--> other holders           -a_j s_k + e of each: together a ciphertext
     hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
-c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``): a sender moves
-c_0 only, and reads no key off the result.
+c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
 
-``complete_pads`` gives ciphertexts under the joint key, which can be multiplied. ``open_padded`` opens a weighted sum
-without that: each sender answers once. One that goes between being counted and answering keeps the sum closed: opening
-the others' afterwards would show its vector to a hub that has its answer after all.
+``complete_pads`` gives ciphertexts, which can be multiplied. ``open_padded`` opens a weighted sum without that: each
+sender answers once. One that goes between being counted and answering keeps the sum closed.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ MOST_VALUES = 1 << 28
 
 
 class OfPads(OfKey, frozen=True):
-    """Base of messages about vectors of this round. senders: names, one a line.  nonces: 16 bytes of each.
-
-    length: of the vectors.
-    """
+    """Base of messages about vectors of this round. senders: names, one a line.  nonces: 16 bytes of each."""
 
     senders: str
     nonces: bytes
@@ -77,8 +72,6 @@ class AnswerFor(OfPads, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Answer(OfKey, frozen=True):
-    """A sender's part."""
-
     part: bytes
 
 
@@ -202,7 +195,7 @@ def open_weighted(
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
-    are left out. Raises NoAnswerError, with the reason, if it can't be opened, or if no holder would help.
+    are left out. Raises NoAnswerError if it can't be opened, or if no holder would help.
     """
     joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
@@ -229,8 +222,8 @@ def open_padded(
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
-    weights: integers of at least 1, by sender; 1 each by default.
-    Raises NoAnswerError, with the reason, if too few are there, or if one goes before it has answered.
+    weights: integers of at least 1, by sender; 1 each by default. Raises NoAnswerError if too few are there, or if one
+    goes before it has answered.
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
@@ -245,6 +238,7 @@ def open_padded(
     yield from fl.spend(fl.Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
         raise fl.NoAnswerError(
+            # Opening the others' afterwards would show its vector to a hub that has its answer after all.
             f"a sum under pads stays closed, as a sender in it does not answer: {keys.reasons(lost)}"
         )
     answers = {sender: msg.part for sender, msg in got.items()}
@@ -265,7 +259,6 @@ def _told(uploads: Mapping[str, threshold_pads.Padded]) -> tuple[str, bytes, int
 
 
 def _pads(one: threshold.Group, msg: OfPads, among: tuple[str, ...]) -> dict[str, threshold_pads.Pad]:
-    """The pads that a message names. Raises PeerError for impossible ones."""
     senders = lines(msg.senders)
     fits = len(set(senders)) == len(senders) and set(senders) <= set(one.holders) and set(among) <= set(one.holders)
     if not 1 <= msg.length <= MOST_VALUES:
