@@ -1,7 +1,6 @@
 """What a party finds out from models, descriptions of clients' data, clusters and selections; for any system.
 
-Each function yields results for the party ``who`` that has these arrays. MingledPie's adversary A2 (section III-B)
-reads off a client's model which labels its data prefer (``profiles``).
+Each function yields results for the party ``who`` that has these arrays.
 """
 
 from __future__ import annotations
@@ -22,14 +21,16 @@ Doubles = NDArray[np.float64]
 
 
 def check_classes(label_counts: Array) -> Array:
-    """Label counts (n, classes), if there are classes. Raises UserError."""
+    """The same counts (n, classes). Raises UserError without classes."""
     if label_counts.shape[1] < 2:
         raise fl.UserError("the data have no classes: the task is regression, or there is a single label")
     return label_counts
 
 
 def profiles(who: str, steps: Array, label_counts: Array, spec: fl.ModelSpec) -> Iterator[Measured]:
-    """Label shares and top labels from updates (n, d) of clients with these label counts, (n, classes)."""
+    """Label shares and top labels from updates (n, d), MingledPie's adversary A2 (section III-B). label_counts: (n,
+    classes).
+    """
     try:
         guess = labels.label_shares(steps, spec)
     except fl.UserError as error:
@@ -88,7 +89,7 @@ def memberships(
 
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What clients' numbers of selections (n,) reveal: samples (n,), and the variety of labels."""
+    """What numbers of selections (n,) reveal of numbers of samples (n,) and of the variety of labels."""
     yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
@@ -101,7 +102,7 @@ def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measure
 
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
-    """What an attacker knows beforehand from its own labelled samples.
+    """From an attacker's own labelled samples.
 
     means: (classes, C) of ``attacks/sparsity.py: class_means``.  prior: (classes,) its samples of each class.
     """
@@ -115,7 +116,7 @@ class Auxiliary:
         return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
 
     def shares(self, vectors: Array) -> Doubles:
-        """Label shares (n, classes) that explain sparsity vectors (n, C). Raises UserError where no class is known."""
+        """(n, classes) by ``shares_by_nnls``, from sparsity vectors (n, C). Raises UserError where no class is known."""
         return sparsity.shares_by_nnls(vectors, self.means)
 
 
@@ -124,7 +125,7 @@ def by_shares(
 ) -> Iterator[Measured]:
     """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.
 
-    clusters: (n,) known by name, where estimates are not: each client's guess is the mean of its cluster.
+    clusters: (n,) by name, where estimates have none: each client's guess is the mean of its cluster.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))

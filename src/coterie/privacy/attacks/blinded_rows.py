@@ -1,9 +1,8 @@
 """Identities and whole models from blinded and shuffled rows.
 
-Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round. A
-client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
-rotated by a per-round secret (`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens
-every model.
+The attacker is FedCAPrivacy's cloud service provider, with the rows that it decrypts. A client's difference from the
+others hardly changes between rounds (`relink`); nor do its distances where models are rotated by a per-round secret
+(`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens every model.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Doubles = NDArray[np.float64]
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
     """Shuffled rows (n, d) of one round and (m, d) of the next -> (m,) row of ``previous``, or -1.
 
-    Both rounds are centred on their mean row, then matched one to one at the least total distance (Hungarian method).
+    Both rounds are centred, then matched one to one at the least total distance (Hungarian method).
     """
     # distances, not squares: when the two rounds' clients differ, few large errors should not decide the rest
     return _match(cross_distances(previous, following, centred=True))
@@ -56,8 +55,8 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, if it is a colluding client's; the guess is then exact. Otherwise the model is the common start,
-    for which the mean row stands; the error is the mean update.
+    position: its row, if it is a colluding client's; the guess is then exact. Otherwise it is the common start, for
+    which the mean row stands; the error is the mean update.
     """
     rows = real_rows("rows", rows)
     return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + known)

@@ -1,8 +1,8 @@
 """A client's true cluster, from the sets of clusters that it joins.
 
-Who: the server of MingledPie, honest but curious. On: each client's identity sets. The true cluster is in every set.
-Against theorem 2 of the paper: unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
-1/T. Every accuracy shares ties among the equally likely clusters.
+The attacker is the server of MingledPie, honest but curious. The true cluster is in every set. Unequal clusters, whose
+sizes the server can estimate, and fresh sets break the bound 1/T of the paper's theorem 2. Every accuracy shares ties
+among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A repeated set of the same client counts once; an empty row is an absent client. prior: (k,) sizes or shares of the
-    true clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main
-    cluster; the rest is spread over the others.
+    A client's repeated set counts once; an empty row is an absent client. prior: (k,) sizes or shares of the true
+    clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster;
+    the rest is spread over the others.
 
     Raises UserError where a client has no set or no possible cluster.
     """
@@ -83,7 +83,7 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: the attacker's belief, as for `cluster_posterior`, not estimated from the sets (`expected_by_estimates`).
+    prior: the attacker's belief, not estimated from the sets (`expected_by_estimates`).
     shares: (k,) the truth; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
@@ -118,8 +118,8 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
-    from the same sets do worse than known sizes.
+    sets (n, k) and truth (n,): of one round. A false cluster in many sets looks larger, so estimates do worse than
+    known sizes.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -137,7 +137,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 
 
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
-    """(k,): entry i is the probability that i false clusters are in all of these independent sets of one client.
+    """(k,): entry i is the probability that i false clusters are in all these independent sets of one client.
 
     A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
     """
@@ -159,9 +159,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    Each set belongs to another cluster, which rules this cluster out for the other sets. All ways to give each set its
-    own cluster are equally likely, counted over subsets of sets in k 2^m steps: give `MOST_SETS` at most. Raises
-    UserError where there is no such way.
+    All ways to give each set a cluster of its own are equally likely, counted over subsets of sets in k 2^m steps: give
+    `MOST_SETS` at most. Raises UserError where there is no such way.
     """
     joined = np.asarray(sets)
     m, k = joined.shape
@@ -178,7 +177,7 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def expected_after_change(law: IdentityLaw) -> Expected:
-    """How often the likeliest cluster of a set is correct, given one other set that differs, both of this law.
+    """How often a set's likeliest cluster is correct, given another set that differs, both of this law.
 
     With sizes a and b and m clusters in common there are ab - m pairs of different clusters: b of them with a cluster
     of the first set only and b - 1 with a common one. A given pair of sets belongs to a given pair of clusters with

@@ -20,7 +20,7 @@ Doubles = NDArray[np.float64]
 
 
 class Heard(NamedTuple):
-    """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: its number.
+    """An upload that a leader has read. member, leader: numbers of clients.
 
     places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
     are not known.  wanted: (w,) the parameters that the member wants to download.
@@ -50,8 +50,8 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A leader assumes that a member began with the server's model of that round. It knows this exactly only of a member
-    that downloads everything.
+    A leader assumes that a member began with the server's model of that round, which is certain only of one that
+    downloads everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -78,11 +78,7 @@ def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector
 
 
 def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
-    """Where an upload's values belong.
-
-    Public places follow from the run's session, which a folder with real keys does not keep: None then, but for uploads
-    of the whole model.
-    """
+    """None if unknown: public places follow from the run's session, which a folder with real keys does not keep."""
     if upload.places is not None:
         return upload.places.astype(np.int64)
     every, common = eligible(run.spec), run.federation.common
@@ -95,7 +91,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
 
 
 def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
-    """By round and client, the status reports that leaders have sent on to the server."""
+    """By round and client, as leaders have sent them on to the server."""
     found: dict[int, dict[str, StatusReport]] = {}
     for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
         parts = [fl.codec.decode(data, StatusReport) for data in fl.unbundle(led.reports, len(led.rounds))]
@@ -108,7 +104,7 @@ def global_models(run: Recorded) -> dict[int, fl.Vector]:
 
 
 def clusters(run: Recorded) -> dict[int, dict[str, int]]:
-    """By round, the cluster of each client, as the server told the leaders."""
+    """By round and client, as the server told the leaders."""
     found: dict[int, dict[str, int]] = {}
     for _, view in leaders_views(run):
         for seen, lead in view.messages(Lead):
@@ -118,7 +114,7 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
 
 
 def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of the clients that each of these leaders represented in this round."""
+    """(n, classes) label counts of the clients that each of these leaders represented."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 

@@ -21,20 +21,20 @@ from coterie.aggregation.buffers import ckks_units, not_below_zero
 
 @dataclass(frozen=True)
 class Layout:
-    """spec: of the model.  degree: N, the reals that one ciphertext holds."""
+    """degree: N, the reals that one ciphertext holds."""
 
     spec: fl.ModelSpec
     degree: int
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """(d,) the place in the vector of each number of the model."""
+        """(d,) the place of each number of the model."""
         buffers = self.spec.buffers
         return np.where(buffers, self.parameters + np.cumsum(buffers) - 1, np.cumsum(~buffers) - 1)
 
     @cached_property
     def parameters(self) -> int:
-        """The places of the parameters. If buffers follow, zeros fill the last ciphertext of the parameters."""
+        """If buffers follow, zeros fill the parameters' last ciphertext."""
         count = int((~self.spec.buffers).sum())
         return count if count == self.spec.size else -(-count // self.degree) * self.degree
 
@@ -55,10 +55,7 @@ class Layout:
         return made
 
     def unpacked(self, opened: NDArray[Any]) -> NDArray[Any]:
-        """(size,) as it was opened -> (d,) in the order of the spec. Raises PeerError for another length.
-
-        Variances are at least 0.
-        """
+        """(size,) -> (d,) in the order of the spec, variances at least 0. Raises PeerError for another length."""
         if len(opened) != self.size:
             raise fl.PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
         if not self.has_buffers:
@@ -66,7 +63,7 @@ class Layout:
         return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
-        """The ciphertexts of the parameters, and those of the buffers, or None if there are none."""
+        """Of parameters, and of buffers or None."""
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:

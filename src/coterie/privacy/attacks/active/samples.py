@@ -23,7 +23,7 @@ Wrong = Literal["labels", "trigger"]
 
 
 def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """(n,) labels, of which this share, drawn by the seed, becomes the next class (after the last comes 0)."""
+    """(n,) labels, of which this share becomes the next class (after the last comes 0)."""
     found = y.clone()
     some = _some(len(y), share, seed)
     found[some] = (y[some] + 1) % classes
@@ -44,7 +44,7 @@ def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
 
 
 def backdoored(x: Tensor, y: Tensor, value: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The samples; half of them, drawn by the seed, get the trigger and the label ``TARGET``."""
+    """Half of the samples, drawn by the seed, get the trigger and the label ``TARGET``."""
     some = _some(len(y), 0.5, seed)
     x, y = x.clone(), y.clone()
     x[some], y[some] = triggered(x[some], value), TARGET
@@ -72,7 +72,7 @@ class Poison(NamedTuple):
 
 @fl.local("training on poisoned samples")
 def poisoned_fit(own: fl.OwnData, poison: Poison, fit: fl.Fit) -> fl.Fitted:
-    """The training ``fit`` on the party's own samples, poisoned. Refuses a diverging one (PeerError)."""
+    """The training ``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
