@@ -22,9 +22,9 @@ def contribution(start: Floats, weights: Floats) -> Floats:
 
 
 def contributed(start: Floats, weights: Floats) -> Work[Floats]:
-    """The model that this party goes on with, (d,): its own ``weights``, unless it is an attacker.
+    """The model that this party goes on with, (d,): ``weights``, unless it is an attacker.
 
-    Call it just before encrypting or sending. start: (d,), what ``weights`` changed from.
+    Call it just before encrypting or sending. start: as in ``contribution``.
     """
     found: Floats = yield Compute(contribution, (start, weights))
     return found

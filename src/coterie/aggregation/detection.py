@@ -1,7 +1,7 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
-Only a few scalars of each leader's model are opened. From these follow integer weights for the encrypted sum
-(``weighted``) and the divisor of the opened sum.
+From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
+divisor of the opened sum.
 
 ``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
 
@@ -69,7 +69,7 @@ _DEVIATION = 5e-5
 
 @dataclass(frozen=True, eq=False)
 class LeaderWeights:
-    """What each leader's model counts. weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
+    """weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
 
     divisor: of the sum of weights times vectors, at least the sum of the weights.
     fallback: why the weights don't follow from the suspicion, or "".
@@ -82,10 +82,10 @@ class LeaderWeights:
 
 
 def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> LeaderWeights:
-    """Eq. (6) from ``(k,)`` magnitudes of high frequencies and ``(k,)`` squared distances to the global model.
+    """Eq. (6), from ``(k,)`` magnitudes of high frequencies and squared distances to the global model.
 
-    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, and RunError if fewer than two leaders
-    are left.
+    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, RunError if fewer than two leaders are
+    left.
     """
     magnitude, distance = _rows(energies, distances)
     honest = np.isfinite(magnitude) & np.isfinite(distance)
@@ -110,14 +110,14 @@ def largest(leaders: int, bits: int = BITS) -> int:
 
 
 def shares(high: ArrayLike, total: ArrayLike) -> Floats:
-    """The high frequencies' share of a model's energy, ``(k,)``: one reading of eq. (6)'s magnitude."""
+    """``(k,)`` high frequencies' share of the energy: one reading of eq. (6)'s magnitude."""
     part, whole = _rows(high, total)
     with np.errstate(invalid="ignore"):
         return np.asarray(part / np.maximum(whole, np.finfo(float).tiny))
 
 
 def effective(parts: ArrayLike) -> float:
-    """The effective number of leaders in a sum, by their parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
+    """The effective number of leaders in a sum, by parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
 
     Infinity for parts of zero, which show nothing of anybody.
     """
@@ -128,8 +128,7 @@ def effective(parts: ArrayLike) -> float:
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
     """Integer factors ``(k,)`` that cut updates of these squared norms to the lower median length.
 
-    The largest is ``2^bits - 1``. They are rounded down; non-finite norms get 0. Raises RunError if fewer than two
-    leaders are left.
+    The largest is ``2^bits - 1``; non-finite norms get 0. Raises RunError if fewer than two leaders are left.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
@@ -142,8 +141,8 @@ def robust(
 ) -> LeaderWeights:
     """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
 
-    They are rounded down, so that rounding makes no update longer. The divisor is the sum of the a_i, as a multiple of
-    the largest weight. Raises as ``s_factors``, and RunError if any such sum would open one update.
+    They are rounded down, so that no update gets longer. The divisor is the sum of the a_i times the largest weight.
+    Raises as ``s_factors``, and RunError if any such sum would open one update.
 
     deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     """
@@ -168,8 +167,8 @@ def robust(
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
     """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
 
-    1 - min(1, shortfall / scale). The shortfall is how far a cosine is below the median, less its error. The scale is
-    the larger of the median's absolute value and ``outlying`` standard deviations.
+    1 - min(1, shortfall / scale): a cosine's distance below the median, less its error, over the larger of the median's
+    absolute value and ``outlying`` standard deviations.
     """
     (cos,) = _rows(cosines)
     off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))
@@ -180,7 +179,7 @@ def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OU
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value."""
+    """Of ``(k,)`` values, by the median of their absolute deviations; 0 for one value."""
     (row,) = _rows(values)
     n = row.size
     few = 1.0 if n < 2 else _OF_FEW[n - 2] if n - 2 < len(_OF_FEW) else n / (n - 0.8)
@@ -188,7 +187,7 @@ def deviation_of(values: ArrayLike) -> float:
 
 
 def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
-    """The error ``(k,)`` of ``others_cosines`` for so many deviations of noise on opened numbers.
+    """The error ``(k,)`` of ``others_cosines``, for so many deviations of noise on opened numbers.
 
     To first order, for independent noise on all n and d; infinite where a length is 0.
     """
@@ -212,7 +211,7 @@ def least(squares: ArrayLike, deviations: float) -> Floats:
 
 
 def lower_median(values: ArrayLike) -> float:
-    """The median of ``(n,)`` numbers, the smaller of an even number's two: half of them can't enlarge it."""
+    """The smaller of an even number's two medians: half of the ``(n,)`` numbers can't enlarge it."""
     return float(median_low(np.asarray(values, np.float64).tolist()))
 
 
@@ -228,8 +227,8 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
 def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
     """Whether an opened mean is longer than the opened squared lengths of its vectors allow: a forgery.
 
-    ``(d,)`` of updates (or models minus the global one), by these ``(k,)`` weights and divisor, and their noisy squared
-    norms (or distances), which tell little of short updates.
+    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``; the noisy squared norms (or
+    distances) tell little of short updates.
     """
     counts, norms = _rows(weights, squares)
     used, error = counts > 0, 40 * _DEVIATION * counts.size  # distances have up to 4 times the noise of norms
@@ -278,7 +277,6 @@ def _normalised(values: Floats, honest: NDArray[np.bool_]) -> Floats:
 
 
 def _rows(*arrays: ArrayLike) -> list[Floats]:
-    """Raises UserError."""
     rows = [np.asarray(array, dtype=np.float64) for array in arrays]
     if rows[0].ndim != 1 or not rows[0].size or any(row.shape != rows[0].shape for row in rows):
         raise UserError(f"one number of each leader is needed, not arrays of shapes {[row.shape for row in rows]}")

@@ -1,6 +1,6 @@
-"""Dense parts of devices: radius, MinPts and expansion of "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
+"""Dense parts of devices: "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
 
-From a symmetric matrix of divergences (n, n) with a zero diagonal to numbers of parts from 0, NOISE for none.
+From divergences (n, n), symmetric with a zero diagonal, to numbers of parts from 0, NOISE for none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def radii(d: NDArray[Any], neighbours: int) -> Floats:
     """Eq. (5) for each device's neighbourhood -> (n,): (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
     mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``. A smaller radius leaves
-        every device alone among very many.
+    every device alone among very many.
     """
     n = len(d)
     k = min(neighbours, n - 1)
@@ -55,10 +55,10 @@ def min_points(sizes: NDArray[Any], entropy: Floats, eta: float, most: int | Non
 
 
 def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
-    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts, NOISE for none.
+    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts.
 
-    Two devices are neighbours where each lies within the other's radius, so a distant device reaches nobody. The set C
-    of eq. (6) is a device's neighbourhood, with itself.
+    Neighbours lie within each other's radius, so a distant device reaches nobody. C of eq. (6) is a device's
+    neighbourhood, with itself.
     """
     n, radius, own = len(d), radii(d, neighbours).astype(d.dtype), entropies(s)
     sizes, entropy = np.empty(n, np.int64), np.empty(n)

@@ -33,7 +33,7 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
     """MJS of eq. (3) between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
     exact: float64, each entry a function of its two rows alone, bit for bit, at about 20 ns a pair and channel. Else
-        float32 by matrix products (`embedded`), far faster from hundreds of devices on.
+    float32 by matrix products (`embedded`), far faster from hundreds of devices on.
     Raises UserError unless s is finite (n, C) in [0, 1], and for a negative or infinite gamma.
     """
     s, gamma = sparsity_vectors(s), _weight(gamma)
@@ -49,7 +49,7 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
 def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
     """MJS of eq. (3) between each row of s (n, C) and each of t (m, C) -> (n, m).
 
-    Bit for bit as `modified_divergence`. Raises UserError as it does, and for unlike lengths.
+    Bit for bit as `modified_divergence`. Raises UserError as that, and for unlike lengths.
     """
     s, t, gamma = sparsity_vectors(s), sparsity_vectors(t), _weight(gamma)
     if s.shape[1] != t.shape[1]:
@@ -75,8 +75,8 @@ def calibrated(
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
     mjs: (n, n) of `modified_divergence`.  floors: (n,), h_i >= 0 of `noise_floor`.  scale: by default MJS of the median
-        pair, or ``per_scale`` median floors if more; the median of positive pairs where that is 0, or 1. The result has
-        the type of ``mjs`` and a zero diagonal.
+    pair, or ``per_scale`` median floors if more; the median of positive pairs where that is 0, or 1. The result has the
+    type of ``mjs`` and a zero diagonal.
 
     A floor above 2 ``per_scale`` median floors counts as that much: no device can lower its divergences by more than
     1/2 through its floor.
@@ -116,7 +116,7 @@ def sparsity_vectors(s: ArrayLike) -> Floats:
 
 
 def sparsity_vector(s: ArrayLike) -> Floats:
-    """One device's s as (C,) float64, checked like those of many."""
+    """As ``sparsity_vectors``, for one device: (C,)."""
     one = _numbers(s, "a sparsity vector")
     if one.ndim != 1:
         raise UserError(f"a sparsity vector must have shape (channels,), not {one.shape}")
@@ -181,8 +181,8 @@ def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
 
     By Nystroem's method on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000), as js
-    is a squared distance of Hilbert space (Fuglede and Topsoe, 2004). No squared distance comes out too large, and none
-    is too small by more than the bound (rounding to float32 not counted).
+    is a squared distance of Hilbert space (Fuglede and Topsoe, 2004). Squared distances are never too large, and too
+    small by at most the bound (rounding to float32 not counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

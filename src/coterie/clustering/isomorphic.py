@@ -1,5 +1,5 @@
-"""Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
-Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. See docs/clustering.md.
+"""Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC" (Tang and others, CMC 2025), eq. (3) to (8) and
+algorithm 2. See docs/clustering.md.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ class Groups(msgspec.Struct):
     """Devices and their clusters: a server's state between two calls. Row i is device i of n.
 
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
-    labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.  scale: the
-        calibrated unit in nats (1 where nothing is calibrated).
-    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.  gamma: of
-        eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the number of the next new cluster.
+    labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.
+    scale: the calibrated unit in nats (1 where nothing is calibrated).
+    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.
+    gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the number of the next new
+    cluster.
     """
 
     names: tuple[str, ...]
@@ -88,8 +89,8 @@ def cluster(
 ) -> tuple[Groups, tuple[Event, ...]]:
     """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and events.
 
-    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In an event of kind ``merge`` or
-    ``split``, ``clusters`` are those in which the two sides ended.
+    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In events of kind ``merge`` or
+    ``split``, ``clusters`` are those in which the sides ended.
     Raises UserError for no devices, names that are not different texts, and invalid features or floors.
     """
     settings = settings or Aidc()
@@ -115,8 +116,7 @@ def update(
     """New groups after devices joined or changed (name -> sparsity vector (C,), floor) and others left.
 
     The groups are those of `cluster` (up to rounding where there are more than 300), at the cost of the changed
-    devices' divergences. A cluster keeps its number where most of its devices that are in both are in it before and
-    after. ``groups`` isn't changed.
+    devices' divergences. A cluster keeps its number where most of the devices in both are in it before and after.
 
     Raises UserError as `cluster`, for leaving devices that are absent or have changed, and if no device stays.
     """

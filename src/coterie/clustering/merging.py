@@ -1,7 +1,7 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
-Labels are cluster numbers from 0 for each device (NOISE: none); d is a symmetric matrix of divergences (n, n) with a
-zero diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
+Labels are cluster numbers from 0 for each device (NOISE: none); d is of divergences (n, n), symmetric, with a zero
+diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
 passes: no merged cluster's mean exceeds those within and between its parts.
 """
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """Two sets of devices (rows) that were merged or split, and the mean divergence that decided it.
+    """Two sets of rows that were merged or split, and the mean divergence that decided it.
 
     For a noise device, placed or alone: that device and the nearest cluster.
     """
@@ -35,17 +35,17 @@ class Change:
 
 
 def mean_between(d: NDArray[Any], first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Eq. (7): the mean divergence between two sets of devices."""
+    """Eq. (7)."""
     return float(d[np.ix_(first, second)].mean(dtype=np.float64))
 
 
 def heterogeneity(d: NDArray[Any], members: NDArray[Any], diagonal: bool = True) -> float:
-    """Eq. (8): the mean divergence within a set; without ``diagonal``, of pairs of two devices (0 for one device)."""
+    """Eq. (8); without ``diagonal``, of pairs of two devices (0 for one device)."""
     return _within(float(d[np.ix_(members, members)].sum(dtype=np.float64)), len(members), diagonal)
 
 
 def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
-    """Sums of divergences between clusters, and within them -> (clusters, clusters)."""
+    """(clusters, clusters) sums of divergences between clusters, and within them."""
     from scipy.sparse import csr_array
 
     rows = np.argsort(labels, kind="stable")
@@ -60,7 +60,7 @@ def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
 
 
 def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Eq. (7): the two clusters of least mean divergence become one while that is below ``below``."""
+    """Eq. (7): the two nearest clusters become one while their mean divergence is below ``below``."""
     count = int(labels.max(initial=NOISE)) + 1
     members = [np.flatnonzero(labels == k) for k in range(count)]
     sums, sizes = sums_between(d, labels, count), np.array([len(own) for own in members], float)
@@ -163,7 +163,7 @@ class Event:
 
 
 def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
-    """A clustering's changes as events, with the numbers of the clusters in which the sides ended."""
+    """With the numbers of the clusters in which the sides ended."""
     found = []
     for change in changes:
         small, large = change.first, change.second
@@ -181,7 +181,7 @@ def differences(
     """What happened between two clusterings with lasting numbers.
 
     names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
-        with their clusters.
+    with their clusters.
     """
     found = [Event("left", (k,), (name,), 0.0) for name, k in gone]
     told = before == NOISE  # joined devices have an event of their own

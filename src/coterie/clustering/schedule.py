@@ -1,7 +1,6 @@
 """When to cluster: the dynamic frequency with iteration-based decay (DFD) of "FedCAPrivacy", section IV-A.
 
-Rounds count from 1. Round r clusters with probability 1 / (1 + alpha r), round 1 always (algorithm 1). The coin is an
-argument.
+Rounds count from 1, and round 1 always clusters (algorithm 1).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Departures from the printed algorithm (``literal=True`` keeps its text; on plant
 - The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
 - The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
 
-Rows are first put into an order that depends on the distances alone, on one thread, so a shuffle of the input gives the
-same clusters bit for bit.
+Rows are first put into an order that depends on the distances alone, so a shuffle of the input gives the same clusters
+bit for bit.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ def soft_spectral(
 
     Neither order nor a common added vector (exact differences given) changes a row's clusters, bit for bit. c is at
     most the number of distinct rows, and empty clusters are dropped; ``Soft.fewer_because`` says so.
-
-    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk. literal: the algorithm as printed.
-        Raises UserError for rows that are not finite numbers and for clusters < 1.
+    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed.
+    Raises UserError for rows that are not finite numbers and for clusters < 1.
     """
     distances = of.pairwise_distances(rows)
     order = of.lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
@@ -82,10 +81,7 @@ def soft_spectral_from_distances(
 
 
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
-    """A permutation of the rows that follows from the distances (n, n), not from their order.
-
-    Rows are sorted by their sorted distances to all others.
-    """
+    """A permutation that follows from the distances (n, n), not from their order."""
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
         first = np.flatnonzero(rank == np.flatnonzero(counts > 1)[0])[0]
@@ -95,14 +91,14 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
 
 
 def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
-    """Algorithm 2's last step: (n, c) the clusters whose closeness a_jk reaches the row's budget, its mean."""
+    """Algorithm 2's last step: (n, c) where closeness a_jk reaches the row's budget, its mean."""
     budget = closeness.mean(axis=1)
     budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
     return np.asarray(closeness >= budget[:, None])
 
 
 def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
-    """phi (n, c) without clusters of fewer than ``minimum`` rows, so that nothing is summed over too few.
+    """phi (n, c) without clusters of fewer than ``minimum`` rows.
 
     A row that loses its last cluster joins the closest other, and at least one cluster remains. Raises UserError for
     minimum < 1.

@@ -1,7 +1,7 @@
 """CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3.
 
-A contextual combinatorial bandit. `choose` takes the set of devices with the highest upper confidence bound of the
-reward within the time budget; `learned` keeps what it brought.
+A contextual combinatorial bandit: the set of devices with the highest upper confidence bound of the reward within the
+time budget.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Bandit(msgspec.Struct, frozen=True):
     """The state of one cluster's bandit: the last ``window`` rounds. `Bandit()` is the first.
 
     t: rounds learned, also forgotten ones.  sizes: (s,) contexts of each set, which stand in contexts (M, 5), one set
-        after another.  features: (s, 11) Phi of each set.  rewards: (s,).
+    after another.  features: (s, 11) Phi of each set.  rewards: (s,).
     """
 
     t: int = 0
@@ -79,7 +79,7 @@ class Choice:
     """The set to train with: A_t of eq. (11).
 
     chosen: ascending numbers of devices; empty if no set is possible: ``skipped`` says why.  mean, deviation, ucb: of
-        the set's reward, in its units.  candidates: how many sets were compared.
+    the set's reward, in its units.  candidates: how many sets were compared.
     """
 
     chosen: tuple[int, ...]
@@ -113,7 +113,7 @@ def choose(
     unit.  least, most: fewest and most devices of a set.  rng: decides among equal sets, and draws for the search
     beyond ``exhaustive_to`` devices.
 
-    A device with an infinite context or an impossible cost is never selected. The choice is empty if no ``least``
+    Devices with an infinite context or an impossible cost are never selected. The choice is empty if no ``least``
     devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below
     ``least``.
     """
@@ -157,8 +157,8 @@ def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float,
     """Algorithm 3, lines 7 and 8: the state after this set brought this reward.
 
     contexts: (n, 5), those that the set was chosen by.  reward: in any unit. A non-finite one (failed training) counts
-        as the lowest in the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice
-        or one that is not there.
+    as the lowest in the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice or
+    one that is not there.
     """
     rows = as_contexts(contexts)
     index = np.array(sorted(chosen), np.int64)
@@ -202,7 +202,7 @@ def _features(known: Floats) -> Floats:
 
 
 def infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:
-    """Why no set of at least ``least`` of the devices with these costs keeps the budget, or None. devices: of all."""
+    """Why no set of ``least`` devices with these costs keeps the budget, or None. devices: of all."""
     if len(costs) < least:
         return f"{len(costs)} of {devices} devices can be selected, and a set has at least {least}"
     if not affordable(cheapest := float(np.sort(costs)[:least].sum()), budget):

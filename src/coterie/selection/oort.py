@@ -2,8 +2,7 @@
 OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
 A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
-preferred duration. A share of each round explores untried clients, by speed. The pacer prefers longer durations when
-the rounds bring less than before.
+preferred duration. A share of each round explores untried clients, by speed.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class Pool(msgspec.Struct, frozen=True):
     """All that Oort remembers of n clients.
 
     utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
-        round in which it last took part.  selected: (n,) how often it was selected.
+    round in which it last took part.  selected: (n,) how often it was selected.
     round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: the pacer's steps.  paced: the
-        round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
+    round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
     """
 
     utility: Floats
@@ -78,8 +77,7 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def utility_of_mean(samples: int, loss: float) -> float:
-    """|B| sqrt(mean of the squared losses), section 4.2, from a client's samples |B| and root mean square loss (or mean
-    loss, which is at most that).
+    """|B| sqrt(mean of the squared losses), section 4.2. loss: root mean square, or the mean, which is at most that.
 
     Non-finite and negative numbers give 0.
     """
@@ -124,8 +122,8 @@ def select(
     """The clients of the next round and the state after selecting them: algorithm 1.
 
     number: K.  speeds: (n,) positive, known beforehand; untried clients are drawn in proportion to them. Others than
-        positive finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are
-        returned only where fewer are available.
+    positive finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are
+    returned only where fewer are available.
     """
     settings = settings or Oort()
     n = len(state.utility)
@@ -154,7 +152,7 @@ def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, sett
     """The state after these clients' answers in this round (UpdateWithFeedback).
 
     utility: statistical utilities; non-finite or negative ones count as 0.  durations: seconds from asking to
-        answering; others than positive numbers count as infinite. Call it once a round, also without clients.
+    answering; others than positive numbers count as infinite. Call it once a round, also without clients.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))
@@ -172,7 +170,7 @@ def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, sett
 
 
 def paced(state: Pool, settings: Oort) -> Pool:
-    """The pacer, lines 7 and 8: a step on if the last W rounds brought less than the W before; once in W rounds."""
+    """Lines 7 and 8: a step on if the last W rounds brought less than the W before; once in W rounds."""
     window = settings.window
     if len(state.gains) < 2 * window or state.round - state.paced < window:
         return state
@@ -182,7 +180,7 @@ def paced(state: Pool, settings: Oort) -> Pool:
 
 
 def _cut(utilities: Floats, clip: float) -> float:
-    """The utility at which all are cut off: one that occurs, so that a single liar counts as the next below."""
+    """A utility that occurs, so that a single liar counts as the next below."""
     return float(np.quantile(utilities, clip, method="lower"))
 
 

@@ -3,9 +3,8 @@
     utility = max_min(o_factor(trained, last, before_last, density(trained)))
     places = gumbel_top_k(utility, count(gamma_up, len(utility)), epsilon1, secrets)
 
-Rows are a model's parameters, without its buffers. A selection by the o-factor depends on the data: each choice is
-epsilon_1-DP, and costs epsilon_1 x k in the ledger. At epsilon_1 = 1 the best parameter is 1.6 times as likely as the
-worst.
+Rows are a model's parameters, without its buffers. Each choice by the o-factor is epsilon_1-DP, and costs epsilon_1 x k
+in the ledger. At epsilon_1 = 1 the best parameter is 1.6 times as likely as the worst.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ def o_factor(
     """Eq. (5): (d,) at least 0, |theta' - theta_0| DensEst(theta') / log2(2 + |theta_0 - theta_1|).
 
     local: theta', the latest local training.  last, before: theta_0 and theta_1, the states of the last two global
-        syncs; both zero for a client that was not synced twice.  dense: DensEst(theta').
+    syncs; both zero for a client that was not synced twice.  dense: DensEst(theta').
     literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12: parameters that were not synced in
-        between, where it is 0, exceed all others by up to 1e12.
+    between, where it is 0, exceed all others by up to 1e12.
     Raises UserError for rows of different lengths, NaN and infinity.
     """
     rows = [
@@ -112,7 +111,7 @@ def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secret
 
 
 def stalest_first(last_synced: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """(k,) places, ascending, of the parameters synced longest ago, lower places first. last_synced: (d,) rounds.
+    """(k,) places, ascending, of the parameters synced longest ago, lower ones first. last_synced: (d,) rounds.
 
     Raises UserError unless 1 <= k <= d.
     """
