@@ -1,4 +1,4 @@
-"""Running statistics (a model's buffers) beside its parameters: buffers are only averaged.
+"""Running statistics (a model's buffers) beside its parameters.
 
 A running variance outside the range that clients measured may be negative. So buffers get a mean with weights of at
 least 0 that sum to one, and a client that sends a change sends its buffers as they are.
@@ -30,7 +30,7 @@ def stepped(
 ) -> Doubles:
     """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
 
-    change: (d,), the mean of the clients'.  mean: (d,), its buffers are the mean of the clients'.  step: >= 0.
+    change, mean: (d,), the clients' mean change, and their mean at the buffers.  step: >= 0.
     share: >= 0, the part of all clients that these stand for, where ``change`` is a mean over all.
     Buffers move by step times share, at most by 1.
     """
@@ -41,7 +41,7 @@ def stepped(
 
 @lru_cache(maxsize=4)
 def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
-    """(d,) what a 1 under CKKS stands for in a model: 1 for parameters, ``CKKS_UNIT`` for buffers."""
+    """(d,) what a 1 under CKKS stands for: 1 at parameters, ``CKKS_UNIT`` at buffers."""
     unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
     unit.setflags(write=False)
     return unit

@@ -1,6 +1,6 @@
 """What a party contributes that has combined the models of others, such as a cluster's leader.
 
-An active attack can replace the named function (``attacks/active``), as it can the result of a training (``Fit``).
+An active attack can replace the named function (``attacks/active``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def contribution(start: Floats, weights: Floats) -> Floats:
 
 
 def contributed(start: Floats, weights: Floats) -> Work[Floats]:
-    """The model that this party goes on with, (d,): ``weights``, unless it is an attacker.
+    """The model (d,) that this party goes on with: ``weights``, unless it is an attacker.
 
     Call it just before encrypting or sending. start: as in ``contribution``.
     """

@@ -1,27 +1,24 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
 From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
-divisor of the opened sum.
+divisor of the opened sum. docs/detection.md says what ``robust`` computes, and what liars can do.
 
-``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
+``s_factors``: 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
 
-``robust`` is a mean of updates cut to one length, each weighted by its agreement with the others. It needs the squared
-norms n_i = l_i^2 of updates u_i and their dot products with an encrypted mean. With L the lower median of the l_i,
-cos_i the cosine of u_i with the mean of the *others*, e_i its noise, med the median of all cos_i, and sd their standard
-deviation by the median of |cos_i - med|,
+``robust``, for squared norms n_i = l_i^2 of updates u_i, L the lower median of the l_i, cos_i the cosine of u_i with
+the mean of the *others*, e_i its noise, and med and sd the median and robust deviation of all cos_i:
 
     c_i = min(1, L / l_i)
     a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
     mean = sum_i a_i c_i u_i / sum_i a_i.
 
-The encrypted mean is one of cut updates, too (``cut``). With M = sum_j f_j u_j and d_i = u_i M, the comparison with u_i
-follows in the clear:
+With M = sum_j f_j u_j the encrypted mean of cut updates (``cut``) and d_i = u_i M, cos_i follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-docs/detection.md says what liars can do. **No leader stays alone**: the effective number of leaders, by weight (for
-``robust`` by weight times length), is at least ``FEWEST``. Else weights are replaced, and ``Weights.fallback`` says
-why: for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i as 1.
+**No leader stays alone**: the effective number of leaders, by weight (for ``robust`` by weight times length), is at
+least ``FEWEST``. Else weights are replaced, and ``fallback`` says why: for eq. (6), leaders up to the median suspicion
+get one weight; ``robust`` takes all a_i as 1.
 """
 
 from __future__ import annotations
@@ -117,18 +114,18 @@ def shares(high: ArrayLike, total: ArrayLike) -> Floats:
 
 
 def effective(parts: ArrayLike) -> float:
-    """The effective number of leaders in a sum, by parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
-
-    Infinity for parts of zero, which show nothing of anybody.
+    """(sum p)^2 / sum p^2 of leaders' parts ``(k,)`` >= 0 in a sum; infinity if all are zero, which show nothing of
+    anybody.
     """
     (p,) = _rows(parts)
     return float((p / p.max()).sum() ** 2 / ((p / p.max()) ** 2).sum()) if p.any() else math.inf
 
 
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
-    """Integer factors ``(k,)`` that cut updates of these squared norms to the lower median length.
+    """Integer factors ``(k,)``, up to ``2^bits - 1``, that cut updates of these squared norms to the lower median
+    length.
 
-    The largest is ``2^bits - 1``; non-finite norms get 0. Raises RunError if fewer than two leaders are left.
+    Non-finite norms get 0. Raises RunError if fewer than two leaders are left.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
@@ -139,10 +136,11 @@ def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
 def robust(
     squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS, *, deviations: float = 0.0
 ) -> LeaderWeights:
-    """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
+    """Weights a_i c_i, rounded down, from ``(k,)`` squared norms of updates and dot products with ``factors`` times
+    updates.
 
-    They are rounded down, so that no update gets longer. The divisor is the sum of the a_i times the largest weight.
-    Raises as ``s_factors``, and RunError if any such sum would open one update.
+    The divisor is the sum of the a_i times the largest weight. Raises as ``s_factors``, and RunError if any such sum
+    would open one update.
 
     deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     """
@@ -167,8 +165,7 @@ def robust(
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
     """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
 
-    1 - min(1, shortfall / scale): a cosine's distance below the median, less its error, over the larger of the median's
-    absolute value and ``outlying`` standard deviations.
+    outlying: standard deviations below the median at which a cosine counts nothing.
     """
     (cos,) = _rows(cosines)
     off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))
@@ -179,7 +176,7 @@ def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OU
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """Of ``(k,)`` values, by the median of their absolute deviations; 0 for one value."""
+    """The standard deviation of ``(k,)`` values, by the median of their absolute deviations; 0 for one value."""
     (row,) = _rows(values)
     n = row.size
     few = 1.0 if n < 2 else _OF_FEW[n - 2] if n - 2 < len(_OF_FEW) else n / (n - 0.8)
@@ -189,7 +186,7 @@ def deviation_of(values: ArrayLike) -> float:
 def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
     """The error ``(k,)`` of ``others_cosines``, for so many deviations of noise on opened numbers.
 
-    To first order, for independent noise on all n and d; infinite where a length is 0.
+    To first order, for independent noise; infinite where a length is 0.
     """
     n, d, f = _rows(squares, dots, factors)
     if not deviations:
@@ -205,7 +202,7 @@ def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, devia
 
 
 def least(squares: ArrayLike, deviations: float) -> Floats:
-    """The shortest lengths ``(k,)`` of updates, by their squared norms less so many deviations of noise."""
+    """``(k,)`` least lengths, by squared norms less so many deviations of noise."""
     (n,) = _rows(squares)
     return np.sqrt(np.maximum(n - deviations * _DEVIATION * n.size, 0))
 
@@ -227,8 +224,8 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
 def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
     """Whether an opened mean is longer than the opened squared lengths of its vectors allow: a forgery.
 
-    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``; the noisy squared norms (or
-    distances) tell little of short updates.
+    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``; noisy squares tell little
+    of short updates.
     """
     counts, norms = _rows(weights, squares)
     used, error = counts > 0, 40 * _DEVIATION * counts.size  # distances have up to 4 times the noise of norms

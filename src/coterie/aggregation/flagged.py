@@ -2,7 +2,7 @@
 
 A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, from 0. It may note ``{"flagged":
 [names]}``; else those below half of the median influence are flagged. ``{"stands_for": {leader: [clients]}}`` names the
-clients behind a party: its contribution is poisoned if one of them attacks.
+clients behind a party: it is poisoned if one of them attacks.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
 
 @dataclass(frozen=True)
 class Detection:
-    """Over all rounds in which contributions were judged.
+    """rate: the flagged share of poisoned contributions; None without any.  false_alarms: that of the others; None
+    without any.
 
-    rate: the flagged share of poisoned contributions; None without any.  false_alarms: that of the others; None without
-    any.
     rounds: in which somebody was judged.
     """
 

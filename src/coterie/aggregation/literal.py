@@ -1,4 +1,4 @@
-"""Magnitudes of encrypted scalars as polynomials, and the operations at unequal levels that they take.
+"""Magnitudes of encrypted scalars as polynomials.
 
 Cheon et al., "Numerical method for comparison on homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1. |x|
 is found above 2^-iterations of the public bound only, and nobody can see that it is wrong.

@@ -3,13 +3,10 @@
 Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up the models, ``S_a =
 sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster, ``x_ab = sum_i sigma_ib [a in
 CI_i]`` (eq. 6). If a cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which
-is solved for the cluster models theta*.
+is solved for theta*.
 
-Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
-
-Departures: the right-hand side is the sums, since with the printed means (eq. 8, alg. 2 line 6) the models shrink by
-the size of their clusters (:func:`rebuild_literal`). Where H's condition is above a bound, a ridge around the previous
-models replaces the plain solve.
+Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32. Departures:
+docs/systems/mingledpie_appendix.md.
 """
 
 from __future__ import annotations
@@ -34,9 +31,8 @@ Models = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """Cluster models (k, d), and how they came about.
+    """kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
 
-    kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
     condition, ridge: of H and lambda, see :func:`rebuild`. The condition is infinite where H is singular or absent; the
     ridge is 0 where H was solved as it is.
     """
@@ -61,7 +57,7 @@ def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Reb
 
 
 def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
-    """Decrypted counts of any shape as whole numbers, so that a solve does not amplify CKKS's errors.
+    """Decrypted counts as whole numbers, so that a solve does not amplify CKKS's errors.
 
     Raises PeerError where one is further than ``TOLERANCE`` from a whole number.
     """
@@ -74,7 +70,7 @@ def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
 def implausible(
     coefficients: NDArray[Any], sizes: NDArray[Any], participants: int | None = None, least: int = 1
 ) -> str:
-    """Why honest one-hot indicators can't give these coefficients, in words; empty where they can.
+    """Why honest one-hot indicators can't give these coefficients, or "".
 
     coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
     participants: clients whose updates were added, if known.  least: identities that every client must have (T).
@@ -130,9 +126,8 @@ def rebuild(
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
     sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
-    max_condition: of the solved system, above 1 and up to ``MOST_CONDITION``. Rebuilding adds .02 to .07 of it to a
-    model's error, in units of the spread of models within a cluster. The condition is the 2-norm one of H with its
-    columns scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
+    max_condition: above 1 and up to ``MOST_CONDITION``, of H (2-norm) with its columns scaled to length 1; for eq. (11)
+    it is (1 + (k-1) p) / (1-p).
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
     previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to ``max_condition``.
     False: keep all models.
@@ -169,8 +164,7 @@ def rebuild_literal(
 ) -> Rebuilt:
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
-    Models come out smaller by about |G_a|, which the rows of H sum to. sizes: (k,) whole, |G_a|. Otherwise as
-    :func:`rebuild` without a ridge.
+    Models come out smaller by about |G_a|. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild` without a ridge.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -260,7 +254,7 @@ def _rebuilt(
 
 
 def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
-    """Eq. (11): the expected coefficients (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
+    """Eq. (11): (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
 
     sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
     below the threshold are drawn again.

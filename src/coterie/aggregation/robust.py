@@ -21,10 +21,10 @@ _BLOCK = 1 << 16  # coordinates that are sorted at a time
 
 @dataclass(frozen=True, eq=False)
 class Robust:
-    """mean: (d,) the aggregate.  influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses
-    updates, the share of its coordinates where it chooses in each coordinate, or its trust.
+    """mean: (d,) the aggregate.  flagged: (n,) bool, the updates taken for malicious.
 
-    flagged: (n,) bool, the updates taken for malicious.
+    influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses updates, the share of its
+    coordinates where it chooses in each coordinate, or its trust.
     """
 
     mean: Doubles
@@ -35,7 +35,7 @@ class Robust:
 def krum_scores(updates: NDArray[Any], f: int) -> Doubles:
     """(n,) the sum of an update's squared distances to its n - f - 2 nearest others (Blanchard et al., section 4).
 
-    f: how many of the n may be malicious. Raises UserError for fewer than f + 3 updates.
+    f: how many may be malicious. Raises UserError for fewer than f + 3 updates.
     """
     u = finite(updates, "updates", "n", "d")
     n = len(u)
@@ -89,7 +89,7 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 
 def median(updates: NDArray[Any]) -> Robust:
-    """The median of every coordinate (Yin et al., definition 1), as a trimmed mean."""
+    """The median of every coordinate (Yin et al., definition 1)."""
     return trimmed_mean(updates, (len(finite(updates, "updates", "n", "d")) - 1) // 2)
 
 

@@ -2,7 +2,7 @@
 
 Sums are float64 pairs of a total and its rounding error (Knuth's two-sum). For float32 weights times whole sample
 counts they are exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and samples times models
-stay below 2^34. Sums of whole numbers below 2^53 are always exact.
+stay below 2^34; of whole numbers below 2^53 always.
 """
 
 from __future__ import annotations

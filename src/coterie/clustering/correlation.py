@@ -36,7 +36,7 @@ def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
 
 
 def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questions[Groups]:
-    """Groups of 0..n-1, the best that was found from these orders of them.
+    """Groups of 0..n-1, the best from these orders of them.
 
     most: of groups.  smallest: least members of a group, unless there is one group alone.
     """
@@ -49,7 +49,7 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """Of ``grouped``, from RESTARTS orders: joins, moves and merges, and the end."""
+    """Of ``grouped``, from RESTARTS orders."""
     each = (2 * SWEEPS + 2) * clients * most + SWEEPS * most**3
     return RESTARTS * each
 

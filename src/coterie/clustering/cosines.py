@@ -57,9 +57,8 @@ def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     """(n,) each row's part (False for the first row's), and alpha_cross^max of the optimal bipartition.
 
     Sattler, Mueller and Samek, IEEE TNNLS 2021, algorithm 1.
-    vectors: (n, d) finite, n >= 2. It minimises the largest cosine similarity between rows of different parts, by
-    single linkage: the last merge joins the parts at just this similarity. A row of zeros is orthogonal to all. O(n^2
-    d). Raises UserError for other vectors.
+    vectors: (n, d) finite, n >= 2; a row of zeros is orthogonal to all. The largest cosine similarity across the parts
+    is least, by single linkage. O(n^2 d). Raises UserError for other vectors.
     """
     from scipy.cluster.hierarchy import linkage, to_tree  # slow to import, and named by a system's module
     from scipy.spatial.distance import squareform

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def radii(d: NDArray[Any], neighbours: int) -> Floats:
-    """Eq. (5) for each device's neighbourhood -> (n,): (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
+    """(n,) eq. (5) for each device's neighbourhood: (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
     mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``. A smaller radius leaves
     every device alone among very many.
@@ -41,14 +41,14 @@ def radii(d: NDArray[Any], neighbours: int) -> Floats:
 
 
 def entropies(s: Floats) -> Floats:
-    """-s ln s of each device, mean over its channels: (n, C) -> (n,)."""
+    """(n,) -s ln s of each device, mean over its channels, (n, C)."""
     from scipy.special import xlogy
 
     return np.asarray(-xlogy(s, s).mean(axis=1))
 
 
 def min_points(sizes: NDArray[Any], entropy: Floats, eta: float, most: int | None = None) -> Labels:
-    """Eq. (6): ceil(|C| / (1 + exp(-eta Entropy(C)))) for sets of these sizes and entropies, within [2, most]."""
+    """Eq. (6), ceil(|C| / (1 + exp(-eta Entropy(C)))), within [2, most]."""
     with np.errstate(over="ignore"):  # 1 / (1 + infinity) is 0, which is right
         points = np.ceil(sizes / (1 + np.exp(-eta * entropy)))
     return np.asarray(points if most is None else np.clip(points, 2, max(most, 2)), dtype=np.int64)
@@ -73,7 +73,7 @@ def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
 def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
     """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody.
 
-    mu and sigma are those of all sparsities; a device's neighbours are strictly nearer than the radius.
+    mu and sigma are of all sparsities; neighbours are strictly nearer than the radius.
     """
     n = len(s)
     # eq. (5), infinite for one device; the largest number below, because "<" is strict

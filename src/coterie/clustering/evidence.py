@@ -1,20 +1,18 @@
 """The evidence that two clients have one task: label residuals under a normal model of groups.
 
-Each client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
-(``clustering/signature.py``). In a group the residuals of a label have one mean, which is normal with variance tau_c;
-samples scatter about it with variance phi_c. The log evidence of a group with N_c samples and residual sum S_c, over
-that of means of 0, is
+A client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
+(``clustering/signature.py``). In a group the residuals of a label have one mean, normal with variance tau_c; samples
+scatter about it with variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a
+group with N_c samples and residual sum S_c, over that of means of 0, is
 
     f(N, S) = sum_c [-(d/2) ln(1 + t_c N_c) + (tau_c / 2) |S_c / phi_c|^2 / (1 + t_c N_c)],  t_c = tau_c / phi_c    (1)
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
-The functions of n in (1) have a few eigenvectors that give them nearly, so g_ij is a bilinear form x_i . J x_j of rows
-that each client computes alone (``row``), with a fixed J (``twisted``), and two servers get shares of the gains from
-shares of the rows (``protocols/shared_groups.py``). Such a gain is off by at most 0.05, a hundredth of itself and a
-thousandth of the greater of |f(i)| and |f(j)|, for t_c up to 25.
-
-The marginal likelihood of normal means is textbook (Gelman et al., Bayesian Data Analysis, 2013, section 5.4).
+A few eigenvectors give the functions of n in (1) nearly, so g_ij is a bilinear form x_i . J x_j of rows that each
+client computes alone (``row``), with a fixed J (``twisted``), and two servers get shares of the gains from shares of
+the rows (``protocols/shared_groups.py``). Such a gain is off by at most 0.05, a hundredth of itself and a thousandth of
+the greater of |f(i)| and |f(j)|, for t_c up to 25.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class ResidualSpread:
 
 
 def features(x: NDArray[Any]) -> Floats:
-    """Samples (n, ...) as (n, FEATURES). Each image or series is set to a mean of 0 and a deviation of 1."""
+    """(n, FEATURES) of samples (n, ...). Each image or series is set to a mean of 0 and a deviation of 1."""
     if x.ndim < 3:
         return mapped(x)
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
@@ -57,7 +55,7 @@ def features(x: NDArray[Any]) -> Floats:
 
 
 def residual_map(seed: int) -> Floats:
-    """(FEATURES, DIMENSION) with orthonormal columns, drawn from a seed (of all clients and no server)."""
+    """(FEATURES, DIMENSION) with orthonormal columns. seed: of all clients and no server."""
     draws = np.random.default_rng(seed).normal(size=(FEATURES, DIMENSION))
     return np.asarray(np.linalg.qr(draws)[0])
 
@@ -115,7 +113,7 @@ def row_length(labels: int) -> int:
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
-    """(row_length,) x_i of a client's ``residuals``: ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
+    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
     parts = list[Floats]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
@@ -127,7 +125,7 @@ def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
 
 
 def twisted(rows: NDArray[Any]) -> NDArray[Any]:
-    """J x for each row x of (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
+    """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
     labels = (rows.shape[1] - 2) // (RANK * (3 + DIMENSION))
     blocks = rows[:, :-2].reshape(len(rows), labels, -1)
     out = blocks.copy()

@@ -1,6 +1,6 @@
 """Fuzzy c-means: Bezdek, "Pattern recognition with fuzzy objective function algorithms", 1981.
 
-It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u (rows sum to 1) and centres c, in turns.
+It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u and centres c, in turns.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def first_centres(points: NDArray[Any], count: int) -> Doubles:
 def fuzzy_c_means(
     points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0, *, turns: int = 100, moved: float = 1e-6
 ) -> tuple[Doubles, Doubles]:
-    """Memberships (n, k) and centres (k, d), from these centres until none moves by more than ``moved``."""
+    """Memberships (n, k) and centres (k, d), from ``start`` until none moves by more than ``moved``."""
     x, centres = finite(points, "points", "n", "d"), finite(start, "centres", "n", "d")
     for _ in range(turns):
         before, centres = centres, centres_of(x, memberships(x, centres, fuzzifier), centres, fuzzifier)

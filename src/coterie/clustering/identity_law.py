@@ -82,8 +82,8 @@ class IdentityLaw:
     def p_correct(self, *, printed: bool = False) -> float:
         """Eq. (9): probability that a given wrong cluster is in the set, which the threshold raises above p.
 
-        The printed equation counts the true cluster among the false ones (c where c - 1 is meant) and leaves out the
-        sets of all k clusters: .75 instead of .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
+        printed: the true cluster counts among the false ones, and sets of all k clusters are left out: .75 instead of
+        .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
         """
         if not printed:
             return (self.expected_size - 1) / (self.clusters - 1)
@@ -94,7 +94,7 @@ class IdentityLaw:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Theorem 2: 1/k and 1/least, for a uniform guess only; a prior breaks the upper one."""
+        """Theorem 2: 1/k and 1/least, for a uniform guess; a prior breaks the upper one."""
         return 1 / self.clusters, 1 / self.least
 
     @cached_property

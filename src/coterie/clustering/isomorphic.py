@@ -30,7 +30,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Aidc:
-    """Settings of the clustering, which docs/clustering.md explains. Raises UserError for impossible ones."""
+    """Settings, which docs/clustering.md explains. Raises UserError for impossible ones."""
 
     gamma: NotNegative = 1.0
     theta_merge: NotNegative = 0.15
@@ -117,7 +117,6 @@ def update(
 
     The groups are those of `cluster` (up to rounding where there are more than 300), at the cost of the changed
     devices' divergences. A cluster keeps its number where most of the devices in both are in it before and after.
-
     Raises UserError as `cluster`, for leaving devices that are absent or have changed, and if no device stays.
     """
     settings, left = settings or Aidc(), tuple(left)
@@ -188,7 +187,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
-    """Algorithm 2 as printed. Noise devices are alone, since each needs a model."""
+    """Noise devices are alone, since each needs a model."""
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)
@@ -196,7 +195,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
 
 
 def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Each noise device in the cluster of least mean divergence if below ``below``, else in its own."""
+    """Each noise device in the cluster of least mean divergence if that is below ``below``, else in its own."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
     _, first, sizes = np.unique(labels[rows], return_index=True, return_counts=True)

@@ -52,9 +52,8 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
-    count.
-    groups: how many columns belong together, one group after the other; groups that differ at all count alike.
+    features: (n, d), rows in the order of the names. Columns are scaled to deviation 1; a constant one does not count.
+    groups: numbers of columns that belong together; groups that differ at all count alike.
     before: the clustering to continue.
     Where there are fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises
     UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
@@ -76,7 +75,7 @@ def regrouped(
 
 
 def nearest(clusters: Clusters, row: ArrayLike) -> int:
-    """The number of the cluster nearest to a row (d,): for a client that joins between clusterings.
+    """The number of the cluster nearest to a row (d,), of a client that joins between clusterings.
 
     Raises UserError if there is no cluster, or the row does not fit.
     """

@@ -1,8 +1,8 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
-Labels are cluster numbers from 0 for each device (NOISE: none); d is of divergences (n, n), symmetric, with a zero
-diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
-passes: no merged cluster's mean exceeds those within and between its parts.
+Labels are cluster numbers from 0 (NOISE: none); d is of divergences (n, n), symmetric, with a zero diagonal. If the
+split threshold is at least the merge threshold, a fixed point is reached after at most three passes: no merged
+cluster's mean exceeds those within and between its parts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[
 def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
     """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn.
 
-    Its two most different devices are the seeds; each other device goes to the nearer one.
+    Its two most different devices are the seeds; others go to the nearer one.
     """
     changes: list[Change] = []
 
@@ -145,9 +145,7 @@ Kind = Literal["merge", "split", "placed", "alone", "joined", "left", "moved"]
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to clusters.
-
-    By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
+    """By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
 
     - ``merge``: the cluster that stays and the one that is gone; those that came; eq. (7).
     - ``split``: the cluster that stays and the new one; those that went; eq. (8).
@@ -163,7 +161,7 @@ class Event:
 
 
 def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
-    """With the numbers of the clusters in which the sides ended."""
+    """Changes as events, with the numbers of the clusters in which the sides ended."""
     found = []
     for change in changes:
         small, large = change.first, change.second
@@ -178,7 +176,7 @@ def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) 
 def differences(
     names: Sequence[str], d: NDArray[Any], before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
 ) -> tuple[Event, ...]:
-    """What happened between two clusterings with lasting numbers.
+    """The events between two clusterings with lasting numbers.
 
     names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
     with their clusters.

@@ -15,7 +15,7 @@ from coterie.protocol.options import AtLeastOne, NotNegative, check_bounds
 class Schedule:
     """Cluster in every ``every``-th round (1, 1 + every, ...), there with probability 1 / (1 + alpha r).
 
-    alpha: decay factor >= 0; 0 is certainty.  every: the clustering interval, delta in the paper's figure 3.
+    alpha: decay factor >= 0; 0 is certainty.  every: delta in the paper's figure 3.
     """
 
     alpha: NotNegative = 0.0

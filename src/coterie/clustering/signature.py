@@ -1,14 +1,12 @@
 """The label-residual signature: which clients have the same task, however skewed their labels are.
 
-A signature says how a client's samples of each label deviate from everybody's. The sums of all clients' statistics give
-the means M_c of the labels and the within-label covariance (``Reference``). A signature is a client's whitened
-residuals: a block for each label, and a pooled one for shifts that all labels share.
+A signature says how a client's samples of each label deviate from everybody's: whitened residuals, a block for each
+label, and a pooled one for shifts that all labels share. The sums of all clients' statistics give the means M_c of the
+labels and the within-label covariance (``Reference``).
 
-Each client makes two signatures, of two halves of its samples with independent noise, whose inner product with another
-client's is 0 on average, unless they have something in common. The eigenvalues that stand out from those of random
-signs are one fewer than the groups.
-
-The combination is this project's own; its limits: ``docs/systems/fedcaprivacy.md``.
+Each client makes two, of two halves of its samples with independent noise, whose inner product with another client's is
+0 on average, unless they have something in common. The eigenvalues that stand out from those of random signs are one
+fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ Floats = NDArray[np.float64]
 class Reference:
     """means: M_c (labels, m).  whiten: W (m, m).
 
-    kept: (labels,) bool, the labels that enough clients hold; the rest have a mean of 0 and are ignored.
+    kept: (labels,) bool, those that enough clients hold; the rest have a mean of 0 and are ignored.
     """
 
     means: Floats
@@ -56,7 +54,7 @@ def mapped(x: NDArray[Any]) -> Floats:
     """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND.
 
     Up to FEATURES numbers are padded with zeros. More are projected by random signs from a public seed (Achlioptas,
-    Database-friendly random projections, 2003), scaled so that standardised numbers stay of size 1.
+    2003), scaled so that standardised numbers stay of size 1.
     """
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
     size = flat.shape[1]
@@ -187,9 +185,8 @@ def find_groups(
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
-    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must.
-
-    Two halves of length 1 are at most 2 apart, up to a few percent after projection to 256 numbers.
+    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must: halves of length 1 are at most 2 apart,
+    up to a few percent after projection to 256 numbers.
     """
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))

@@ -140,7 +140,7 @@ ATTACKS: tuple[Attack, ...] = (_by_names, _differences, _members)
 
 
 def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """Also, by attack, the reason where it cannot be applied."""
+    """What these attacks find, and by attack the reason where it cannot be applied."""
     found, reasons = list[Measured](), dict[str, str]()
     every = lines(run)
     for one in ATTACKS:

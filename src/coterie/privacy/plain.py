@@ -318,7 +318,7 @@ ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike,
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """Also, by attack, the reason where it cannot be applied."""
+    """What these attacks find, and by attack the reason where it cannot be applied."""
     measured: list[Measured] = []
     reasons, applied, came = dict[str, str](), set[str](), False
     for updates in plain_updates(run):

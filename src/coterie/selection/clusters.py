@@ -37,7 +37,7 @@ def cluster_weights(clusters: NDArray[np.int64], losses: Any, seconds: Any, rho:
 def sample_fastest(
     weights: Doubles, ordered: Sequence[Sequence[int]], number: int, rng: np.random.Generator
 ) -> tuple[int, ...]:
-    """Devices, in the order in which they are drawn: a cluster by weight, with replacement, then its next device.
+    """Devices as they are drawn: a cluster by weight, with replacement, then its next device.
 
     ordered: the devices of each cluster, fastest first.  number: fewer only where there are fewer. After all clusters
     with a weight, the others are drawn alike.

@@ -60,13 +60,13 @@ def affordable(cost: Any, budget: float) -> Any:
 
 
 def believed(costs: Floats, cheapest: float) -> Floats:
-    """Costs (n,) of one device or more; one below the share ``cheapest`` of their median counts as the median."""
+    """Costs (n,); one below the share ``cheapest`` of their median counts as the median."""
     middle = np.median(costs)
     return np.asarray(np.where(costs < cheapest * middle, middle, costs))
 
 
 def time_costs(contexts: Any) -> Floats:
-    """|D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
+    """(n,) |D_i| / f_i, the terms of the time budget (section 3.4): samples per GHz.
 
     Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
     """
@@ -78,7 +78,7 @@ def time_costs(contexts: Any) -> Floats:
 
 
 def standardised(contexts: Any) -> Floats:
-    """Contexts (n, 5) -> (n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
+    """(n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
 
     Values are first ``tamed``: one absurd value cannot squeeze all others together. A constant column and NaN (unknown)
     give 0. Raises UserError for infinite values.

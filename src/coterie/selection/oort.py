@@ -2,7 +2,7 @@
 OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
 A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
-preferred duration. A share of each round explores untried clients, by speed.
+preferred duration. A share of each round explores untried clients. What the paper leaves open: docs/selection.md.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Oort:
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """All that Oort remembers of n clients.
+    """Oort's memory of n clients.
 
     utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
-    round in which it last took part.  selected: (n,) how often it was selected.
+    round in which it last took part.  selected: (n,) how often.
     round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: the pacer's steps.  paced: the
     round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
     """
@@ -93,7 +93,7 @@ def preferred_duration(state: Pool, settings: Oort) -> float:
 
 
 def utilities(state: Pool, settings: Oort) -> Floats:
-    """Util(i) of every tried client, (n,), NaN for the others: algorithm 1, lines 9 to 12.
+    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12.
 
     Statistical utilities are cut off at the quantile ``clip`` and divided by the largest left, since the bonus for
     staleness, sqrt(.1 ln R / L_i), has no unit.
@@ -119,11 +119,11 @@ def select(
     settings: Oort | None = None,
     available: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], Pool]:
-    """The clients of the next round and the state after selecting them: algorithm 1.
+    """Algorithm 1: the clients of the next round, and the state after selecting them.
 
-    number: K.  speeds: (n,) positive, known beforehand; untried clients are drawn in proportion to them. Others than
-    positive finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are
-    returned only where fewer are available.
+    number: K.  speeds: (n,) known beforehand; untried clients are drawn in proportion to them. Others than positive
+    finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are returned only
+    where fewer are available.
     """
     settings = settings or Oort()
     n = len(state.utility)
@@ -149,10 +149,10 @@ def select(
 
 
 def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, settings: Oort | None = None) -> Pool:
-    """The state after these clients' answers in this round (UpdateWithFeedback).
+    """UpdateWithFeedback: the state after these clients' answers. Call it once a round, also without clients.
 
     utility: statistical utilities; non-finite or negative ones count as 0.  durations: seconds from asking to
-    answering; others than positive numbers count as infinite. Call it once a round, also without clients.
+    answering; others than positive numbers count as infinite.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))

@@ -1,6 +1,6 @@
 """The belief about the rewards of sets of devices: FedEPC's kernel between sets, eq. (10), and what follows from it.
 
-Kernels need sums over devices alone (`SetSums`), so sets that differ by a device or two are cheap.
+Kernels need sums over devices alone (`SetSums`).
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
     """The posterior of a Gaussian process on the sets tried: Rasmussen and Williams, 2006, alg. 2.1 and sect. 2.7.
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
-    for devices not in A: ridge regression (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard
-    deviation of a reward, in units of the process's. Mean and deviation are in the rewards' own units.
+    for devices not in A (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard deviation of a
+    reward, in units of the process's. Mean and deviation are in the rewards' own units.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -134,14 +134,14 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
 
 
 def covariance(past: Past, apart: Floats, length_scale: float, slope: float, sigma: float) -> Floats:
-    """(s, s): the prior covariance of the rewards of the sets tried, without noise. apart: their `between`."""
+    """(s, s) of the rewards of the sets tried, a priori and without noise. apart: their `between`."""
     own = np.diag(apart)
     kernel = matern(energy_distance(apart, own[:, None], own), length_scale)
     return np.asarray(sigma**2 * kernel + slope**2 * past.features @ past.features.T)
 
 
 def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:
-    """Algorithm 3, line 8, as printed, with mu_0 = 0 and the distance of eq. (10) as printed.
+    """Algorithm 3, line 8, with mu_0 = 0, and the distance of eq. (10), as printed.
 
     The kernel is not positive semi-definite; a negative variance counts as 0.
     """

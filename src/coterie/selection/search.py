@@ -78,8 +78,8 @@ def greedy_with_swaps(
     """A good set among many devices; None if no set of ``least`` devices keeps the budget.
 
     The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
-    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its last
-    set, and the cheapest devices that fit. A move exchanges, adds or removes one device.
+    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best on this way, the last, and
+    the cheapest devices that fit. A move exchanges, adds or removes one device.
     """
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None

@@ -155,7 +155,7 @@ def _placed(uploads: Sequence[Heard]) -> list[Heard]:
 
 
 def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, placed: bool = False) -> AttackResult:
-    """Among each leader's members, since no leader sees others. Raises UserError.
+    """How well a guess gives label shares among each leader's members, since no leader sees others. Raises UserError.
 
     placed: of the uploads whose places are known.
     """
@@ -168,7 +168,7 @@ def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, place
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
-    """Of all members whose uploads a leader has read. Raises UserError."""
+    """Membership, of all members whose uploads a leader has read. Raises UserError."""
     trained: list[Losses] = []
     others: list[Losses] = []
     for one in uploads:

@@ -52,7 +52,7 @@ def terms(run: Recorded) -> Counter[str]:
 
 
 def most_often(run: Recorded) -> str:
-    """On a tie, the first."""
+    """The client that led in the most rounds; on a tie, the first."""
     led = terms(run)
     return max(run.clients, key=lambda name: led[name])
 
@@ -127,7 +127,7 @@ def _lengthened(length: float, message: fl.Message, effect: fl.Compute, result: 
 
 
 def weight(run: Recorded, client: str) -> list[float]:
-    """Of a client's leader model over the largest, in every round with an opened sum."""
+    """A leader model's weight over the largest, in every round with an opened sum."""
     notes = [line["notes"] for line in run.lines if client in line["notes"].get("s_factors", {})]
     return [float(note.get("influence", {}).get(client, 1.0)) for note in notes]
 

@@ -151,7 +151,7 @@ class FedEPCConfig(local_training.LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
     def most(self, clients: int) -> int | None:
-        """Of so many devices in a round; None if T_max alone decides."""
+        """How many of so many devices may train in a round; None if T_max alone decides."""
         return local_training.sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:

@@ -111,7 +111,7 @@ class Layout:
         return len(self.widths)
 
     def vectors(self, theta: fl.Vector, cluster: int) -> list[NDArray[Any]]:
-        """(length,) each, for a client of this true cluster, in units of ``ckks_units``."""
+        """What a client of this true cluster encrypts, (length,) each, in units of ``ckks_units``."""
         theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
         sigma = self.indicator(cluster)

@@ -137,7 +137,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
             )
 
     def uploads(self, parameters: int) -> Standard | Distributed:
-        """Of a client's uploads, or of their sum. Raises UserError for impossible settings."""
+        """The mechanism of a client's uploads, or of their sum. Raises UserError for impossible settings."""
         return self.sums(parameters) if self.mechanism == "distributed" else self.standard()
 
     def sums(self, parameters: int) -> Distributed:
@@ -204,8 +204,8 @@ def shares(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: f
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """A holder opens scalars of single leaders, too. With detection "norms" one leader may have most weight without
-    most of the sum.
+    """The leaders' joint key. Holders open scalars of single leaders, too. With detection "norms" one leader may have
+    most weight without most of the sum.
     """
     return Joint(
         MODEL,

@@ -87,7 +87,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return gathering.led()
 
     def office(self, msg: messages.Lead) -> tuple[Office, dict[str, int], list[str]]:
-        """Also, by member, the round of the last counted upload; and whom to ask."""
+        """Its office; by member the round of the last counted upload; and whom to ask."""
         if msg.round <= self.state.led:
             raise fl.PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
         size, left = divmod(len(msg.mandates), MANDATE_BYTES)

@@ -147,7 +147,7 @@ class Spread(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=CLIENT)
 class Fresh(fl.OfRound, frozen=True):
-    """Of the global model. places: one bit a parameter, those that the member wanted, or fewer."""
+    """Parameters of the global model. places: one bit each, those that the member wanted, or fewer."""
 
     cluster: int
     mandate: bytes

@@ -94,7 +94,7 @@ class PAFedConfig(KeepsMean, LateTraining):
         return members, self.openers or min(OPENERS, len(members))
 
     def most_cosines(self, late: int) -> int:
-        """That the helper opens in a round with so many late updates, dummies included."""
+        """Masked cosines that the helper opens in a round with so many late updates, dummies included."""
         return late + self.dummies
 
     def most_late(self, clients: int) -> int:
@@ -102,7 +102,7 @@ class PAFedConfig(KeepsMean, LateTraining):
 
     @property
     def most_sums(self) -> int:
-        """That the helper opens in a round, four a set, decoys included."""
+        """Masked sums that the helper opens in a round, four a set, decoys included."""
         return 4 * (1 + (self.dummies if self.signs == "hidden" else 0))
 
     @property

@@ -1,8 +1,8 @@
-"""Algorithm 4, delayed-update classification and correction, on ciphertexts.
+"""Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
 The step is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``), with m the mean of the updates
-in time and v_j the late ones. All of it stays under the helper's key: c_j = <m, v_j> and |m|^2 are dot products; these
-give the weights of eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
+in time and v_j the late ones. c_j = <m, v_j> and |m|^2 are dot products; these give the weights of eq. (13) and their
+sums n_1, n_2, of which the helper returns masked inverses.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ REFRESHING, COMPARING, INVERTING = 1, 2, 3
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
-    """It and all partial sums lie within so many terms, however many parts there are."""
+    """The sum, and all partial sums, lie within so many terms, however many parts there are."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
 def averaged(total: Any, late: Late, count: int) -> Any:
-    """Of the buffers of all ``count`` updates, under the helper's key at level 0.
+    """The mean of the buffers of all ``count`` updates, under the helper's key at level 0.
 
     total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among the clients' values.
     """
