@@ -149,7 +149,7 @@ def rounds_of(trained: Iterable[tuple[int, bytes]]) -> tuple[int, ...]:
 
 class Client(fl.Client):
     class State(fl.Client.State):
-        """trained: of each change that it has sent, the round, and 16 bytes that name the model that it started from."""
+        """trained: of each change that it has sent, the round, and 16 bytes that name the model it started from."""
 
         trained: list[tuple[int, bytes]] = fl.field(default_factory=list)
 

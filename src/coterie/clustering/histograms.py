@@ -1,4 +1,4 @@
-"""Clusters of label histograms: the Hellinger distance, and density clusterings (HACCS: Wolfrath et al., IPDPS 2022)."""
+"""Clusters of label histograms: Hellinger distance and density clusterings (HACCS: Wolfrath et al., IPDPS 2022)."""
 
 from __future__ import annotations
 

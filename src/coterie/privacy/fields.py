@@ -39,7 +39,7 @@ class NotJudged(NamedTuple):
 class SentField:
     """What clients sent to one role in one field, or in all single numbers of a message together.
 
-    by_round: by round and client's number, the first value.
+    by_round: by round and client's number.
     """
 
     role: str

@@ -1,7 +1,4 @@
-"""What a party finds out from models, descriptions of clients' data, clusters and selections; for any system.
-
-Each function yields results for the party ``who`` that has these arrays.
-"""
+"""What a party ``who`` finds out from models, descriptions of clients' data, clusters and selections; for any system."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def alike(
 def by_memberships(
     who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """``alike``, for clients (n,) with these clusters, phi (n, c) bool; and which pairs share a top label."""
+    """``alike``, by clusters phi (n, c) bool of clients (n,); and which pairs share a top label."""
     pairs = labels.similar_pairs(phi)
     yield from alike(who, by, pairs, clients, label_counts, groups)
     top = label_counts[clients].argmax(axis=1)
@@ -79,7 +76,7 @@ def by_memberships(
 def memberships(
     who: str, clusters: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """Which of these clients (n,) have similar data, from their clusters (n,); label_counts, groups: of all clients."""
+    """``by_memberships``, for clients (n,) with one cluster each (n,). label_counts, groups: of all clients."""
     if len(clients) < 3:
         what = "which pairs have similar labels, by cluster"
         yield Measured(who, what, None, why="there are fewer than 3 clients", topic="groups")
@@ -89,7 +86,7 @@ def memberships(
 
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What numbers of selections (n,) reveal of numbers of samples (n,) and of the variety of labels."""
+    """What numbers of selections (n,) reveal of samples (n,) and of the variety of labels."""
     yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
@@ -112,11 +109,11 @@ class Auxiliary:
 
     @classmethod
     def of(cls, vectors: Array, known: Array, classes: int) -> Auxiliary:
-        """From sparsity vectors (m, C) of its samples, made as clients make theirs, and their labels ``known`` (m,)."""
+        """vectors: (m, C), made as clients make theirs.  known: (m,) their labels."""
         return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
 
     def shares(self, vectors: Array) -> Doubles:
-        """(n, classes) by ``shares_by_nnls``, from sparsity vectors (n, C). Raises UserError where no class is known."""
+        """(n, classes) by ``shares_by_nnls``, from vectors (n, C). Raises UserError where no class is known."""
         return sparsity.shares_by_nnls(vectors, self.means)
 
 

@@ -37,7 +37,7 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """What one role received in the clear in one round. slow: whether the slow attacks run in this round, too.
+    """What one role received in the clear in one round. slow: whether the slow attacks run, too.
 
     clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, what training
     added, 0 at buffers.
@@ -60,7 +60,7 @@ class _Sent:
     starts: Floats
 
     def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """The model (d,) after training and the step (d,); of several models, the one that moved furthest.
+        """(d,) the model after training and the step; of several models, the one that moved furthest.
 
         change: whether the weights are changes. A model began with the nearest of the starts.
         """
@@ -158,7 +158,7 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
 
 
 def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
-    """Whether these are changes of models, not models. Both parties know; here the numbers decide.
+    """Both parties know; here the numbers decide.
 
     Training leaves most weights nearly unchanged: near the start in a model, near 0 in a change.
     """
@@ -228,7 +228,7 @@ def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, 
 
 
 def same_pool(run: Recorded, clients: Iterable[int]) -> bool:
-    """Whether the others' losses of all these clients are on samples drawn as their training samples are."""
+    """Whether the others' losses are on samples drawn as the training samples are."""
     return all(run.samples(run.clients[i]).same_pool for i in clients)
 
 
@@ -273,7 +273,7 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
-    """Each client's training samples (n, f) and labels (n,) or (n, labels), all 0 for regression."""
+    """(n, f) training samples and labels (n,) or (n, labels), all 0 for regression."""
     same = 0 if run.options["task"] == "regression" else 1
     most = max(_POOL // len(run.clients), 20)
     every: Iterator[AuditSamples] = map(run.samples, run.clients)
@@ -283,8 +283,8 @@ def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
 def like_samples(
     pool: list[tuple[Floats, Floats]], client: int, groups: NDArray[Any] | None, rng: np.random.Generator
 ) -> tuple[Floats, list[Floats], float]:
-    """Samples (n, f) of a client, draws of n samples of other clients with the same labels, and the share that a draw
-    is of these.
+    """Samples (n, f) of a client, draws of n samples of others with the same labels, and the share that a draw is of
+    these.
 
     pool: of every client, its samples and labels (n, ...). groups: by client; others of its own group are preferred. Of
     each label at most half of the others' samples are drawn. Raises UserError where there are none.

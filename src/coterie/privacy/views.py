@@ -25,8 +25,8 @@ def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
 class ReceivedKind:
     """Messages of one kind between two roles, as one role received them.
 
-    src, dst: roles of their two ends; dst differs from ``role`` where it only relayed them, sealed.  rounds: how many
-    had any, including the set-up (round 0).
+    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them, sealed.  rounds: how many had
+    any, including the set-up (round 0).
     """
 
     role: str

@@ -1,8 +1,8 @@
-"""Identities and whole models from blinded and shuffled rows.
+"""Identities and whole models from blinded and shuffled rows, by FedCAPrivacy's cloud service provider.
 
-The attacker is FedCAPrivacy's cloud service provider, with the rows that it decrypts. A client's difference from the
-others hardly changes between rounds (`relink`); nor do its distances where models are rotated by a per-round secret
-(`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens every model.
+A client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
+rotated by a per-round secret (`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens
+every model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Doubles = NDArray[np.float64]
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
     """Shuffled rows (n, d) of one round and (m, d) of the next -> (m,) row of ``previous``, or -1.
 
-    Both rounds are centred, then matched one to one at the least total distance (Hungarian method).
+    Centred rows are matched one to one at the least total distance (Hungarian method).
     """
     # distances, not squares: when the two rounds' clients differ, few large errors should not decide the rest
     return _match(cross_distances(previous, following, centred=True))
@@ -38,7 +38,7 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
 
 
 def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> AttackResult:
-    """Share of the clients of both rounds that were re-linked correctly. Chance is a random one-to-one matching.
+    """Share of the clients of both rounds that were re-linked correctly. Chance: a random one-to-one matching.
 
     guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for clients that were absent.
     """
@@ -55,7 +55,7 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, if it is a colluding client's; the guess is then exact. Otherwise it is the common start, for
+    position: its row, if it is a colluding client's; the guess is then exact. Else the model is the common start, for
     which the mean row stands; the error is the mean update.
     """
     rows = real_rows("rows", rows)

@@ -59,9 +59,7 @@ def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
 def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> AttackResult:
     """The area under the ROC curve of "a client with a greater part (n, d) of the sums (rounds, d) is a member".
 
-    Parts are measured along the sums' mean direction. Chance: 0.5.
-
-    Raises UserError unless there are members and others.
+    Along the sums' mean direction. Chance: 0.5. Raises UserError unless there are members and others.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -75,9 +73,9 @@ def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> Att
 
 
 def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]) -> AttackResult:
-    """Mean cosine of guesses (k, d) with the updates that they are of, ``updates[i][own[i]]``.
+    """Mean cosine of guesses (k, d) with their updates ``updates[i][own[i]]``.
 
-    updates: for each guess, those of the same group and round (m, d). Chance: the cosine with the others.
+    updates: for each guess, (m, d) of the same group and round. Chance: the cosine with the others.
     """
     values, others = [], []
     for guess, rows, at in zip(guesses, updates, own, strict=True):
@@ -111,7 +109,7 @@ def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
 
 
 def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResult:
-    """How many clients a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
+    """Share of clients that a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
 
     Chance: one in each group. Equal numbers are taken in a random order.
     """
@@ -128,7 +126,7 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
     """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label, else minus that.
 
-    Whether a client is grouped with it then says whether the client has the label.
+    So grouping a client with it says whether the client has the label.
     """
     labels = len(of.tau)
     width = RANK * (3 + DIMENSION)

@@ -1,8 +1,7 @@
-"""A client's true cluster, from the sets of clusters that it joins.
+"""A client's true cluster, from the sets of clusters that it joins, by MingledPie's server.
 
-The attacker is the server of MingledPie, honest but curious. The true cluster is in every set. Unequal clusters, whose
-sizes the server can estimate, and fresh sets break the bound 1/T of the paper's theorem 2. Every accuracy shares ties
-among the equally likely clusters.
+The true cluster is in every set. Unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
+1/T of the paper's theorem 2. Every accuracy shares ties among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ def cluster_posterior(
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
     A client's repeated set counts once; an empty row is an absent client. prior: (k,) sizes or shares of the true
-    clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster;
-    the rest is spread over the others.
-
+    clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster,
+    and not for another.
     Raises UserError where a client has no set or no possible cluster.
     """
     from scipy.special import logsumexp  # slow to import
@@ -57,8 +55,8 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c): the mingled cluster G_j has all true members and a share p_c of the others. Noise:
-    about sqrt(n p_c / (1 - p_c)). false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)): G_j has all true members and a share p_c
+    of the others. false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(sets)[0]
     sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
@@ -68,7 +66,7 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> AttackResult:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
-    Chance is the same guess without any set: the prior's largest cluster, 1/k for all without a prior.
+    Chance: the prior's largest cluster, 1/k for all without a prior.
     """
     posterior = real_rows("posterior", posterior)
     n, k = posterior.shape
@@ -139,7 +137,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
     """(k,): entry i is the probability that i false clusters are in all these independent sets of one client.
 
-    A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
+    A set of f false clusters keeps a hypergeometric number of those left.
     """
     from scipy.stats import hypergeom  # slow to import
 
@@ -159,8 +157,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    All ways to give each set a cluster of its own are equally likely, counted over subsets of sets in k 2^m steps: give
-    `MOST_SETS` at most. Raises UserError where there is no such way.
+    All ways to give each set a cluster of its own are equally likely, counted in k 2^m steps: give `MOST_SETS` at most.
+    Raises UserError where there is no such way.
     """
     joined = np.asarray(sets)
     m, k = joined.shape

@@ -66,9 +66,7 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """parties: all clients, for the truth when it forges. name: of the key. guess: (N,) its reading, or None.  secret:
-    (N,) the truth.
-    """
+    """parties: all clients, for the truth. name: of the key. guess: (N,) its reading, or None.  secret: (N,) the truth."""
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
         super().__init__(party.spec, SHARE)
@@ -114,7 +112,7 @@ def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pa
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
-    """(N,) the likeliest joint secret, from the change of (N,) weights, which also shows the factor of K s."""
+    """(N,) the likeliest joint secret, from (N,) changes of weights, which also show the factor of K s."""
     found = coefficients(change, group.space)
     degree = len(found)
     rest = np.delete(found, [0, degree // 4, 3 * degree // 4])
@@ -127,7 +125,7 @@ def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
 
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
-    """The joint key of this name, of the shares that these parties hold: (limbs, N) polynomials, added up."""
+    """The joint key, from the shares that these parties hold: (limbs, N) polynomials, added up."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
     held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
     group = next(iter(holding.values())).joint.group(name)
@@ -166,8 +164,6 @@ def key_read_by_leader(run: Recorded, client: str, name: str, thieves: list[Lead
     """How much of the leaders' joint key this client reads in a repeated run. Chance: the best constant guess.
 
     thieves: gets the thief. Raises UserError if the attack does not apply.
-
-    Raises UserError if the attack does not apply.
     """
     check_real(run)
 

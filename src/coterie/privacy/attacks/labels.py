@@ -1,9 +1,9 @@
 """Clients' labels from models, clusters and selections.
 
-From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
-(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. From
-clusters (`similar_pairs`): members have similar labels. From how often a server selected each client
-(`rank_correlation`): a selection by data size, loss or variety reveals something of these.
+From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is the (predicted - true)
+share of each class, so a client's bias is above the others' for classes that it has more of. From clusters
+(`similar_pairs`): members have similar labels. From numbers of selections (`rank_correlation`): they follow data size,
+loss or variety.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def share_correlation(
 ) -> AttackResult:
     """Pearson correlation of estimated with true deviations of label shares, (n, classes).
 
-    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,) numbers; each client
-    is then compared within its own group only, by chance too.
+    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,); each client is then
+    compared within its own group only, by chance too.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
@@ -71,8 +71,8 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
     A class is read off the number that correlates most with it. The score is the mean over the classes that differ
-    between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance puts
-    the rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
+    between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance: the
+    rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -117,7 +117,7 @@ def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.
     """(n, classes) deviations of the label shares, by the last layer's rows in updates (n, d).
 
     A class's row moves further, the more samples of the class there are: its gradient is the mean of (predicted - true)
-    times the last layer's input, even where training keeps the bias from moving with the classes' shares.
+    times the last layer's input, whatever training does to the bias.
     """
     where, classes = last_rows(spec)
     lengths = np.linalg.norm(real_rows("steps", steps)[:, where].reshape(len(steps), classes, -1), axis=2)
@@ -179,7 +179,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
-    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group". groups: (n,).
 
     Chance, and a constant guess, give 0.5.
     """
@@ -223,7 +223,7 @@ def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
 
 
 def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) label counts -> (n,) entropy of each client's label shares, in nats."""
+    """(n,) entropy of each client's label shares, in nats. label_counts: (n, classes)."""
     shares = shares_of(label_counts)
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 

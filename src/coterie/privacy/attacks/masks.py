@@ -42,7 +42,7 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
 def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
     """(late + 1,) the same, from the patterns of all sets of sums, one of which is real.
 
-    Decoys' patterns are uniform over those possible, so one that n sets have is n times as likely to be the real one's.
+    Decoys' patterns are uniform, so one that n sets have is n times as likely to be the real one's.
     """
     posterior = _prior(late) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
@@ -74,7 +74,7 @@ def _prior(late: int) -> Doubles:
 def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], bound: float) -> NDArray[np.float64]:
     """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside, not the second.
 
-    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, otherwise 1/2.
+    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, else 1/2.
     """
     rows = real_rows("masked", masked)
     inside = [(np.abs(rows - np.asarray(model, np.float64)) <= bound).all(axis=1) for model in (first, second)]

@@ -22,9 +22,9 @@ def membership_auc(
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
-    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); clients may share the other samples, so the part 1
-    / (12 n) is not divided by their number. same_pool: whether the other samples are drawn as the training samples are;
-    if not, chance is not known. Raises UserError if losses are empty or NaN.
+    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the number of
+    clients, which may share the other samples. same_pool: whether those are drawn as the training samples are; if not,
+    chance is not known. Raises UserError if losses are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -53,8 +53,7 @@ def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray
     """(n,) how far each sample's confidence is below that of models not trained on it; a member's is above.
 
     The offline likelihood ratio of Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022,
-    for confidences log(p / (1 - p)). With one variance for all samples, as for few reference models, the ratio's order
-    is that of the distance from their mean.
+    for confidences log(p / (1 - p)), with one variance for all samples, as for few reference models.
     losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises UserError without these.
     """
     if not len(references):

@@ -32,8 +32,8 @@ TRIALS = 4000
 @dataclass(frozen=True)
 class NoiseAudit:
     """claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
-    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon of what was
-    looked at, where there is a formula; infinite where a release hides nothing.
+    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon, where there
+    is a formula; infinite where a release hides nothing.
     """
 
     mechanism: str
@@ -67,8 +67,7 @@ def audit_standard(
 ) -> NoiseAudit:
     """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
 
-    uploads: of one client, looked at together. The likelihood ratio of these Gaussians grows with the sum of outputs
-    along the direction.
+    uploads: of one client, looked at together. The likelihood ratio grows with the sum of outputs along the direction.
     """
     draw = fl.Secrets(fl.rng(seed, "audit", "standard"))
     found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)
@@ -119,9 +118,9 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid, the same in both but for their noise. claimed: in all, by section
-    5.1.1, so epsilon_2 = claimed / VALUES. With ``spread`` infinite all values of one data set are equal, and sent
-    without noise. Raises UserError unless spread > 1 and claimed is positive.
+    It looks at the ``VALUES`` values at the centroid, alike but for their noise. claimed: in all, by section 5.1.1, so
+    epsilon_2 = claimed / VALUES. With ``spread`` infinite all values of one data set are equal, and sent without noise.
+    Raises UserError unless spread > 1 and claimed is positive.
     """
     if not spread > 1 or trials < 2:
         raise fl.UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -160,7 +159,7 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
     """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
 
     From epsilon >= log((1 - delta - false positives) / false negatives), and symmetrically (Kairouz, Oh, Viswanath
-    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper and Pearson's
+    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper-Pearson
     intervals. Raises UserError without two finite scores on a side.
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]

@@ -47,8 +47,8 @@ _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3, ``everything`` at least 0.995, and nothing up to 0.02. With a noise of 0.98 or more
-    no leak could be told from chance.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. With a noise of 0.98 or more no
+    leak could be told from chance.
     """
     if not leak > max(noise, _LEAST):
         return VERDICTS[0] if chance_known and noise < 1 - _LEAST else CANNOT_TELL
@@ -88,7 +88,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) counts -> shares that sum to 1 in each row. Raises UserError for a client without samples."""
+    """(n, classes) shares that sum to 1 in each row. Raises UserError for a client without samples."""
     counts = real_rows("label counts", label_counts)
     if (counts < 0).any() or (counts.sum(axis=1) <= 0).any():
         raise UserError("label counts must not be negative, and every client needs a sample")
@@ -107,6 +107,6 @@ def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
+    """(..., k) 1 over the number of the likeliest, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
     return np.asarray(best / best.sum(axis=-1, keepdims=True))

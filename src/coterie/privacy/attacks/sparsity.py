@@ -1,7 +1,7 @@
 """Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
-A vector is the mean of eq. (1) over a client's samples: a mixture of the classes' mean vectors, weighted by the
-client's label shares. Its receiver takes the class means from labelled samples of its own, and solves for the weights.
+A vector is a mixture of the classes' mean vectors, weighted by the client's label shares. Its receiver takes the class
+means from labelled samples of its own, and solves for the weights.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
 def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """`total_variation` for estimates without names, each compared with its client in the best matching.
 
-    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them as well; or it
-    guesses the prior, if that is better.
+    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them; or it guesses
+    the prior, if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     rng = np.random.default_rng(0)

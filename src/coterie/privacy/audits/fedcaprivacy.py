@@ -42,7 +42,7 @@ SERVER = "business server"
 def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
     """Positions, and the vectors there minus the first of them, (n, m) float64, as the service sees them.
 
-    The common mask cancels, so these differences are exact. m is d, or the length of a sketch.
+    The common mask cancels, so they are exact. m is d, or the length of a sketch.
     """
     opened = {}
     for _, message in view.messages(Relayed, round):
@@ -250,7 +250,7 @@ def characterised(hub: View, key: Any) -> dict[str, Rows]:
 def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
     """(n, labels) the squared length of each label's block, in the shortest signatures with these projections (n, 2 d).
 
-    Subtracting the mean row removes the common mask. A longer block has more samples of its label.
+    The mean row takes off the common mask. A longer block has more samples of its label.
     """
     inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
     halves = np.split(rows - rows.mean(axis=0), 2, axis=1)

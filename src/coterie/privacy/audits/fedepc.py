@@ -52,7 +52,7 @@ class DeviceRows:
 
 
 def descriptions(run: Recorded) -> dict[str, Doubles]:
-    """The last vector and floor of each device by name, (C + 1,). In mode hardened it takes both servers' views."""
+    """By name, the last vector and floor, (C + 1,). In mode hardened it takes both servers' views."""
     hub = run.views[HUB]
     if run.mode != "hardened":
         sent = hub.messages(messages.Described)
@@ -102,7 +102,7 @@ def clusters(run: Recorded) -> dict[str, int]:
 
 
 def first_steps(run: Recorded) -> dict[str, Doubles]:
-    """Mode hardened: the first step (d,) of each device that began with W^0, from both servers' views."""
+    """Mode hardened: (d,) by device that began with W^0, from both servers' views."""
     key = held_key(run.views[HELPER], SERVICE)
     found: dict[str, Doubles] = {}
     for seen, m in run.views[HUB].messages(messages.Sealed):

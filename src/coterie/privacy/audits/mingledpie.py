@@ -74,10 +74,7 @@ class Opener:
 
 
 def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
-    """With the key in any client's view. federation: as the run built it.
-
-    Raises UserError where recording began too late.
-    """
+    """With the key in any client's view. Raises UserError where recording began too late."""
     holder = next((view for view in views.values() if view.role == CLIENT), None)
     if holder is None:
         raise fl.UserError("no client's view holds the clients' key: record from the set-up on")
@@ -218,7 +215,7 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """What several sets under the same keys reveal of a client's current cluster, beyond its last set alone.
 
-    Scored at the end of each keys, over the clients with more than one set. The closed form holds if each has two.
+    Over the clients with more than one set, at the end of each keys. The closed form holds if each has two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}

@@ -106,7 +106,7 @@ def boasted(status: Status, step_s: float) -> Status:
 
 @attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """By the client that led most often.
+    """The client that led most often sends its change this many times as long.
 
     Two findings each: its model's weight relative to its honest ones', and the effect on accuracy, of which chance is
     the honest run's accuracy, with its spread over the later half.
@@ -133,7 +133,7 @@ def weight(run: Recorded, client: str) -> list[float]:
 
 
 def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
-    """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
+    """Mean weight of its forged models over that of its honest ones."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise fl.UserError("no round with its model was opened, or its honest models have no weight")

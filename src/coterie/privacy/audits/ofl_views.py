@@ -50,8 +50,8 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A leader assumes that a member began with the server's model of that round, which is certain only of one that
-    downloads everything.
+    A leader assumes that a member began with the server's model of that round, which is certain only if it downloads
+    everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):

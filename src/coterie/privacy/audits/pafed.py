@@ -95,7 +95,7 @@ def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles 
 
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
-    """In [0, 1), over its range: residues over their primes, or an emulated key's integers."""
+    """In [0, 1): residues over their primes, or an emulated key's integers."""
     opened = key.open_blinded(vector).array[0]
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)

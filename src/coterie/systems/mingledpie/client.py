@@ -47,7 +47,7 @@ class Client(fl.Party, role=CLIENT):
         why: str = ""
 
     class Secret(fl.State):
-        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: number of sets."""
+        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: their number."""
 
         cluster: int = 0
         sets: dict[int, NDArray[np.bool_]] = fl.field(default_factory=dict)

@@ -43,7 +43,7 @@ class Deeds:
 def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
     """The deviation for trainings and for the model that a leader contributes. deeds: counts both.
 
-    A contributed model counts as the result of a training from the start that ``contributed`` was given.
+    A contributed model counts as the result of a training from the start of ``contributed``.
     """
     done = deeds or Deeds()
 
@@ -127,7 +127,7 @@ def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
 
     Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
     trained. The result is ``factor`` times as long as u and points towards v - u as far as its cosine with g stays at
-    least max(0, cos(u, g)). The first time, without a g, it is honest.
+    least max(0, cos(u, g)). Without a g it is honest.
     """
 
     def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted] | None:

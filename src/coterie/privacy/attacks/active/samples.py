@@ -33,8 +33,7 @@ def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
 def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
     """Samples (n, ...) with a trigger: the last features of a row, or a square in the corner of an image.
 
-    It is an eighth as long as the sample, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access
-    2019).
+    An eighth of the sample long, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access 2019).
     """
     found = x.clone()
     axes = min(2, x.ndim - 1)  # of an image the last two: its channels come first
