@@ -1,18 +1,10 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
 From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
-divisor of the opened sum. docs/detection.md says what ``robust`` computes, and what liars can do.
+divisor of the opened sum. docs/detection.md has the formulas, and what liars can do.
 
-``s_factors``: 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
-
-``robust``, for squared norms n_i = l_i^2 of updates u_i, L the lower median of the l_i, cos_i the cosine of u_i with
-the mean of the *others*, e_i its noise, and med and sd the median and robust deviation of all cos_i:
-
-    c_i = min(1, L / l_i)
-    a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
-    mean = sum_i a_i c_i u_i / sum_i a_i.
-
-With M = sum_j f_j u_j the encrypted mean of cut updates (``cut``) and d_i = u_i M, cos_i follows in the clear:
+``robust`` compares each update u_i with the mean of the *others*. With n_i = |u_i|^2, M = sum_j f_j u_j the encrypted
+mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
@@ -79,7 +71,8 @@ class LeaderWeights:
 
 
 def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> LeaderWeights:
-    """Eq. (6), from ``(k,)`` magnitudes of high frequencies and squared distances to the global model.
+    """Eq. (6): 1 - MagNorm x DistNorm, from ``(k,)`` magnitudes of high frequencies and squared distances to the global
+    model.
 
     Non-finite numbers get no weight. Raises UserError for arrays that don't fit, RunError if fewer than two leaders are
     left.
@@ -136,13 +129,13 @@ def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
 def robust(
     squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS, *, deviations: float = 0.0
 ) -> LeaderWeights:
-    """Weights a_i c_i, rounded down, from ``(k,)`` squared norms of updates and dot products with ``factors`` times
-    updates.
+    """Weights a_i c_i, rounded down: a_i of ``agreements``, and c_i = min(1, L / l_i), L the lower median of the
+    lengths l_i.
 
+    squares, dots: ``(k,)`` squared norms of updates, and their dot products with the sum of ``factors`` times updates.
+    deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     The divisor is the sum of the a_i times the largest weight. Raises as ``s_factors``, and RunError if any such sum
     would open one update.
-
-    deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
@@ -163,9 +156,9 @@ def robust(
 
 
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
-    """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
+    """a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, outlying sd)), ``(k,)``, so 1 for half of them or more.
 
-    outlying: standard deviations below the median at which a cosine counts nothing.
+    errors: e_i, by which a cosine may be too small.  med, sd: median and ``deviation_of`` the cosines.
     """
     (cos,) = _rows(cosines)
     off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))

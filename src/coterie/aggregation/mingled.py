@@ -1,9 +1,8 @@
 """Cluster models out of mingled sums: section IV-B (III) of "MingledPie" (Zhang et al., NDSS 2025).
 
-Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up the models, ``S_a =
-sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster, ``x_ab = sum_i sigma_ib [a in
-CI_i]`` (eq. 6). If a cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which
-is solved for theta*.
+Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up models, ``S_a =
+sum_i theta_i [a in CI_i]`` (eq. 5), and one-hot indicators, ``x_ab = sum_i sigma_ib [a in CI_i]`` (eq. 6). If a
+cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which is solved for theta*.
 
 Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32. Departures:
 docs/systems/mingledpie_appendix.md.
@@ -125,16 +124,13 @@ def rebuild(
 ) -> Rebuilt:
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
-    sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
-    max_condition: above 1 and up to ``MOST_CONDITION``, of H (2-norm) with its columns scaled to length 1; for eq. (11)
-    it is (1 + (k-1) p) / (1-p).
+    previous: for empty clusters.  max_condition: above 1 and up to ``MOST_CONDITION``, of H (2-norm) with its columns
+    scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
     previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to ``max_condition``.
     False: keep all models.
 
-    A true cluster without members (a column of zeros) keeps its model. A mingled cluster without members is a row of
-    zeros.
-
+    A true cluster without members (a column of zeros) keeps its model. A mingled one without members is a row of zeros.
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
     sums, previous = _fitting(sums, previous)
@@ -164,7 +160,7 @@ def rebuild_literal(
 ) -> Rebuilt:
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
-    Models come out smaller by about |G_a|. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild` without a ridge.
+    Models come out smaller by about |G_a|. sizes: whole numbers. Otherwise as :func:`rebuild` without a ridge.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -174,7 +170,7 @@ def rebuild_literal(
 def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
     """The mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
 
-    sums: (k, d), S.  sizes: (k,) whole, |G_a|.  previous: (k, d).  Errors as :func:`rebuild`.
+    sizes: whole numbers. Errors as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     sizes = _counts(sizes, len(sums))
@@ -187,7 +183,7 @@ def exact_means(
 ) -> Rebuilt:
     """The cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``.
 
-    sums: (k, d).  counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: (k, d), for empty clusters.
+    counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: for empty clusters.
     Counts that one-hot indicators of ``participants`` clients can't give leave all models as they were, and say so.
     Errors as :func:`rebuild`.
     """

@@ -12,14 +12,13 @@ Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector 
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
 would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
 t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
-too: clients that are sent different ones make no sum, which could show one of them (Pasquini, Francati, Ateniese,
-"Eluding secure aggregation in federated learning via model inconsistency", CCS 2022). A server that sends one model in
-several rounds learns how their sums differ.
+too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure aggregation in
+federated learning via model inconsistency", CCS 2022). A server that sends one model in several rounds learns how their
+sums differ.
 
-A round with fewer than t clients in any step is skipped, and the model stays. Decided here: parties' keys for sealing
-and signing are those of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server
-notices a wrong share, and skips the round; it cannot tell which client lied. Nobody sees, and so nobody can bound, a
-single client's numbers.
+A round with fewer than t clients in any step is skipped. Decided here: parties' keys for sealing and signing are those
+of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server notices a wrong share,
+and skips the round; it cannot tell which client lied. Nobody can bound a single client's numbers.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class Confirmed(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst="client")
 class Unmask(fl.OfRound, frozen=True):
-    """names: as confirmed.  signers: of them, those that confirmed, one a line.  proofs: the signature of each."""
+    """names: as confirmed.  signers: those that confirmed, one a line.  proofs: the signature of each."""
 
     names: str
     signers: str
@@ -125,7 +124,7 @@ class Unmasked(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Credential:
-    """key: public, for the pads of one round.  mark: the hash of b.  proof: the client's signature over both."""
+    """key: public, for the pads of one round.  mark: the hash of b.  proof: a signature over both."""
 
     key: bytes
     mark: bytes
@@ -145,7 +144,7 @@ class Credential:
 
 
 def round_of(common: fl.Common, r: int, names: str) -> bytes:
-    """32 bytes that name a round of a federation, and whom it asks."""
+    """32 bytes that name a round, and whom it asks."""
     return digest("coterie/secagg/1", common.roster.session, r, names)
 
 
@@ -193,8 +192,7 @@ class Client(fl.Client):
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
         once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
-        told: whether it has told shares.  signed: round, names and sum of the last list that it confirmed in any
-        attempt.
+        signed: round, names and sum of the last list that it confirmed in any attempt.
         """
 
         round: int = 0

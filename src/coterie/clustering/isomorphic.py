@@ -60,14 +60,13 @@ class Aidc:
 
 
 class Groups(msgspec.Struct):
-    """Devices and their clusters: a server's state between two calls. Row i is device i of n.
+    """A server's state between two calls. Row i is device i of n.
 
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
-    labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.
+    labels: (n,) int64, each device's cluster, kept while the cluster lives and never reused.
     scale: the calibrated unit in nats (1 where nothing is calibrated).
     mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.
-    gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the number of the next new
-    cluster.
+    gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the next new cluster's number.
     """
 
     names: tuple[str, ...]

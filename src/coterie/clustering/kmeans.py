@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 class Clusters(msgspec.Struct, eq=False):
     """numbers: by name, the lasting number of its cluster.  order: (k,) the number of each centre's cluster.
 
-    centres: (k, d) in the units of the features.  weights: (d,) of the differences in each column.
-    following: the number of the next new cluster.
+    centres: (k, d) in the units of the features.  weights: (d,) of the columns.  following: the next new cluster's
+    number.
     """
 
     numbers: dict[str, int] = {}

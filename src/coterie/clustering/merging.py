@@ -1,8 +1,7 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
 Labels are cluster numbers from 0 (NOISE: none); d is of divergences (n, n), symmetric, with a zero diagonal. If the
-split threshold is at least the merge threshold, a fixed point is reached after at most three passes: no merged
-cluster's mean exceeds those within and between its parts.
+split threshold is at least the merge threshold, a fixed point is reached after at most three passes.
 """
 
 from __future__ import annotations

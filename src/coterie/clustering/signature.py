@@ -1,12 +1,9 @@
 """The label-residual signature: which clients have the same task, however skewed their labels are.
 
 A signature says how a client's samples of each label deviate from everybody's: whitened residuals, a block for each
-label, and a pooled one for shifts that all labels share. The sums of all clients' statistics give the means M_c of the
-labels and the within-label covariance (``Reference``).
-
-Each client makes two, of two halves of its samples with independent noise, whose inner product with another client's is
-0 on average, unless they have something in common. The eigenvalues that stand out from those of random signs are one
-fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
+label, and a pooled one for shifts that all labels share. Each client makes two, of two halves of its samples, whose
+inner product with another client's is 0 on average unless they have something in common. The eigenvalues that stand out
+from those of random signs are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations
@@ -87,7 +84,7 @@ def statistics_size(labels: int) -> int:
 
 
 def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
-    """W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2). total: of all ``statistics``.
+    """From the sum of all ``statistics``: M_c, and W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2).
 
     Raises UserError for an impossible sum: a negative count or variance, or another size.
     """
@@ -158,8 +155,8 @@ def find_groups(
 ) -> FoundGroups:
     """rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
 
-    rng: of the null.  groups: how many, or "auto".  smallest: least clients of a group.
-    Raises UserError for rows that are not finite or of odd length, and for groups < 1.
+    smallest: least clients of a group. Raises UserError for rows that are not finite or of odd length, and for groups <
+    1.
     """
     if rows.ndim != 2 or rows.shape[1] % 2 or 0 in rows.shape or not np.isfinite(rows).all():
         raise UserError(f"signatures must be finite numbers (clients, 2 d), not {rows.shape} or NaN")
@@ -215,7 +212,7 @@ def placed(rows: Floats, found: FoundGroups) -> NDArray[np.int64]:
 
 
 def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple[float, ...]:
-    """The eigenvalues of the products (n, n) of first with second halves that stand out; at most so many.
+    """At most so many eigenvalues of the products (n, n) of first with second halves.
 
     Each is taken off after its test. The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS
     products with random signs, the others the FURTHER quantile and LEAST_SHARE of the first.

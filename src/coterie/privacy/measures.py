@@ -1,4 +1,4 @@
-"""What a party ``who`` finds out from models, descriptions of clients' data, clusters and selections; for any system."""
+"""What a party ``who`` finds out from models, descriptions of data, clusters and selections; for any system."""
 
 from __future__ import annotations
 

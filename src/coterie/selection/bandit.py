@@ -106,8 +106,8 @@ def choose(
     """Algorithm 3, lines 3 to 6: the set with the highest mu + beta_t sigma whose costs keep the budget.
 
     contexts: (n, 5) raw, eq. (9); NaN for unknown.  costs: (n,) |D_i| / f_i (``time_costs``).  budget: T_max, in their
-    unit.  least, most: fewest and most devices of a set.  rng: decides among equal sets, and draws for the search
-    beyond ``exhaustive_to`` devices.
+    unit.  least, most: devices of a set.  rng: decides among equal sets, and draws for the search beyond
+    ``exhaustive_to`` devices.
 
     Devices with an infinite context or an impossible cost are never selected. The choice is empty if no ``least``
     devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below

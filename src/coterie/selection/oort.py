@@ -53,8 +53,8 @@ class Pool(msgspec.Struct, frozen=True):
 
     utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
     round in which it last took part.  selected: (n,) how often.
-    round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: the pacer's steps.  paced: the
-    round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
+    round: R, rounds selected so far.  exploration: the next epsilon.  pace: the pacer's steps.  paced: the round of the
+    last.  gains: the utility of each of the last 2 W rounds.
     """
 
     utility: Floats
@@ -77,9 +77,9 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def utility_of_mean(samples: int, loss: float) -> float:
-    """|B| sqrt(mean of the squared losses), section 4.2. loss: root mean square, or the mean, which is at most that.
+    """|B| sqrt(mean of the squared losses), section 4.2; 0 for non-finite and negative numbers.
 
-    Non-finite and negative numbers give 0.
+    loss: root mean square, or the mean, which is at most that.
     """
     value = samples * abs(loss)
     return float(value) if np.isfinite(value) and samples > 0 else 0.0
@@ -151,8 +151,8 @@ def select(
 def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, settings: Oort | None = None) -> Pool:
     """UpdateWithFeedback: the state after these clients' answers. Call it once a round, also without clients.
 
-    utility: statistical utilities; non-finite or negative ones count as 0.  durations: seconds from asking to
-    answering; others than positive numbers count as infinite.
+    utility: non-finite or negative ones count as 0.  durations: seconds from asking to answering; others than positive
+    numbers count as infinite.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))

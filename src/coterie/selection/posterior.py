@@ -110,7 +110,7 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
     for devices not in A (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard deviation of a
-    reward, in units of the process's. Mean and deviation are in the rewards' own units.
+    reward, in units of the process's. Mean and deviation are in the rewards' units.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 

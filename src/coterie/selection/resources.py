@@ -76,9 +76,10 @@ def ratios(
     """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow.
 
     floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client takes
-    the larger share alone (downloads, if equal), or none.  most_up, most_down: bounds on either share.
+    the larger share alone (downloads, if equal), or none.
     Of pairs with the largest sum it takes the one with the smallest difference, which the paper leaves open. Raises
-    UserError for a size below 1, a floor outside 0 to 1, or a bound below the floor or above 1.
+    UserError for a size below 1, a floor outside 0 to 1, or a bound (``most_up``, ``most_down``) below the floor or
+    above 1.
     """
     if size < 1 or not 0 <= floor <= 1:
         raise UserError(f"size must be at least 1 and the floor from 0 to 1, not {size} and {floor}")

@@ -81,8 +81,7 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: the attacker's belief, not estimated from the sets (`expected_by_estimates`).
-    shares: (k,) the truth; by default the prior.
+    prior: the attacker's belief, not estimated from the sets.  shares: (k,) the truth; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
     above the true one in the prior and e beside it, the guess is correct by 1 / (1 + s) if none of the b and s of the e
@@ -116,8 +115,8 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets (n, k) and truth (n,): of one round. A false cluster in many sets looks larger, so estimates do worse than
-    known sizes.
+    sets: (n, k), truth: (n,), of one round. A false cluster in many sets looks larger, so estimates do worse than known
+    sizes.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 

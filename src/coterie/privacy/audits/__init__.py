@@ -82,7 +82,7 @@ class Recorded:
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
-        """(d,) the coordinates of a model that messages have: all, or those that no client keeps to itself."""
+        """(d,) the coordinates of a model that messages have."""
         hub = self.federation.look(self.federation.hub)
         return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
@@ -153,8 +153,8 @@ class Finding:
 
     @property
     def error(self) -> float:
-        """Standard error of the leak over the rounds, at least the spread by chance of a single round, since rounds
-        share clients and data.
+        """Standard error over the rounds, at least the spread by chance of a single one, since rounds share clients
+        and data.
         """
         leaks = self._leaks
         over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
@@ -205,7 +205,7 @@ class Finding:
 
 
 def gather(measured: Iterable[Measured], topic: Topic = "other") -> list[Finding]:
-    """In order of first appearance. A finding has closed forms if each of its results has."""
+    """In order of first appearance. A finding has closed forms if all its results have."""
     found: dict[tuple[str, str, str], list[Measured]] = {}
     for one in measured:
         found.setdefault((one.who, one.knowing, one.what), []).append(one)

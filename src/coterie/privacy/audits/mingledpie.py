@@ -96,7 +96,7 @@ def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
 
 @dataclass(frozen=True, eq=False)
 class IdentityRound:
-    """One round: what the server knows of it, and the truth.
+    """What the server knows of one round, and the truth.
 
     keys, law: of the sets (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.  truth: (n,) clusters.
     sets: (n, k) bool, all True where clients name none.

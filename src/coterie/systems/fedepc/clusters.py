@@ -79,9 +79,9 @@ class Cluster(msgspec.Struct):
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
         """Notes this round's measurements. The last training's change of L_k, or None.
 
-        Only panel devices that have measured the models before and after this training count.
-        The reward of the choice that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers
-        a loss by less than an early one, but by about the same factor.
+        Only panel devices that have measured before and after this training count. The reward of the choice that
+        trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an early
+        one, but by about the same factor.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):

@@ -1,16 +1,14 @@
-"""The layout of MingledPie's ciphertexts.
-
-There are three kinds:
+"""The layout of MingledPie's ciphertexts, of three kinds.
 
 ``mingled``   theta_i || sigma_i (eq. 4), which the server sums for every j over those whose CI_i names j: the models'
               sum of eq. (5) and row j of H of eq. (6); clients solve eq. (8)
-``uploads``   k blocks theta_i || 1, all zero but the client's own, which the server sums over everybody: exact sums and
-              counts of the true clusters, additions only, k times the upload
+``uploads``   k blocks theta_i || 1, all zero but the client's own, summed over everybody: exact sums and counts of the
+              true clusters, additions only, k times the upload
 ``products``  theta_i and k scalars sigma_ib; the server computes sum_i HE(sigma_ib) HE(theta_i): the same exact sums,
               one multiplication deep
 
-Layers that all clients share (section III-A) are one more vector, summed over all clients. Buffers (running statistics)
-stay with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
+Layers that all clients share (section III-A) are one more vector, summed over all. Buffers (running statistics) stay
+with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
 """
 
 from __future__ import annotations

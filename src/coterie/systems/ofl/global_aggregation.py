@@ -139,7 +139,7 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...
     """Makes sure that leaders hold the joint key; returns those that do.
 
     A change of leaders makes a new key; with ``renew=shares`` the old one is handed over while enough of its holders
-    are there. A key of t holders serves as long as all these leaders are among its holders.
+    are there. A key of t holders serves while all these leaders are among its holders.
     """
     config: OFLConfig = hub.config
     known = hub.joint.secret.terms.get(MODEL)

@@ -52,7 +52,7 @@ class Mandate(fl.Signed, frozen=True):
     """A member's cluster and leader in this round. The member is signed, too.
 
     It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
-    usual: the median number of samples of the clients at the last clustering, 0 where ``full_samples`` is set.
+    usual: the median number of samples at the last clustering, 0 where ``full_samples`` is set.
     """
 
     cluster: int
@@ -64,10 +64,9 @@ class Mandate(fl.Signed, frozen=True):
 class Lead(fl.OfRound, frozen=True):
     """Lead this cluster (algorithm 2).
 
-    version: of the global model, its number of global aggregations.  weights: (d,) the model, None for a leader that
-    has it.  members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
-    asked: a bit for each, whether it takes part in this round.  counted: for each, the round of its last upload that
-    is in a model.  usual: as in ``Mandate``.
+    version: number of global aggregations of the model.  weights: (d,), None for a leader that has it.
+    members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
+    asked: a bit for each, whether it takes part.  counted: for each, the round of its last upload that is in a model.
     """
 
     spec: bytes
@@ -124,7 +123,7 @@ class Led(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Submit(fl.OfRound, frozen=True):
-    """Encrypt the leader model (algorithm 4, l. 6). among: all leaders whose shares make the pads."""
+    """Encrypt the leader model (algorithm 4, l. 6). among: leaders whose shares make the pads."""
 
     among: fl.Bundle
 
@@ -170,7 +169,7 @@ class Forwarded(fl.OfRound, frozen=True):
 class HandOver(fl.OfRound, frozen=True):
     """Send each upload that no model has counted to its member's new leader.
 
-    members, leaders: names, one leader for each member.
+    leaders: one for each member.
     """
 
     members: fl.Bundle

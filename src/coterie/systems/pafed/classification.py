@@ -6,8 +6,8 @@ updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it lear
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
 - The real set of sums travels among decoys: sets of the same |c_j| as if other updates conflicted. A decoy's pattern
-  (no update conflicts, all do, or some) is uniform over the possible ones, as is in "some" their number and choice. All
-  sets are in random order, each under its own masks.
+  (no update conflicts, all do, or some) is uniform over the possible ones, as is in "some" their number and choice.
+  Each set has its own masks, and their order is random.
 
 With N_a sets of pattern a in view, the odds of a against b change by N_a / N_b (``delta``). docs/systems/pafed.md says
 what is not hidden.
