@@ -3,7 +3,7 @@
     server --Train--> client --Clipped--> server            (every round, to the round's cohort)
 
 McMahan et al., "Learning differentially private recurrent language models", ICLR 2018: clients clip their change to an
-L2 norm of C; the server adds the changes up unweighted, divides by the number of clients that it asked (the
+L2 norm of C; the server adds changes up unweighted, divides by the number of clients that it asked (the
 fixed-denominator estimator), and adds Gaussian noise. Kairouz et al., "Practical and private (deep) learning without
 sampling or shuffling", ICML 2021 (algorithm 1): noise is that of a tree over the rounds (``dp/tree.py``), so what
 earlier rounds added is partly taken back. DP-FedAvg is DP-FTRL with trees of one round. With ``beta`` the server has

@@ -8,8 +8,8 @@ trains every component on its samples, weighted so (M-step). The server averages
 client predicts with the pi_t-weighted mean of the components' probabilities. pi_t is uniform at first and stays with
 the client; the components start from different random weights.
 
-Departure: the mean is over the clients that answered; the authors' code also counts those not asked, with the
-components of the round before.
+Departure: the mean is over the clients that answered; the authors' code also counts the others, with their last
+components.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Client(fl.Client):
 
 class Server(fl.Server):
     class State(fl.State):
-        """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until
-        observed), its last loss, its missed requests in a row, and its cluster.
+        """By client: its noisy histogram, the seconds of a round (claimed until observed), its last loss, its missed
+        requests in a row, and its cluster.
         """
 
         weights: fl.Vector = fl.initial

@@ -76,7 +76,7 @@ class Client(Introducing):
 
 class Server(fl.Server):
     class State(fl.State):
-        """weights: (d,) the global model.  seconds: of a round, as each client claims."""
+        """seconds: of a round, as each client claims."""
 
         weights: fl.Vector = fl.initial
         pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))

@@ -146,8 +146,8 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 class Server(fl.Server):
     class State(msgspec.Struct):
-        """weights: (d,) the global model.  seconds: of a round, as each client says.  clusters: their members, the head
-        first.  failed: heads that gave no model in the last round.
+        """seconds: of a round, as each client says.  clusters: their members, the head first.  failed: heads that
+        gave no model in the last round.
         """
 
         weights: fl.Vector = fl.initial

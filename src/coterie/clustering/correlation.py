@@ -1,10 +1,10 @@
 """Correlation clustering by comparisons alone: groups with the greatest sum of pairs' gains.
 
-All questions are of the form "is this sum of gains above 0?", and nothing else is learnt of the gains, so the same
-steps run in the clear (``in_the_clear``) and on shares of two servers (``protocols/shared_groups.py``).
+All questions are "is this sum of gains above 0?", so the same steps run in the clear (``in_the_clear``) and on shares
+of two servers (``protocols/shared_groups.py``).
 
-Bansal, Blum, Chawla (2004); the local search is the usual one (Elsner, Schudy, Bounding and comparing methods for
-correlation clustering, 2009).
+Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
+2009.
 """
 
 from __future__ import annotations

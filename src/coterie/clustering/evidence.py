@@ -1,18 +1,18 @@
 """The evidence that two clients have one task: label residuals under a normal model of groups.
 
 A client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
-(``clustering/signature.py``). In a group the residuals of a label have one mean, normal with variance tau_c; samples
-scatter about it with variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a
-group with N_c samples and residual sum S_c, over that of means of 0, is
+(``clustering/signature.py``). In a group these have one mean, normal with variance tau_c; samples scatter about it with
+variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a group with N_c samples
+and residual sum S_c, over that of means of 0, is
 
     f(N, S) = sum_c [-(d/2) ln(1 + t_c N_c) + (tau_c / 2) |S_c / phi_c|^2 / (1 + t_c N_c)],  t_c = tau_c / phi_c    (1)
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
 A few eigenvectors give the functions of n in (1) nearly, so g_ij is a bilinear form x_i . J x_j of rows that each
-client computes alone (``row``), with a fixed J (``twisted``), and two servers get shares of the gains from shares of
-the rows (``protocols/shared_groups.py``). Such a gain is off by at most 0.05, a hundredth of itself and a thousandth of
-the greater of |f(i)| and |f(j)|, for t_c up to 25.
+client computes alone (``row``), with a fixed J (``twisted``), which two servers can compute on shares
+(``protocols/shared_groups.py``). It is off by at most 0.05, a hundredth of itself and a thousandth of the greater of
+|f(i)| and |f(j)|, for t_c up to 25.
 """
 
 from __future__ import annotations

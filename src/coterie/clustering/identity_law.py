@@ -1,4 +1,4 @@
-"""The law of MingledPie's identity sets: how many clusters a client joins, and what follows from that.
+"""The law of MingledPie's identity sets.
 
 Algorithm 1 puts a client into its true cluster and each of the other k - 1 with probability p, until the set is large
 enough: the true cluster and a uniformly random choice of F others, F binomial and conditioned on its minimum.

@@ -1,7 +1,7 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper gives no details. Here a clustering starts from the last centres as well as afresh, and keeps those unless a
-fresh start fits better by ``BETTER``. A cluster that keeps most of its members keeps its number.
+The paper gives no details. Here a clustering keeps the last centres unless a fresh start fits better by ``BETTER``. A
+cluster that keeps most of its members keeps its number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Oort's selection of participants: Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection",
 OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
-A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
-preferred duration. A share of each round explores untried clients. What the paper leaves open: docs/selection.md.
+What the paper leaves open: docs/selection.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is in which hidden group, and what its members send, from sums by name and from steps of a grouping.
 
-``weights`` (rounds, n) says how much of each client's upload a round has added, 0 where it was away. Steps are the
-comparisons of ``clustering/correlation.py`` and their outcomes.
+``weights`` (rounds, n): how much of each client's upload a round has added, 0 where it was away. Steps are the
+comparisons of ``clustering/correlation.py``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Training samples, read off the gradient of a dense first layer.
+"""Training samples, read off the gradient of a dense first layer, from an update in the clear.
 
-The attacker receives a client's update in the clear and knows the model that it began with. Row k of the weights'
-gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i. Their quotient is a sample
-if only one moves neuron k. See Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients",
-NeurIPS 2020, proposition 3.1.
+Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i.
+Their quotient is a sample if only one moves neuron k (Phong et al., TIFS 2018, section III-B; Geiping et al.,
+"Inverting gradients", NeurIPS 2020, proposition 3.1).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
-It takes one client, where clients feed in CKKS ciphertexts under another party's key and read what becomes of their
-sum. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so (c_0, c_1 + K) opens to K s more, and the coefficients of s are
--1, 0 and 1. A check of ciphertexts does not stop it, since c_1 + K is as uniform as c_1. With one-time pads
-(``crypto/pads.py``) a client does not choose c_1; what it adds to c_0 opens to K more, without s.
+Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1) opens to c_0 +
+c_1 s, so (c_0, c_1 + K) opens to K s more, and the coefficients of s are -1, 0 and 1. No check of ciphertexts stops it,
+since c_1 + K is as uniform as c_1. With one-time pads (``crypto/pads.py``) a client does not choose c_1; what it adds
+to c_0 opens to K more, without s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the helper of PAFed, honest but curious, reads off masked numbers.
 
-**The number of conflicts** between late updates and the others. It sees every late update's cosine c_j times a random
-rho_j > 0, shuffled among dummies of random sign, and the masked sums of both classes, which show whether a class is
-empty. Dummies blur the number as a binomial does, but never that none or all conflict.
+**The number of conflicts.** The helper sees every late update's cosine c_j times a random rho_j > 0, shuffled among
+dummies of random sign, and the masked sums of both classes, which show whether a class is empty. Dummies never blur
+that none or all conflict.
 
 **The model under a mask of real numbers**, uniform in [-B, B] as the paper's algorithm 5 can be read: w + r lies
 outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).

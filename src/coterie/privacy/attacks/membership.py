@@ -1,7 +1,6 @@
-"""Which samples a model was trained on, from its losses.
+"""Which samples a model was trained on, from its losses: a small loss means training data.
 
-The attacker receives a client's model in the clear and holds samples to test. A small loss means training data:
-adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
+Adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-The attacker sees the release and knows all data but the difference; of OFL's noisy uploads, a leader. A test that beats
-(epsilon, delta) disproves the claim. A `lower_bound` below the claim does not prove it.
+The attacker knows all data but the difference. A test that beats (epsilon, delta) disproves the claim; a `lower_bound`
+below the claim does not prove it.
 """
 
 from __future__ import annotations

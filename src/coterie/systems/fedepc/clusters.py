@@ -1,7 +1,7 @@
 """The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
-L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the cluster's panel, drawn when it is made; the
-paper does not say whose data it takes.
+L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn when the cluster is
+made; the paper does not say whose data it takes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Algorithm 4 at the hub: the leaders' joint key, their encrypted models, and the weighted mean that they open.
+"""Algorithm 4 at the hub.
 
 server --Submit / Submitted--> leader    a model under a joint pad
 server <--> leaders                      pads are completed to ciphertexts under the joint key (threshold_pads)

@@ -1,8 +1,8 @@
-"""The weight of each leader's encrypted model (eq. 6), from opened scalars.
+"""The weight of each leader's encrypted model (eq. 6), from opened scalars (docs/detection.md).
 
 Detection "fourier": of each model the energy of its high frequencies, its squared norm, and its squared distance to the
-global model. Detection "norms": of each change of the global model its squared norm, and its dot product with the
-changes' weighted sum. No other number of a single model is opened.
+global model. Detection "norms": of each change its squared norm, and its dot product with the changes' weighted sum. No
+other number of a single model is opened.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a sign. With
 ``by_helper`` the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many
-updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign:
+updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says
+what is not hidden):
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
-- The real set of sums travels among decoys: sets of the same |c_j| as if other updates conflicted. A decoy's pattern
-  (no update conflicts, all do, or some) is uniform over the possible ones, as is in "some" their number and choice.
-  Each set has its own masks, and their order is random.
-
-With N_a sets of pattern a in view, the odds of a against b change by N_a / N_b (``delta``). docs/systems/pafed.md says
-what is not hidden.
+- The real set of sums travels among decoys, sets of the same |c_j| as if other updates conflicted, in random order and
+  each under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones,
+  as is in "some" their number and choice. With N_a sets of pattern a in view, the odds of a against b change by N_a /
+  N_b (``delta``).
 """
 
 from __future__ import annotations

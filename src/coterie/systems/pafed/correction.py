@@ -1,8 +1,7 @@
 """Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
-The step is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``), with m the mean of the updates
-in time and v_j the late ones. c_j = <m, v_j> and |m|^2 are dot products; these give the weights of eq. (13) and their
-sums n_1, n_2, of which the helper returns masked inverses.
+The step is that of ``aggregation/correction.py``. c_j = <m, v_j> and |m|^2 are dot products; these give the weights of
+eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
 """
 
 from __future__ import annotations
