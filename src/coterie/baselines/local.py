@@ -15,7 +15,7 @@ import coterie.method as fl
 
 @fl.message(src="server", dst="client")
 class Train(fl.OfRound, frozen=True):
-    """For the epochs of one round."""
+    """Train for the epochs of one round."""
 
 
 @fl.message(src="client", dst="server", tells=())

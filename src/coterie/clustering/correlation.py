@@ -49,7 +49,7 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """Of ``grouped``, from RESTARTS orders."""
+    """How many sums ``grouped`` asks about at most, from RESTARTS orders."""
     each = (2 * SWEEPS + 2) * clients * most + SWEEPS * most**3
     return RESTARTS * each
 
@@ -74,7 +74,7 @@ def answered(questions: Questions[T], answer: Callable[[Asked], list[bool]]) -> 
 
 
 def sums(asked: Asked, gains: NDArray[Any]) -> NDArray[Any]:
-    """(len(asked),) of the dtype of gains (n, n)."""
+    """(len(asked),) the sums, of the dtype of gains (n, n)."""
     totals = np.zeros(len(asked), gains.dtype)
     for at, blocks in enumerate(asked):
         for sign, rows, columns in blocks:

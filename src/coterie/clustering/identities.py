@@ -179,7 +179,7 @@ def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:
 
 
 def _most_tries(law: IdentityLaw) -> int:
-    """They all fail with probability 2^-64."""
+    """So many tries all fail with probability 2^-64."""
     if law.expected_tries > MAX_EXPECTED_TRIES:
         raise UserError(
             f"a set of at least {law.least} of {law.clusters} clusters at p = {law.p} takes {law.expected_tries:.3g} "

@@ -43,7 +43,7 @@ class SentModel:
     holders: set[int] = field(default_factory=set)
 
     def changes(self, part: slice = slice(None)) -> dict[int, Floats]:
-        """By round, until the next one after which somebody answered."""
+        """By round, the change until the next one, if somebody answered."""
         following = ((r, s) for r, s in pairwise(sorted(self.models)) if s == r + 1 and self.answered[r])
         return {r: self.models[s][part].astype(np.float64) - self.models[r][part] for r, s in following}
 

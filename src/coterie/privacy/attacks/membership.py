@@ -61,7 +61,7 @@ def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray
 
 
 def _confidence(losses: NDArray[Any]) -> NDArray[np.float64]:
-    """Kept finite."""
+    """log(p / (1 - p)), kept finite."""
     bounded = np.clip(np.asarray(losses, np.float64), 1e-9, 1e3)
     return np.asarray(-bounded - np.log(-np.expm1(-bounded)))
 

@@ -87,7 +87,7 @@ class Recorded:
         return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
     def numbers(self, names: Iterable[str]) -> list[int]:
-        """Their rows in ``label_counts``."""
+        """The rows of these clients in ``label_counts``."""
         return [self.clients.index(name) for name in names]
 
 

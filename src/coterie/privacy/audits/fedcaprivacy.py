@@ -98,7 +98,7 @@ class ServiceRound:
 
 
 def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[ServiceRound]:
-    """Those in which the service saw anything."""
+    """The rounds in which the service saw anything."""
     hub, csp = views[HUB], views[CSP]
     key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
     rounds, uploads = [], by_round(hub, Upload)
@@ -127,10 +127,10 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 
 
 def participants_help(protection: str, size: int) -> Unprotect:
-    """By a participant, who has the common seed. size: d of the model. With a guessed seed the service can try it
-    alone.
+    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
 
-    It undoes a rotation. Of a sketch it gives the shortest models that have it.
+    It undoes a rotation. Of a sketch it gives the shortest models that have it. With a guessed seed the service can try
+    it alone.
     """
 
     @lru_cache(maxsize=4)

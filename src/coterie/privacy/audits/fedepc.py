@@ -102,7 +102,7 @@ def clusters(run: Recorded) -> dict[str, int]:
 
 
 def first_steps(run: Recorded) -> dict[str, Doubles]:
-    """Mode hardened: (d,) by device that began with W^0, from both servers' views."""
+    """Mode hardened: by name, the first step (d,) of each device that began with W^0, from both servers' views."""
     key = held_key(run.views[HELPER], SERVICE)
     found: dict[str, Doubles] = {}
     for seen, m in run.views[HUB].messages(messages.Sealed):

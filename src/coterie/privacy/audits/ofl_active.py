@@ -62,7 +62,7 @@ def most_often(run: Recorded) -> str:
 
 @attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
 def stealing(run: Recorded) -> Iterator[Measured]:
-    """By the client that led most often."""
+    """The thief is the client that led most often."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found

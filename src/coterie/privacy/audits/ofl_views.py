@@ -91,7 +91,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
 
 
 def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
-    """By round and client, as leaders have sent them on to the server."""
+    """By round and client, the status reports that leaders have sent on to the server."""
     found: dict[int, dict[str, StatusReport]] = {}
     for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
         parts = [fl.codec.decode(data, StatusReport) for data in fl.unbundle(led.reports, len(led.rounds))]
@@ -104,7 +104,7 @@ def global_models(run: Recorded) -> dict[int, fl.Vector]:
 
 
 def clusters(run: Recorded) -> dict[int, dict[str, int]]:
-    """By round and client, as the server told the leaders."""
+    """By round, the cluster of each client, as the server told the leaders."""
     found: dict[int, dict[str, int]] = {}
     for _, view in leaders_views(run):
         for seen, lead in view.messages(Lead):

@@ -116,7 +116,7 @@ def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = Fals
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
-    """(late + 1,)."""
+    """(late + 1,) what the helper believes."""
     if hidden:
         return masks.count_among_decoys([_classes(one) for one in sums], late)
     signs = int((shown < 0).sum()), late, dummies
@@ -127,7 +127,7 @@ def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: boo
 
 
 def _classes(sums: Doubles) -> masks.Classes:
-    """Which have anybody in them, by their masked sums."""
+    """Which classes have anybody in them, by their masked sums."""
     if abs(sums[0]) < _NO_WEIGHT:
         return "conflicting"
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
@@ -241,7 +241,7 @@ class Theft(NamedTuple):
 
 
 def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
-    """play: runs it with changed parties."""
+    """A run with this client as a thief. play: runs it with changed parties."""
     thieves: list[KeyThief] = []
 
     def meddle(federation: fl.Federation, delays: Delays) -> None:

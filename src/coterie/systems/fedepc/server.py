@@ -311,7 +311,7 @@ class Server(fl.Party, role=HUB):
         }
 
     def learn(self, picks: Mapping[int, Pick], trained: Trained) -> dict[int, float | None]:
-        """The change of L_k where W_k was trained."""
+        """Returns the change of L_k where W_k was trained."""
         moved = {}
         for k, pick in picks.items():
             cluster = self.state.clusters[k]

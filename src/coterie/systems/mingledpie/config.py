@@ -70,11 +70,11 @@ class MingledPieConfig(fl.ClusterModels):
             raise fl.UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """With keys=threshold: the first that are there in round 1."""
+        """With keys=threshold, the holders of shares: the first clients that are there in round 1."""
         return tuple(fl.joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
-        """With keys=threshold. Raises UserError for too few holders or openers."""
+        """With keys=threshold, the key. Raises UserError for too few holders or openers."""
         holders = len(self.committee(clients))
         openers = self.openers or holders // 2 + 1
         if self.holders > holders or not 2 <= openers <= holders:

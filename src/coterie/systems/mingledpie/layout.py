@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def parameters(self) -> ParameterSet:
-        """With a level for a product if the kind needs one."""
+        """The CKKS set, with a level for a product if the kind needs one."""
         return named(JOINT if self.joint else _CKKS[self.kind])
 
     @property

@@ -104,7 +104,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Invert, invert_cost, answers=messages.Inverted, when=corrects)
     def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
-        """Algorithm 4. Once a round."""
+        """The inverses for algorithm 4. Once a round."""
         sums, _ = self._opened(msg, self.state.inverted, 4 * msg.count)
         self.state.inverted = msg.round
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]

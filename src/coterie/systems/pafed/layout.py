@@ -34,7 +34,7 @@ class Layout:
 
     @cached_property
     def parameters(self) -> int:
-        """If buffers follow, zeros fill the parameters' last ciphertext."""
+        """Their number of places. If buffers follow, zeros fill the last ciphertext."""
         count = int((~self.spec.buffers).sum())
         return count if count == self.spec.size else -(-count // self.degree) * self.degree
 
@@ -63,7 +63,7 @@ class Layout:
         return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
-        """Of parameters, and of buffers or None."""
+        """The ciphertexts of the parameters, and those of the buffers or None."""
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:
