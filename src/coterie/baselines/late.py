@@ -60,6 +60,7 @@ class Client(fl.AveragingClient):
         return super().keep(weights)
 
     def own_model(self) -> fl.Vector:
+        """(d,) what it predicts with."""
         return fl.own_model(self) if self.state.mean is None else self.state.mean.mean
 
 

@@ -86,6 +86,7 @@ class Server(fl.Server):
         }
 
     def ruled(self, r: int) -> fl.Steps[Rule]:
+        """The rule of round r."""
         yield from ()
         rule: Rule = self.combine
         return rule

@@ -57,6 +57,7 @@ class SecAggConfig(fl.Averaging):
     threshold: Annotated[float, fl.Meta(ge=0.5, lt=1)] = 2 / 3
 
     def needed(self, asked: int) -> int:
+        """t of so many clients."""
         return max(FEWEST, int(self.threshold * asked + 1e-9) + 1)
 
 

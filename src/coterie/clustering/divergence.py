@@ -73,7 +73,8 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) of `modified_divergence`, whose type the result has.  floors: (n,), h_i >= 0 of `noise_floor`.
+    mjs: (n, n) of `modified_divergence`, whose type the result has, with a zero diagonal.  floors: (n,), h_i >= 0 of
+    `noise_floor`.
     scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of positive pairs where
     that is 0, or 1.
 

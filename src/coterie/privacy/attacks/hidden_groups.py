@@ -47,7 +47,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
-    """Share of clients in whose group (n,) they have the greatest part (n, G).
+    """Share of clients whose group (n,) is that in which they have the greatest part (n, G).
 
     Chance hands the guesses to random clients.
     """

@@ -268,6 +268,7 @@ class Audit:
 
 
 def built_in_audit(system: str) -> Audit | None:
+    """None for systems that are not built in, or have none."""
     if system not in {module.name for module in iter_modules(__path__)}:
         return None
     audit: Audit = import_module(f"{__name__}.{system}").AUDIT

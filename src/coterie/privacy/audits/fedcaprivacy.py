@@ -283,6 +283,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 
 def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
+    """The attacks on rounds in which the service opens models or sketches."""
     return [
         *similar_rows(run, rounds),
         *label_shares(run, rounds),

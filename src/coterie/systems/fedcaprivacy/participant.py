@@ -100,6 +100,7 @@ class Participant(fl.Party, role=PARTICIPANT):
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
 
     def describes_data(self) -> None:
+        """Raises PeerError without signatures."""
         if self.protection != "signature":
             raise fl.PeerError("nobody describes their data in this federation")
 

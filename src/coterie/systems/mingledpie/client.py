@@ -179,6 +179,7 @@ class Client(fl.Party, role=CLIENT):
         return rebuilt
 
     def with_own_buffers(self, model: fl.Vector) -> fl.Vector:
+        """A cluster's model (d,), with this client's own buffers."""
         if self.state.buffers is None:
             return model
         own = model.copy()

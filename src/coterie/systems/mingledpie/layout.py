@@ -75,6 +75,7 @@ class Layout:
 
     @cached_property
     def of_clusters(self) -> NDArray[np.bool_]:
+        """(d,) those that belong to the clusters."""
         return ~(self.common | self.local)
 
     @cached_property
