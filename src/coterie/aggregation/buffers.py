@@ -1,7 +1,7 @@
-"""Running statistics (a model's buffers) beside its parameters: buffers are only averaged.
+"""Running statistics (a model's buffers) beside its parameters.
 
 A running variance outside the range that clients measured may be negative. So buffers get a mean with weights of at
-least 0 that sum to one, and a client that sends a change of its parameters sends its buffers as they are.
+least 0 that sum to one, and a client that sends a change sends its buffers as they are.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def stepped(
 ) -> Doubles:
     """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
 
-    change: (d,), the mean of the clients'.  mean: (d,), its buffers are the mean of the clients'.  step: >= 0. share:
-        >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers move by step
-        times share, at most by 1.
+    change, mean: (d,), the clients' mean change, and their mean at the buffers.  step: >= 0.
+    share: >= 0, the part of all clients that these stand for, where ``change`` is a mean over all.
+    Buffers move by step times share, at most by 1.
     """
     moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
     moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])
@@ -41,14 +41,14 @@ def stepped(
 
 @lru_cache(maxsize=4)
 def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
-    """(d,) what a 1 under CKKS stands for in a model: 1 for parameters, ``CKKS_UNIT`` for buffers."""
+    """(d,) what a 1 under CKKS stands for: 1 at parameters, ``CKKS_UNIT`` at buffers."""
     unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
     unit.setflags(write=False)
     return unit
 
 
 def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` (..., d) with running variances of at least 0 after a cipher's rounding or late changes."""
+    """``values`` (..., d) with running variances of at least 0."""
     if not spec.variances.any():
         return values
     return np.asarray(np.where(spec.variances, np.maximum(values, 0), values), dtype=values.dtype)

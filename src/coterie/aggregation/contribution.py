@@ -1,6 +1,6 @@
 """What a party contributes that has combined the models of others, such as a cluster's leader.
 
-An active attack can replace the named function (``attacks/active``), as it can the result of a training (``Fit``).
+An active attack can replace the named function (``attacks/active``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def contribution(start: Floats, weights: Floats) -> Floats:
 
 
 def contributed(start: Floats, weights: Floats) -> Work[Floats]:
-    """The model that this party goes on with, (d,): its own ``weights``, unless it is an attacker.
+    """The model (d,) that this party goes on with: ``weights``, unless it is an attacker.
 
-    Call it just before encrypting or sending. start: (d,), what ``weights`` changed from.
+    Call it just before encrypting or sending. start: as in ``contribution``.
     """
     found: Floats = yield Compute(contribution, (start, weights))
     return found

@@ -1,10 +1,8 @@
-"""The step of PAFed's aggregator: updates in time, and late ones by whether they conflict with those.
+"""The step of PAFed's aggregator (Miao et al.), sections V-A and V-B.
 
-Sections V-A and V-B of "Privacy-Preserving Asynchronous Federated Learning under Non-IID settings" (Miao et al.,
-PAFed). With the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is alpha_0 m + sum_j
-beta_j v_j + gamma m. beta_j and gamma follow from the scalars c_j and |m|^2 alone.
-
-Conflicting updates are projected, as in definition 1, eq. (13), proof 1 and eq. (17); section V-A says the opposite.
+With the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, it is alpha_0 m + sum_j beta_j v_j +
+gamma m, where beta_j and gamma follow from c_j and |m|^2 alone. Conflicting updates are projected, as in definition 1,
+eq. (13), proof 1 and eq. (17); section V-A says the opposite.
 """
 
 from __future__ import annotations

@@ -1,27 +1,16 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
-Only a few scalars of each leader's model are opened. From these follow integer weights for the encrypted sum
-(``weighted``) and the divisor of the opened sum.
+From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
+divisor of the opened sum. docs/detection.md has the formulas, and what liars can do.
 
-``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, each normalised to [0, 1] by the least and the largest of all leaders.
-
-``robust`` is a mean of updates cut to one length, each weighted by its agreement with the others. It needs the squared
-norms n_i = l_i^2 of updates u_i and their dot products with an encrypted mean. With L the lower median of the l_i,
-cos_i the cosine of u_i with the mean of the *others*, e_i its noise, med the median of all cos_i, and sd their standard
-deviation by the median of |cos_i - med|,
-
-    c_i = min(1, L / l_i)
-    a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, 3 sd))
-    mean = sum_i a_i c_i u_i / sum_i a_i.
-
-The encrypted mean is one of cut updates, too (``cut``). With M = sum_j f_j u_j and d_i = u_i M, the comparison with u_i
-follows in the clear:
+``robust`` compares each update u_i with the mean of the *others*. With n_i = |u_i|^2, M = sum_j f_j u_j the encrypted
+mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-docs/detection.md says what liars can do. **No leader stays alone**: the effective number of leaders, by weight (for
-``robust`` by weight times length), is at least ``FEWEST``. Else weights are replaced, and ``Weights.fallback`` says
-why: for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i as 1.
+**No leader stays alone**: the effective number of leaders, by weight (for ``robust`` by weight times length), is at
+least ``FEWEST``. Else weights are replaced, and ``fallback`` says why: for eq. (6), leaders up to the median suspicion
+get one weight; ``robust`` takes all a_i as 1.
 """
 
 from __future__ import annotations
@@ -69,7 +58,7 @@ _DEVIATION = 5e-5
 
 @dataclass(frozen=True, eq=False)
 class LeaderWeights:
-    """What each leader's model counts. weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
+    """weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
 
     divisor: of the sum of weights times vectors, at least the sum of the weights.
     fallback: why the weights don't follow from the suspicion, or "".
@@ -82,10 +71,11 @@ class LeaderWeights:
 
 
 def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> LeaderWeights:
-    """Eq. (6) from ``(k,)`` magnitudes of high frequencies and ``(k,)`` squared distances to the global model.
+    """Eq. (6): 1 - MagNorm x DistNorm, from ``(k,)`` magnitudes of high frequencies and squared distances to the global
+    model.
 
-    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, and RunError if fewer than two leaders
-    are left.
+    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, RunError if fewer than two leaders are
+    left.
     """
     magnitude, distance = _rows(energies, distances)
     honest = np.isfinite(magnitude) & np.isfinite(distance)
@@ -110,26 +100,25 @@ def largest(leaders: int, bits: int = BITS) -> int:
 
 
 def shares(high: ArrayLike, total: ArrayLike) -> Floats:
-    """The high frequencies' share of a model's energy, ``(k,)``: one reading of eq. (6)'s magnitude."""
+    """``(k,)`` high frequencies' share of the energy: one reading of eq. (6)'s magnitude."""
     part, whole = _rows(high, total)
     with np.errstate(invalid="ignore"):
         return np.asarray(part / np.maximum(whole, np.finfo(float).tiny))
 
 
 def effective(parts: ArrayLike) -> float:
-    """The effective number of leaders in a sum, by their parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
-
-    Infinity for parts of zero, which show nothing of anybody.
+    """(sum p)^2 / sum p^2 of leaders' parts ``(k,)`` >= 0 in a sum; infinity if all are zero, which show nothing of
+    anybody.
     """
     (p,) = _rows(parts)
     return float((p / p.max()).sum() ** 2 / ((p / p.max()) ** 2).sum()) if p.any() else math.inf
 
 
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
-    """Integer factors ``(k,)`` that cut updates of these squared norms to the lower median length.
+    """Integer factors ``(k,)``, up to ``2^bits - 1``, that cut updates of these squared norms to the lower median
+    length.
 
-    The largest is ``2^bits - 1``. They are rounded down; non-finite norms get 0. Raises RunError if fewer than two
-    leaders are left.
+    Non-finite norms get 0. Raises RunError if fewer than two leaders are left.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
@@ -140,12 +129,13 @@ def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
 def robust(
     squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS, *, deviations: float = 0.0
 ) -> LeaderWeights:
-    """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
+    """Weights a_i c_i, rounded down: a_i of ``agreements``, and c_i = min(1, L / l_i), L the lower median of the
+    lengths l_i.
 
-    They are rounded down, so that rounding makes no update longer. The divisor is the sum of the a_i, as a multiple of
-    the largest weight. Raises as ``s_factors``, and RunError if any such sum would open one update.
-
+    squares, dots: ``(k,)`` squared norms of updates, and their dot products with the sum of ``factors`` times updates.
     deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
+    The divisor is the sum of the a_i times the largest weight. Raises as ``s_factors``, and RunError if any such sum
+    would open one update.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
@@ -166,10 +156,9 @@ def robust(
 
 
 def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OUTLYING) -> Floats:
-    """a_i ``(k,)`` in [0, 1] of cosines that may be too small by ``errors`` ``(k,)``: 1 for half of them or more.
+    """a_i = 1 - min(1, max(0, med - cos_i - e_i) / max(|med|, outlying sd)), ``(k,)``, so 1 for half of them or more.
 
-    1 - min(1, shortfall / scale). The shortfall is how far a cosine is below the median, less its error. The scale is
-    the larger of the median's absolute value and ``outlying`` standard deviations.
+    errors: e_i, by which a cosine may be too small.  med, sd: median and ``deviation_of`` the cosines.
     """
     (cos,) = _rows(cosines)
     off, usual = np.asarray(errors, dtype=np.float64), float(np.median(cos))
@@ -180,7 +169,7 @@ def agreements(cosines: ArrayLike, errors: ArrayLike = 0.0, outlying: float = OU
 
 
 def deviation_of(values: ArrayLike) -> float:
-    """The standard deviation of ``(k,)`` values by the median of their absolute deviations; 0 for one value."""
+    """The standard deviation of ``(k,)`` values, by the median of their absolute deviations; 0 for one value."""
     (row,) = _rows(values)
     n = row.size
     few = 1.0 if n < 2 else _OF_FEW[n - 2] if n - 2 < len(_OF_FEW) else n / (n - 0.8)
@@ -188,9 +177,9 @@ def deviation_of(values: ArrayLike) -> float:
 
 
 def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
-    """The error ``(k,)`` of ``others_cosines`` for so many deviations of noise on opened numbers.
+    """The error ``(k,)`` of ``others_cosines``, for so many deviations of noise on opened numbers.
 
-    To first order, for independent noise on all n and d; infinite where a length is 0.
+    To first order, for independent noise; infinite where a length is 0.
     """
     n, d, f = _rows(squares, dots, factors)
     if not deviations:
@@ -206,13 +195,13 @@ def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, devia
 
 
 def least(squares: ArrayLike, deviations: float) -> Floats:
-    """The shortest lengths ``(k,)`` of updates, by their squared norms less so many deviations of noise."""
+    """``(k,)`` least lengths, by squared norms less so many deviations of noise."""
     (n,) = _rows(squares)
     return np.sqrt(np.maximum(n - deviations * _DEVIATION * n.size, 0))
 
 
 def lower_median(values: ArrayLike) -> float:
-    """The median of ``(n,)`` numbers, the smaller of an even number's two: half of them can't enlarge it."""
+    """The smaller of an even number's two medians: half of the ``(n,)`` numbers can't enlarge it."""
     return float(median_low(np.asarray(values, np.float64).tolist()))
 
 
@@ -228,8 +217,8 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
 def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
     """Whether an opened mean is longer than the opened squared lengths of its vectors allow: a forgery.
 
-    ``(d,)`` of updates (or models minus the global one), by these ``(k,)`` weights and divisor, and their noisy squared
-    norms (or distances), which tell little of short updates.
+    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``; noisy squares tell little
+    of short updates.
     """
     counts, norms = _rows(weights, squares)
     used, error = counts > 0, 40 * _DEVIATION * counts.size  # distances have up to 4 times the noise of norms
@@ -278,7 +267,6 @@ def _normalised(values: Floats, honest: NDArray[np.bool_]) -> Floats:
 
 
 def _rows(*arrays: ArrayLike) -> list[Floats]:
-    """Raises UserError."""
     rows = [np.asarray(array, dtype=np.float64) for array in arrays]
     if rows[0].ndim != 1 or not rows[0].size or any(row.shape != rows[0].shape for row in rows):
         raise UserError(f"one number of each leader is needed, not arrays of shapes {[row.shape for row in rows]}")

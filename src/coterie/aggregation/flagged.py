@@ -1,8 +1,8 @@
-"""Which parties a round took for malicious, and how often that was right: one definition for every defence.
+"""Which parties a round took for malicious, and how often that was right.
 
 A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, from 0. It may note ``{"flagged":
 [names]}``; else those below half of the median influence are flagged. ``{"stands_for": {leader: [clients]}}`` names the
-clients behind a party: its contribution is poisoned if one of them attacks.
+clients behind a party: it is poisoned if one of them attacks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOW = 0.5
 
 
 def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names that a round's notes take for malicious; None where nobody was judged."""
+    """None where nobody was judged."""
     influence: Mapping[str, float] = notes.get("influence") or {}
     if not influence:
         return None
@@ -29,10 +29,10 @@ def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well attackers were told from others, over all rounds in which contributions were judged.
+    """rate: the flagged share of poisoned contributions; None without any.  false_alarms: that of the others; None
+    without any.
 
-    rate: the flagged share of poisoned contributions; None without any.  false_alarms: the flagged share of the others;
-        None without any.  rounds: in which somebody was judged.
+    rounds: in which somebody was judged.
     """
 
     rate: float | None
@@ -41,7 +41,7 @@ class Detection:
 
 
 def detection(rounds: Iterable[Mapping[str, Any]], attackers: Collection[str]) -> Detection | None:
-    """The detection in these rounds' notes; None if nobody was judged. attackers: by name."""
+    """From rounds' notes; None if nobody was judged. attackers: by name."""
     hits: list[bool] = []
     alarms: list[bool] = []
     judged = 0

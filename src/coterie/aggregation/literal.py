@@ -1,7 +1,7 @@
-"""Magnitudes of encrypted scalars as polynomials, and the operations at unequal levels that they take.
+"""Magnitudes of encrypted scalars as polynomials.
 
-The iteration is that of Cheon et al., "Numerical method for comparison on homomorphically encrypted numbers", ASIACRYPT
-2019, algorithm 1. |x| is found above 2^-iterations of the public bound only, and nobody can see that it is wrong.
+Cheon et al., "Numerical method for comparison on homomorphically encrypted numbers", ASIACRYPT 2019, algorithm 1. |x|
+is found above 2^-iterations of the public bound only, and nobody can see that it is wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def product(x: Any, y: Any, *, at_most: int) -> Any:
-    """x times the scalar y, at the lower of their levels, rescaled."""
+    """x times the scalar y, at the lower level, rescaled."""
     level = min(x.tally.form.level, y.tally.form.level)
     return x.at_level(level).times(y.at_level(level), at_most=at_most).rescaled()
 

@@ -1,16 +1,11 @@
-"""Cluster models out of mingled sums: section IV-B (III) of "MingledPie: A Cluster Mingling Approach for Mitigating
-Preference Profiling in CFL" (Zhang et al., NDSS 2025), with plain arrays.
+"""Cluster models out of mingled sums: section IV-B (III) of "MingledPie" (Zhang et al., NDSS 2025).
 
-Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up the models, ``S_a =
-sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster, ``x_ab = sum_i sigma_ib [a in
-CI_i]`` (eq. 6). If a cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which
-is solved for the cluster models theta*.
+Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds up models, ``S_a =
+sum_i theta_i [a in CI_i]`` (eq. 5), and one-hot indicators, ``x_ab = sum_i sigma_ib [a in CI_i]`` (eq. 6). If a
+cluster's false members stand for all of it, ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), which is solved for theta*.
 
-Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
-
-Departures: the right-hand side is the sums, since with the printed means (eq. 8, alg. 2 line 6) the models shrink by
-the size of their clusters (:func:`rebuild_literal`). Where H's condition is above a bound, a ridge around the previous
-models replaces the plain solve.
+Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32. Departures:
+docs/systems/mingledpie_appendix.md.
 """
 
 from __future__ import annotations
@@ -35,11 +30,10 @@ Models = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """Cluster models (k, d), and how they came about.
+    """kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
 
-    kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
     condition, ridge: of H and lambda, see :func:`rebuild`. The condition is infinite where H is singular or absent; the
-        ridge is 0 where H was solved as it is.
+    ridge is 0 where H was solved as it is.
     """
 
     models: Models
@@ -54,7 +48,7 @@ class Rebuilt:
 
 
 def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Rebuilt:
-    """All clusters keep their previous models (k, d), and why."""
+    """All clusters keep their previous models (k, d)."""
     models = np.array(previous, dtype=np.float32)
     return Rebuilt(models, np.ones(len(models), dtype=np.bool_), condition, why)
 
@@ -63,7 +57,7 @@ def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Reb
 
 
 def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
-    """Decrypted counts of any shape as whole numbers, so that a solve does not amplify CKKS's errors.
+    """Decrypted counts as whole numbers, so that a solve does not amplify CKKS's errors.
 
     Raises PeerError where one is further than ``TOLERANCE`` from a whole number.
     """
@@ -76,10 +70,10 @@ def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
 def implausible(
     coefficients: NDArray[Any], sizes: NDArray[Any], participants: int | None = None, least: int = 1
 ) -> str:
-    """Why honest one-hot indicators can't give these coefficients, in words; empty where they can.
+    """Why honest one-hot indicators can't give these coefficients, or "".
 
     coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
-        participants: clients whose updates were added, if known.  least: identities that every client must have (T).
+    participants: clients whose updates were added, if known.  least: identities that every client must have (T).
     """
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
@@ -114,7 +108,6 @@ def implausible(
 
 
 def _unwhole(x: NDArray[Any], tolerance: float = TOLERANCE) -> str:
-    """Why x are no counts, or nothing."""
     if x.dtype.kind not in "fiu" or not (np.abs(x) < 2**53).all():  # NaN fails too
         return "the counts are not all numbers below 2^53"
     off = np.abs(x - np.rint(x))
@@ -132,17 +125,14 @@ def rebuild(
 ) -> Rebuilt:
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
-    sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), for empty clusters.
-    max_condition: of the solved system, above 1 and up to ``MOST_CONDITION``. Rebuilding adds .02 to .07 of it to a
-        model's error, in units of the spread of models within a cluster. The condition is the 2-norm one of H with its
-        columns scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p).
+    previous: for empty clusters.  max_condition: above 1 and up to ``MOST_CONDITION``, of H (2-norm) with its columns
+    scaled to length 1; for eq. (11) it is (1 + (k-1) p) / (1-p). Rebuilding adds .02 to .07 of it to a model's error,
+    in units of the spread of models within a cluster.
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
-        previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to
-        ``max_condition``. False: keep all models.
+    previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to ``max_condition``.
+    False: keep all models.
 
-    A true cluster without members (a column of zeros) keeps its model. A mingled cluster without members is a row of
-    zeros. Rows may outnumber columns: least squares.
-
+    A true cluster without members (a column of zeros) keeps its model. A mingled one without members is a row of zeros.
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
     sums, previous = _fitting(sums, previous)
@@ -172,8 +162,7 @@ def rebuild_literal(
 ) -> Rebuilt:
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
-    Models come out smaller by about |G_a|, which the rows of H sum to. sizes: (k,) whole, |G_a|. Otherwise as
-    :func:`rebuild` without a ridge.
+    Models come out smaller by about |G_a|. sizes: whole numbers. Otherwise as :func:`rebuild` without a ridge.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -183,7 +172,7 @@ def rebuild_literal(
 def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
     """The mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
 
-    sums: (k, d), S.  sizes: (k,) whole, |G_a|.  previous: (k, d).  Errors as :func:`rebuild`.
+    sizes: whole numbers. Errors as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     sizes = _counts(sizes, len(sums))
@@ -194,11 +183,11 @@ def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any
 def exact_means(
     sums: NDArray[Any], counts: NDArray[Any], previous: NDArray[Any], participants: int | None = None
 ) -> Rebuilt:
-    """Exact mode: the cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``.
+    """The cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``.
 
-    sums: (k, d).  counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: (k, d), for empty clusters. Counts
-        that one-hot indicators of ``participants`` clients can't give leave all models as they were, and say so. Errors
-        as :func:`rebuild`.
+    counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: for empty clusters.
+    Counts that one-hot indicators of ``participants`` clients can't give leave all models as they were, and say so.
+    Errors as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     counts = np.asarray(counts)
@@ -232,7 +221,7 @@ def left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, flo
     """L with L live = 1 (least squares, ridged if needed), the condition of live, and the ridge's lambda.
 
     live: (rows, columns) without columns of zeros. Its condition, with columns of length 1, is s_1 / s_n of the
-        singular values, infinite below full rank; with a ridge ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
+    singular values, infinite below full rank; with a ridge ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
     """
     scale = np.linalg.norm(live, axis=0)
     scaled, n = live / scale, len(scale)
@@ -263,10 +252,10 @@ def _rebuilt(
 
 
 def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
-    """Eq. (11): the expected coefficients (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
+    """Eq. (11): (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
 
     sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
-        below the threshold are drawn again.
+    below the threshold are drawn again.
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:

@@ -1,6 +1,4 @@
-"""Aggregation that a minority of attackers cannot move far, for the updates of one round.
-
-``updates`` is (n, d), changes of the model. Results are float64.
+"""Aggregation that a minority of attackers cannot move far, for the updates of one round, (n, d) changes of the model.
 
 Krum, multi-Krum: Blanchard et al., NeurIPS 2017. Trimmed mean, median: Yin et al., ICML 2018. FLTrust: Cao et al., NDSS
 2021. FLAME: Nguyen et al., USENIX Security 2022.
@@ -23,11 +21,10 @@ _BLOCK = 1 << 16  # coordinates that are sorted at a time
 
 @dataclass(frozen=True, eq=False)
 class Robust:
-    """What a rule makes of n updates.
+    """mean: (d,) the aggregate.  flagged: (n,) bool, the updates taken for malicious.
 
-    mean: (d,) the aggregate.  influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses
-        updates, the share of its coordinates where it chooses in each coordinate, or its trust.
-    flagged: (n,) bool, the updates taken for malicious.
+    influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses updates, the share of its
+    coordinates where it chooses in each coordinate, or its trust.
     """
 
     mean: Doubles
@@ -38,7 +35,7 @@ class Robust:
 def krum_scores(updates: NDArray[Any], f: int) -> Doubles:
     """(n,) the sum of an update's squared distances to its n - f - 2 nearest others (Blanchard et al., section 4).
 
-    f: how many of the n may be malicious. Raises UserError for fewer than f + 3 updates.
+    f: how many may be malicious. Raises UserError for fewer than f + 3 updates.
     """
     u = finite(updates, "updates", "n", "d")
     n = len(u)
@@ -74,8 +71,8 @@ def multi_krum(updates: NDArray[Any], f: int, m: int | None = None) -> Robust:
 def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
     """In every coordinate the mean without the k largest and the k smallest values (Yin et al., definition 2).
 
-    Flagged are updates that stay in fewer than half as many coordinates as the median update. Of equal values later
-    updates count as larger. Raises UserError unless 0 <= 2 k < n.
+    Updates that stay in fewer than half as many coordinates as the median update are flagged. Of equal values later
+    ones count as larger. Raises UserError unless 0 <= 2 k < n.
     """
     u = finite(updates, "updates", "n", "d")
     n, d = u.shape
@@ -92,15 +89,15 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 
 def median(updates: NDArray[Any]) -> Robust:
-    """The median of every coordinate (Yin et al., definition 1), as a trimmed mean."""
+    """The median of every coordinate (Yin et al., definition 1)."""
     return trimmed_mean(updates, (len(finite(updates, "updates", "n", "d")) - 1) // 2)
 
 
 def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
     """The mean of the updates at the length of the server's own, weighted by max(0, cosine with it) (their eq. 2 to 4).
 
-    own: (d,) the update that the server trained on its own data. Updates without trust are flagged; if there are no
-        others, the aggregate is zero. Raises UserError for an own update that is zero or of another length.
+    own: (d,) the server's update. Updates without trust are flagged; if there are no others, the aggregate is zero.
+    Raises UserError for an own update that is zero or of another length.
     """
     u, g = finite(updates, "updates", "n", "d"), np.asarray(own, dtype=np.float64)
     if g.shape != u.shape[1:] or not np.isfinite(g).all() or not (length := float(np.linalg.norm(g))):
@@ -116,8 +113,8 @@ def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
 def flame(updates: NDArray[Any], noise: NDArray[Any]) -> Robust:
     """The mean of the admitted updates, clipped to the median length S of all, plus S times the noise (algorithm 1).
 
-    noise: (d,), of the standard deviation lambda. Admitted is the cluster that HDBSCAN finds among the angles with more
-    than half of the updates as its least size; if there is none, all are. Raises UserError for fewer than 2 updates.
+    noise: (d,), of the standard deviation lambda. Admitted is HDBSCAN's cluster of angles, of more than half of the
+    updates at least; if there is none, all are. Raises UserError for fewer than 2 updates.
     """
     from sklearn.cluster import HDBSCAN  # takes a second
 

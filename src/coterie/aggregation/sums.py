@@ -2,7 +2,7 @@
 
 Sums are float64 pairs of a total and its rounding error (Knuth's two-sum). For float32 weights times whole sample
 counts they are exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and samples times models
-stay below 2^34. Sums of whole numbers below 2^53 are always exact.
+stay below 2^34; of whole numbers below 2^53 always.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 8192  # coordinates at a time, so that the passes of one addition stay 
 
 
 class Sum:
-    """A running sum of (size,) vectors; ``count`` says how many went in."""
+    """A running sum of ``count`` vectors (size,)."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -29,7 +29,7 @@ class Sum:
         self._lost = np.zeros(size)
 
     def take(self, values: NDArray[Any], factor: float = 1.0) -> None:
-        """Add ``factor * values``; values: (size,) finite real numbers. Raises UserError otherwise."""
+        """values: (size,) finite real numbers. Raises UserError otherwise."""
         values = np.asarray(values)
         if values.shape != self._total.shape or values.dtype.kind not in "fiub":
             raise UserError(
@@ -61,7 +61,7 @@ class WeightedMean:
         return self._sum.count
 
     def take(self, weights: NDArray[Any], samples: int = 1) -> None:
-        """Add one model: (size,) real, trained on ``samples`` >= 1 samples. Raises UserError otherwise."""
+        """One model, (size,) real, of ``samples`` >= 1. Raises UserError otherwise."""
         if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
             raise UserError(f"a model's weight must be a whole number of samples of at least 1, not {samples!r}")
         self._sum.take(weights, int(samples))

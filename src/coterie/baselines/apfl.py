@@ -4,10 +4,11 @@
     v_i <- v_i - eta alpha grad f_i(v~)                                                                (eq. 4)
     alpha <- alpha - eta <v_i - w_i, grad f_i(v~)>                                                     (eq. 10)
 
-Each client predicts with a mixture, of weights, of a model of its own and its copy of the global one, and adapts their
-shares. Decided here: v_i is trained after w_i, which stays meanwhile, so that v~ itself descends, by eta alpha^2; alpha
-moves once a round, by the mean gradient on the way of v~, and stays within [0.01, 1], since with 0 v_i stays for ever;
-running statistics of v~ are v_i's own. With momentum that mean weighs a gradient by how far it has moved v~.
+Each client predicts with v~, a mixture of the weights of its own model and of its copy of the global one.
+
+Decided here: v_i is trained after w_i, which stays meanwhile, so v~ itself descends, by eta alpha^2. alpha moves once a
+round, by the mean gradient on the way of v~ (with momentum weighted by how far it has moved v~), and stays within
+[0.01, 1], since with 0 v_i would stay for ever. Running statistics of v~ are v_i's own.
 """
 
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ def mix(spec: fl.ModelSpec, alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vect
 
 
 def pushes(steps: int, momentum: float) -> float:
-    """How far a gradient of 1 in every step leads, over the learning rate: the sum of 1 + m + ... + m^(t-1) over t."""
+    """The sum of 1 + m + ... + m^(t-1) over t: how far a gradient of 1 in every step leads, over the learning rate."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

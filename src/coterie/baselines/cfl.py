@@ -3,9 +3,8 @@ under privacy constraints", IEEE TNNLS 2021.
 
     server --Train (its cluster's model)--> client --Update--> server            (every round)
 
-All clients begin as one cluster. If a cluster's model nears a stationary point while single clients still want to move
-it far, its clients disagree. It is split in two by the cosine of their updates, so that the largest similarity across
-the parts is least (algorithm 1). Each part goes on from the cluster's model, and may be split again.
+All clients begin as one cluster. A cluster is split in two (algorithm 1) if its model nears a stationary point while
+single clients still want to move it far. Each part goes on from the cluster's model, and may be split again.
 
 Decided here: docs/systems/hierarchical_baselines.md.
 """
@@ -47,8 +46,7 @@ class Server(fl.ServerOfGroups):
         """models: (k, d) of the clusters.  largest: (k,) each one's largest mean update so far.
 
         directions: (k, d) the mean update of each part at its split; zeros for the first cluster.
-        groups: by client, its cluster.  waiting: clients absent at their cluster's split, to be placed by their next
-        update.
+        groups: each client's cluster.  waiting: clients absent at their cluster's split; their next update places them.
         """
 
         models: fl.Vector = fl.from_party(lambda server: server.common.initial[None])

@@ -3,8 +3,8 @@ Internet of Things Journal 2024.
 
     server --Train (the client's own mixture of cluster models)--> client --Update--> server            (every round)
 
-These capabilities put the models into soft clusters. A cluster's model is the weighted mean of all local models. Each
-client gets a mixture of cluster models by its membership.
+The server clusters models softly by how well they know each class. A cluster's model is the weighted mean of all local
+models, and a client's a mixture of them by its membership.
 
 Decided here: docs/systems/selection_baselines.md.
 """
@@ -101,7 +101,6 @@ class Server(fl.ServerOfGroups):
         return np.concatenate(found)
 
     def cluster(self, got: Mapping[str, fl.Update], rows: Doubles, r: int, gather: fl.Gather) -> None:
-        """Soft clusters of these models, starting from the last centres, and the clusters' new models."""
         state, m = self.state, self.config.fuzzifier
         start = state.centres if len(state.centres) else first_centres(rows, self.config.clusters)
         u, state.centres = fuzzy_c_means(rows, start, m)
@@ -118,7 +117,7 @@ class Server(fl.ServerOfGroups):
 
 
 def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's strongest cluster, in a list; none if it has not trained, or belongs to all alike."""
+    """Each client's strongest cluster, in a list; empty if it has not trained, or belongs to all alike."""
     known = (state.memberships.get(name) for name in clients)
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]
 

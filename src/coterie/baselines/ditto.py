@@ -2,8 +2,8 @@
 
     client   w_i as in FedAvg;   v_i <- v_i - eta (grad f_i(v_i) + lam (v_i - w))              (algorithm 1, l. 6 and 7)
 
-Beside its part in FedAvg each client trains a model v_i of its own, which is pulled towards the global model that it
-was sent (eq. 2: h_i(v) = f_i(v) + lam/2 |v - w|^2), and predicts with it.
+Beside FedAvg each client trains a model v_i, with which it predicts, pulled towards the global model that it was sent
+(eq. 2: h_i(v) = f_i(v) + lam/2 |v - w|^2).
 
 Decided here: v_i starts as the first global model and gets as many epochs as w_i, on the same batches.
 """

@@ -22,7 +22,7 @@ class AdaptiveConfig(fl.Averaging):
 
 
 class Moments(fl.Server.State):
-    """m, v: the first and second moment of the clients' mean change, (d,) float64."""
+    """The first and second moment of the clients' mean change, (d,) float64."""
 
     m: fl.Array = fl.zeros
     v: fl.Array = fl.zeros

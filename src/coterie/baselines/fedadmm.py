@@ -6,13 +6,13 @@ heterogeneity", ICDE 2022 (PAFed's [18], whose authors its text calls Kong et al
              sends (w_i+ - reference) + (y_i+ - y_i) / rho                                          eq. 16
     server   w <- w + step eta m,   m: mean of all that is received, late or not                    eq. 11
 
-w is the model that the client has received. The reference is the client's own last model w_i, so all that it has sent,
-however late, adds up to its position. With eta = |received| / N and a step of 1 (the default here) the server's model
+w is the model that the client has received. The reference is the client's own last model w_i, so all that it has sent
+adds up to its position, however late. With eta = |received| / N and a step of 1 (the default here) the server's model
 follows the mean of all N clients. With ``reference=received``, as in PAFed, clients send twice their change; then eta
 is 1, and the step of the other baselines suits.
 
-Departures: local training starts from w; buffers (running statistics), of which the paper has none, are sent as they
-are and averaged. The protocol and who sees what: ``protocols/late.py``.
+Departures: local training starts from w; buffers (running statistics), which the paper lacks, are sent as they are and
+averaged. The protocol: ``protocols/late.py``.
 """
 
 from collections.abc import Mapping

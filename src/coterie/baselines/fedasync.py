@@ -2,9 +2,8 @@
 
     w <- (1 - a) w + a w_i,   a = step (1 + rounds late)^-exponent,   one model after the other
 
-Their polynomial staleness weights. Departures: staleness counts rounds, not server updates; late models are mixed in
-first (their transfers began with the round), then those in time, each in order of arrival; all clients of a round start
-from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
+Departures: staleness counts rounds, not server updates; late models are mixed in first, then those in time, each in
+order of arrival; all clients of a round start from the model of its beginning. The protocol: ``protocols/late.py``.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ class FedAsyncConfig(late.LateTraining):
 
 
 class Mixing:
-    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken.
+    """The models of one round: late ones are mixed in before those in time, in whatever order they are taken.
 
     All shares are within [0, 1], so buffers (running statistics) stay within the clients' range.
     """

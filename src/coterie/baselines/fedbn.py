@@ -1,7 +1,6 @@
 """FedBN: Li et al., "FedBN: federated learning on non-IID features via local batch normalization", ICLR 2021.
 
-FedAvg that averages all but batch normalisation (algorithm 1): each client keeps its scales, shifts and running
-statistics, which fit the features of its own data.
+FedAvg of all but batch normalisation (algorithm 1): each client keeps its scales, shifts and running statistics.
 """
 
 import coterie.method as fl

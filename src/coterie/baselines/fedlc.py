@@ -2,9 +2,8 @@
 
     loss of a sample with label y:   -log exp(f_y - tau n_y^(-1/4)) / sum_c exp(f_c - tau n_c^(-1/4))
 
-FedAvg whose clients lower the logit of a class by a margin that is larger, the fewer samples of it they have, so that
-they learn it all the same. A logit's constant belongs to the last bias: a client lowers the bias, trains as FedAvg
-does, and raises it again.
+FedAvg whose clients lower the logit of a class by a margin, the more the fewer samples of it they have. A client lowers
+the last bias by it, trains, and raises it again.
 
 Decided here: the sum is over all classes, so that this is a cross entropy; of a class without a sample n_c is 1/2; the
 global model predicts without margins.

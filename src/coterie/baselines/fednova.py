@@ -25,7 +25,7 @@ class Normalised(fl.OfModel, frozen=True):
 
 
 def work_of(steps: int, rho: float) -> float:
-    """|a_i|, the total weight of so many gradients in the change, with momentum rho."""
+    """|a_i|, with momentum rho."""
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 

@@ -6,8 +6,8 @@
 All clients share the body phi, and only it is sent. The head h_i, the output layer, stays with its client.
 
 Decided here: the mean is weighted by samples, as in the authors' code; the body gets the epochs of all other methods,
-as in their experiments, and the head its own before them; both see the same batches; running statistics belong to the
-body, and move in both trainings.
+as in their experiments; head and body see the same batches; running statistics belong to the body, and move in both
+trainings.
 """
 
 from collections.abc import Mapping

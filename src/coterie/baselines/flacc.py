@@ -2,9 +2,9 @@
 
     server --Train (global model, later the cluster's)--> client --Update--> server            (every round)
 
-While the clients train one global model, the server adds up each client's updates and greedily merges the two most
-similar groups, while the cosine of their updates is above a bound. Clustering is complete after some rounds without new
-clients or merges. Then each cluster goes on alone, from the global model.
+While the clients train one global model, the server adds up each client's updates, and greedily merges the two most
+similar groups while their cosine is above a bound. After some rounds without new clients or merges each cluster goes on
+alone, from the global model.
 
 Decided here: docs/systems/selection_baselines.md.
 """
@@ -39,6 +39,7 @@ def no_models(party: fl.Party) -> fl.Vector:
 class Server(fl.ServerOfGroups):
     class State(msgspec.Struct):
         """weights: (d,) the global model, fixed once clusters are separate.  models: (k, d) theirs, none before.
+
         directions: (k, d) the summed updates of each group, 0 at buffers.  groups: number of each client's.
         quiet: rounds in a row without a merge and without a new client.
         """
@@ -53,7 +54,7 @@ class Server(fl.ServerOfGroups):
     config: FlaccConfig
 
     def model_of(self, name: str) -> fl.Vector:
-        """A client's model: its cluster's, or the global one before it has one."""
+        """That of its cluster, or the global one before it has a cluster."""
         group = self.state.groups.get(name, -1) if len(self.state.models) else -1
         return np.asarray(self.state.models[group] if group >= 0 else self.state.weights)
 

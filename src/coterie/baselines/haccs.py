@@ -4,9 +4,9 @@ IPDPS 2022.
     server --Describe--> client --Described (noisy label histogram)--> server     (set-up, and when a client joins)
     server --Train--> client --Scored--> server                                   (every round, to selected clients)
 
-The server clusters devices by the Hellinger distance of their label histograms, which carry Laplace noise. A round
-samples clusters by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free
-device of each. They train one global model.
+The server clusters devices by the Hellinger distance of label histograms with Laplace noise. A round samples clusters
+by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free device of each. They
+train one global model.
 
 Decided here: docs/systems/selection_baselines.md.
 """
@@ -95,8 +95,8 @@ class Client(fl.Client):
 
 class Server(fl.Server):
     class State(fl.State):
-        """weights: (d,) the global model. By client: its noisy histogram, the seconds of a round (claimed until
-        observed), its last loss, its missed requests in a row, and its cluster.
+        """By client: its noisy histogram, the seconds of a round (claimed until observed), its last loss, its missed
+        requests in a row, and its cluster.
         """
 
         weights: fl.Vector = fl.initial

@@ -23,7 +23,7 @@ class IfcaConfig(fl.ClusterModels):
     src="client", dst="server", tells=("choice of the cluster", fl.FromTraining("trained model and number of samples"))
 )
 class Update(fl.OfRound, frozen=True):
-    """The chosen cluster and its locally trained model (d,). samples: the weight in the cluster's mean."""
+    """weights: (d,) the trained model of the chosen cluster.  samples: its weight in the cluster's mean."""
 
     spec: bytes
     cluster: int

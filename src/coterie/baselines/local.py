@@ -15,7 +15,7 @@ import coterie.method as fl
 
 @fl.message(src="server", dst="client")
 class Train(fl.OfRound, frozen=True):
-    """Train your own model for the epochs of one round."""
+    """Train for the epochs of one round."""
 
 
 @fl.message(src="client", dst="server", tells=())
@@ -25,7 +25,7 @@ class Trained(fl.OfRound, frozen=True):
 
 class Client(fl.Party, role="client"):
     class State(fl.State):
-        """weights: (d,).  round: the last that it trained for."""
+        """round: the last that it trained for."""
 
         weights: fl.Vector = fl.initial
         round: int = 0

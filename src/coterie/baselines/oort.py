@@ -3,9 +3,7 @@
     server --Introduce--> client --Introduced (its speed)--> server       (set-up, and when a client joins)
     server --Train--> client --Scored (with its loss)--> server           (every round, to selected clients)
 
-Federated averaging of one global model among selected clients. Tried clients are drawn by their utility: samples times
-root mean square loss, a bonus for those left out for long, and a penalty for those slower than an adaptive pace.
-
+Federated averaging of one global model among selected clients, by ``selection/oort.py``.
 Decided here: docs/systems/selection_baselines.md.
 """
 
@@ -78,9 +76,7 @@ class Client(Introducing):
 
 class Server(fl.Server):
     class State(fl.State):
-        """weights: (d,) the global model.  pool: Oort's record of the clients, by number.  seconds: of a round, as each
-        client claims.
-        """
+        """seconds: of a round, as each client claims."""
 
         weights: fl.Vector = fl.initial
         pool: oort.Pool = fl.from_party(lambda server: oort.pool(len(server.clients), server.config.oort()))

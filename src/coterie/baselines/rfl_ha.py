@@ -5,9 +5,8 @@ edge computing", IEEE INFOCOM 2021. (OFL's table 3 calls it REFL, which is anoth
     server --Belong (its head)--> client --Belonging--> server                   (when clusters are made)
     server --Lead (global model)--> head --Train--> member --Update--> head --Led (cluster model)--> server
 
-Clients of like speed form balanced clusters. A cluster's head, its fastest client, waits for all its members and
-averages their models. The server does not wait: it mixes each cluster's model into the global one on arrival, with a
-share that falls with each earlier arrival.
+Clients of like speed form balanced clusters. A cluster's head, its fastest client, averages its members' models. The
+server mixes each cluster's model into the global one on arrival, with a share that falls with each earlier arrival.
 
 Decided here: docs/systems/hierarchical_baselines.md.
 """
@@ -39,7 +38,7 @@ class RflHaConfig(fl.Averaging):
 
     @property
     def head_s(self) -> float | None:
-        """How long a head waits for its members: half the deadline, so that its own answer is in time."""
+        """A head waits for its members half the deadline, so that its own answer is in time."""
         return None if self.deadline_s is None else self.deadline_s / 2
 
     def own_budget(self) -> Mapping[str, str]:
@@ -147,8 +146,8 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 class Server(fl.Server):
     class State(msgspec.Struct):
-        """weights: (d,) the global model.  seconds: of a round, as each client says.  clusters: their members, the head
-        first.  failed: heads that gave no model in the last round.
+        """seconds: of a round, as each client says.  clusters: their members, the head first.  failed: heads that
+        gave no model in the last round.
         """
 
         weights: fl.Vector = fl.initial

@@ -3,14 +3,14 @@ FLAME.
 
     server --Train--> client --Update--> server            (every round, as in FedAvg)
 
-The server combines the changes of a round's models by a robust rule instead of the mean (``aggregation/robust.py`` has
-the papers and formulas). ``docs/poisoning.md`` measures them under attack (``--attack``).
+The server combines a round's changes by a robust rule (``aggregation/robust.py`` has the papers and formulas).
+``docs/poisoning.md`` measures them under attack.
 
 Decided here: f is a share (``faulty``) of the updates that came, rounded down; FLTrust's server trains on public
 samples of its own (``--public``), for ``max_epochs``; running statistics (buffers) count in no distance and no angle,
 and the next model gets their coordinate-wise median over all updates, whatever the rule; FLAME compares the angles of
-changes (algorithm 1, l. 6, names the models themselves, which a long common past makes alike), and admits all where
-HDBSCAN finds no majority.
+changes (algorithm 1, l. 6: of models, which a long common past makes alike), and admits all where HDBSCAN finds no
+majority.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ class FlameConfig(fl.Averaging):
 
 
 class Server(fl.Server):
-    """Holds the global model. combine: combines the changes of a round.
-
-    by_coordinate: whether the rule chooses in each coordinate, and so may see the buffers, too.
-    """
+    """by_coordinate: whether the rule chooses in each coordinate, and so may see the buffers, too."""
 
     combine: ClassVar[Any] = None
     by_coordinate: ClassVar[bool] = False
@@ -128,8 +125,8 @@ def combined(
 ) -> tuple[Robust, Doubles]:
     """A rule's result for the changes of models (n, d), and the next model, (d,) float64.
 
-    Buffers get the coordinate-wise median of all models, and stay if no client has influence. The rule sees their
-    changes only if it is by coordinate.
+    The rule sees buffers only if it is by coordinate. They get the coordinate-wise median, and stay if no client has
+    influence.
     """
     changes = models.astype(np.float64) - old
     found = rule(changes if by_coordinate else fl.with_buffers(spec, changes, np.zeros_like(changes)))

@@ -71,8 +71,6 @@ class Client(fl.Client):
 
 class Server(fl.Server):
     class State(msgspec.Struct):
-        """weights x and control c, (d,) float32."""
-
         weights: fl.Vector = fl.initial
         control: fl.Vector = fl.zeros
 

@@ -10,16 +10,15 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
 
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/pairwise.py``). t of the n
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
-would open u's vector: a client tells shares for one list only, after t others have signed the same list. As t > n/2, no
-two lists are signed by t clients each, as long as fewer than 2t - n of them sign two; attempts of a round count as one.
-Pads follow from the global model, too: clients that are sent different ones make no sum, which could show one of them
-(Pasquini, Francati, Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", CCS 2022). A
-server that sends one model in several rounds learns how their sums differ.
+would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
+t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
+too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure aggregation in
+federated learning via model inconsistency", CCS 2022). A server that sends one model in several rounds learns how their
+sums differ.
 
-A round with fewer than t clients in any step is skipped, and the model stays. Decided here: parties' keys for sealing
-and signing are those of the roster, so the paper's rounds 0 and 1 are one exchange. A signed hash of b_u lets the
-server notice a wrong share, which skips the round; it cannot tell who lied. A vector has fixed point numbers of 64
-bits; the sum of samples is its last one. Nobody sees, and so nobody can bound, a single client's numbers.
+A round with fewer than t clients in any step is skipped. Decided here: parties' keys for sealing and signing are those
+of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server notices a wrong share,
+and skips the round; it cannot tell which client lied. Nobody can bound a single client's numbers.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class Confirmed(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst="client")
 class Unmask(fl.OfRound, frozen=True):
-    """names: as confirmed.  signers: of them, those that confirmed, one a line.  proofs: the signature of each."""
+    """names: as confirmed.  signers: those that confirmed, one a line.  proofs: the signature of each."""
 
     names: str
     signers: str
@@ -126,7 +125,7 @@ class Unmasked(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Credential:
-    """key: public, for the pads of one round.  mark: the hash of b.  proof: the client's signature over both."""
+    """key: public, for the pads of one round.  mark: the hash of b.  proof: a signature over both."""
 
     key: bytes
     mark: bytes
@@ -146,7 +145,7 @@ class Credential:
 
 
 def round_of(common: fl.Common, r: int, names: str) -> bytes:
-    """32 bytes that name a round of a federation, and whom it asks."""
+    """32 bytes that name a round, and whom it asks."""
     return digest("coterie/secagg/1", common.roster.session, r, names)
 
 
@@ -155,7 +154,7 @@ def credential_fields(of: bytes, key: bytes, mark: bytes) -> tuple[str, bytes, b
 
 
 def pads_of(of: bytes, weights: fl.Vector) -> bytes:
-    """Names the pads of a round: of clients that were sent different models they do not cancel."""
+    """Pads of clients that were sent different models do not cancel."""
     return digest("coterie/secagg pads/1", of, weights.tobytes())
 
 
@@ -181,7 +180,7 @@ def split_bytes(data: bytes, count: int, size: int) -> list[bytes]:
 def checked(
     common: fl.Common, of: bytes, members: Sequence[str], credentials: Iterable[Credential]
 ) -> dict[str, Credential]:
-    """By member its credential. Raises PeerError for a forged one."""
+    """Raises PeerError for a forged credential."""
     found = dict(zip(members, credentials, strict=True))
     for name, one in found.items():
         verify_key(common, name).verify(one.proof, *credential_fields(of, one.key, one.mark))
@@ -194,8 +193,7 @@ class Client(fl.Client):
 
         key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
         once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
-        told: whether it has told shares.  signed: round, names and sum of the last list that it confirmed in any
-        attempt.
+        signed: round, names and sum of the last list that it confirmed in any attempt.
         """
 
         round: int = 0
@@ -213,7 +211,7 @@ class Client(fl.Client):
     config: SecAggConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """What it has signed: with another sum of the round, holders would tell both shares of one client."""
+        """With another sum of the round, holders would tell both shares of one client."""
         super().lasts(state, secret)
         self.secret.signed = secret.signed
 
@@ -244,7 +242,6 @@ class Client(fl.Client):
         return Enrolled(r, Credential(public, mark, proof).to_bytes(), fl.bundle(sealed))
 
     def _check_asked(self, r: int, names: Sequence[str]) -> None:
-        """Raises PeerError for a list other than one of as many clients as the settings say."""
         expected = sample_size(len(fl.joined(self.clients, self.config, r)), self.config.participation)
         roster = self.common.roster.by_name
         strangers = [name for name in names if name not in roster or roster[name].role != self.role]
@@ -258,7 +255,7 @@ class Client(fl.Client):
 
     @fl.on(Collect, collect_cost, answers=Collected)
     def collect(self, msg: Collect, src: str) -> fl.Work[Collected]:
-        """Round 2: train, and send the weighted model under pads. Once a round."""
+        """Round 2. Once a round."""
         fl.from_hub(self, msg, src)
         secret, members = self.secret, lines(msg.members)
         if msg.round != secret.round or secret.members:
@@ -287,7 +284,7 @@ class Client(fl.Client):
 
     @fl.on(Confirm, answers=Confirmed)
     def confirm(self, msg: Confirm, src: str) -> Confirmed:
-        """Round 3: sign who is in the sum. One list a round."""
+        """Round 3. One list a round."""
         fl.from_hub(self, msg, src)
         secret, names = self.secret, lines(msg.names)
         if msg.round != secret.round or not {self.name} <= {*names} <= {*secret.members}:
@@ -308,7 +305,7 @@ class Client(fl.Client):
 
     @fl.on(Unmask, unmask_cost, answers=Unmasked)
     def unmask(self, msg: Unmask, src: str) -> Unmasked:
-        """Round 4: one share of each member's secrets, b or the key by whether it is in the sum. Once a round."""
+        """Round 4: b or the key of each member, by whether it is in the sum. Once a round."""
         fl.from_hub(self, msg, src)
         secret, signers = self.secret, lines(msg.signers)
         if msg.round != secret.round or not secret.sum or msg.names != secret.sum:
@@ -325,7 +322,7 @@ class Client(fl.Client):
         return Unmasked(msg.round, fl.bundle(given))
 
     def _share(self, name: str, *, of_seed: bool) -> bytes:
-        """One of the two shares that it holds of a member; empty if what it was sent does not open."""
+        """Empty if what it was sent does not open."""
         both = self.secret.own if name == self.name else b""
         if name != self.name and self.own.identity is not None:
             of = round_of(self.common, self.secret.round, self.secret.names)
@@ -352,7 +349,7 @@ class Server(fl.Server):
         return {"participants": inside, "asked": len(asked)}
 
     def _summed(self, r: int, asked: Sequence[str]) -> fl.Steps[int]:
-        """All steps, and that towards the mean, of so many clients. Raises NoAnswerError or PeerError."""
+        """The number of clients in the sum. Raises NoAnswerError or PeerError."""
         told, size = "\n".join(asked), self.spec.size + 1
         of, shares = round_of(self.common, r, told), dict[str, list[bytes]]()
         credentials = dict[str, Credential]()
@@ -432,7 +429,7 @@ class Server(fl.Server):
         inside: set[str],
         given: Mapping[str, Mapping[str, bytes]],
     ) -> dict[str, bytes]:
-        """By member b or, of those outside the sum, its key. Raises PeerError if its shares give another one."""
+        """By member b or, of those outside the sum, its key. Raises PeerError if the shares give another one."""
         needed, found = self.config.needed(len(asked)), dict[str, bytes]()
         for name, shares in given.items():
             if len(shares) < needed:
@@ -444,7 +441,7 @@ class Server(fl.Server):
         return found
 
     def _move(self, r: int, total: pairwise.Words, count: int) -> None:
-        """FedAvg's step towards the mean. Raises PeerError for a sum that no honest clients have."""
+        """Raises PeerError for a sum that no honest clients have."""
         values = total.view(np.int64)
         samples = int(values[-1])
         if not count <= samples <= count * MOST_SAMPLES:

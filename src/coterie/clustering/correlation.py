@@ -1,10 +1,10 @@
 """Correlation clustering by comparisons alone: groups with the greatest sum of pairs' gains.
 
-All questions are of the form "is this sum of gains above 0?", and nothing else is learnt of the gains, so the same
-steps run in the clear (``in_the_clear``) and on shares of two servers (``protocols/shared_groups.py``).
+All questions are "is this sum of gains above 0?", so the same steps run in the clear (``in_the_clear``) and on shares
+of two servers (``protocols/shared_groups.py``).
 
-Correlation clustering: Bansal, Blum, Chawla (2004); the local search is the usual one (Elsner, Schudy, Bounding and
-comparing methods for correlation clustering, 2009).
+Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
+2009.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Groups = list[tuple[int, ...]]
 
 
 def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
-    """(count,) the group of each, numbered in the order of their first members."""
+    """(count,) groups, numbered in the order of their first members."""
     labels = np.empty(count, np.int64)
     for k, members in enumerate(sorted(groups, key=min)):
         labels[list(members)] = k
@@ -36,7 +36,7 @@ def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
 
 
 def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questions[Groups]:
-    """Groups of 0..n-1, the best that was found from these orders of them.
+    """Groups of 0..n-1, the best from these orders of them.
 
     most: of groups.  smallest: least members of a group, unless there is one group alone.
     """
@@ -49,7 +49,7 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """How many sums ``grouped`` asks about at most, from RESTARTS orders: joins, moves and merges, and the end."""
+    """How many sums ``grouped`` asks about at most, from RESTARTS orders."""
     each = (2 * SWEEPS + 2) * clients * most + SWEEPS * most**3
     return RESTARTS * each
 
@@ -59,7 +59,7 @@ def joined(groups: Sequence[tuple[int, ...]], newcomers: Sequence[int]) -> Quest
 
 
 def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
-    """The answer to questions about gains (n, n)."""
+    """gains: (n, n)."""
     return answered(questions, lambda asked: [bool(value > 0) for value in sums(asked, gains)])
 
 
@@ -74,7 +74,7 @@ def answered(questions: Questions[T], answer: Callable[[Asked], list[bool]]) -> 
 
 
 def sums(asked: Asked, gains: NDArray[Any]) -> NDArray[Any]:
-    """(len(asked),) the sums that are asked about, of the dtype of gains (n, n)."""
+    """(len(asked),) the sums, of the dtype of gains (n, n)."""
     totals = np.zeros(len(asked), gains.dtype)
     for at, blocks in enumerate(asked):
         for sign, rows, columns in blocks:
@@ -84,7 +84,7 @@ def sums(asked: Asked, gains: NDArray[Any]) -> NDArray[Any]:
 
 
 def side_by_side(searches: Sequence[Questions[T]]) -> Questions[list[T]]:
-    """The results of independent searches, whose questions are asked together."""
+    """Independent searches, whose questions are asked together."""
     results, asked = dict[int, T](), dict[int, Asked]()
 
     def step(at: int, answers: list[bool] | None) -> None:

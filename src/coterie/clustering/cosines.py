@@ -1,4 +1,4 @@
-"""Clusters of updates by their cosine similarity, without a number of clusters: by greedy merging, and in two parts."""
+"""Clusters of updates by their cosine similarity: by greedy merging, and in two parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Merge:
-    """One step: groups ``into`` < ``gone`` (row numbers) became ``into``, at this similarity."""
+    """Groups ``into`` < ``gone`` (row numbers) became ``into``, at this similarity."""
 
     into: int
     gone: int
@@ -25,9 +25,9 @@ class Merge:
 def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], tuple[Merge, ...]]:
     """(n,) groups 0, 1, ... numbered by their first row, and the merges in their order (FLACC: Mehta and Shao, 2023).
 
-    vectors: (n, d) finite; a row is the sum of a group. While a pair is more similar than ``least``, the two groups of
-        largest cosine similarity merge, and their rows add up. Ties go to the pair of lowest numbers. A row of zeros
-        stays alone. Raises UserError for other vectors, or ``least`` beyond -1 to 1.
+    vectors: (n, d) finite; a row is the sum of a group. The two groups of largest cosine similarity merge, and their
+    rows add up, while that is above ``least``. Ties go to the pair of lowest numbers. A row of zeros stays alone.
+    Raises UserError for other vectors, or ``least`` beyond -1 to 1.
     """
     rows = finite(vectors, "vectors", "groups", "d")
     if not -1 <= least <= 1:
@@ -56,11 +56,9 @@ def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64]
 def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     """(n,) each row's part (False for the first row's), and alpha_cross^max of the optimal bipartition.
 
-    Sattler, Mueller and Samek, "Clustered federated learning: model-agnostic distributed multitask optimization under
-    privacy constraints", IEEE TNNLS 2021, algorithm 1.
-    vectors: (n, d) finite, n >= 2. It minimises the largest cosine similarity between rows of different parts, by
-        single linkage: the last merge joins the parts at just this similarity. A row of zeros is orthogonal to all.
-        O(n^2 d). Raises UserError for other vectors.
+    Sattler, Mueller and Samek, IEEE TNNLS 2021, algorithm 1.
+    vectors: (n, d) finite, n >= 2; a row of zeros is orthogonal to all. The largest cosine similarity across the parts
+    is least, by single linkage. O(n^2 d). Raises UserError for other vectors.
     """
     from scipy.cluster.hierarchy import linkage, to_tree  # slow to import, and named by a system's module
     from scipy.spatial.distance import squareform

@@ -1,6 +1,6 @@
-"""Dense parts of devices: radius, MinPts and expansion of "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
+"""Dense parts of devices: "FedEPC", eq. (5) and (6), algorithm 2, l. 1-12.
 
-From a symmetric matrix of divergences (n, n) with a zero diagonal to numbers of parts from 0, NOISE for none.
+From divergences (n, n), symmetric with a zero diagonal, to numbers of parts from 0, NOISE for none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Floats = NDArray[np.float64]
 
 
 def radii(d: NDArray[Any], neighbours: int) -> Floats:
-    """Eq. (5) for each device's neighbourhood -> (n,): (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
+    """(n,) eq. (5) for each device's neighbourhood: (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
     mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``. A smaller radius leaves
-        every device alone among very many.
+    every device alone among very many.
     """
     n = len(d)
     k = min(neighbours, n - 1)
@@ -41,24 +41,24 @@ def radii(d: NDArray[Any], neighbours: int) -> Floats:
 
 
 def entropies(s: Floats) -> Floats:
-    """-s ln s of each device, mean over its channels: (n, C) -> (n,)."""
+    """(n,) -s ln s of each device, mean over its channels, (n, C)."""
     from scipy.special import xlogy
 
     return np.asarray(-xlogy(s, s).mean(axis=1))
 
 
 def min_points(sizes: NDArray[Any], entropy: Floats, eta: float, most: int | None = None) -> Labels:
-    """Eq. (6): ceil(|C| / (1 + exp(-eta Entropy(C)))) for sets of these sizes and entropies, within [2, most]."""
+    """Eq. (6), ceil(|C| / (1 + exp(-eta Entropy(C)))), within [2, most]."""
     with np.errstate(over="ignore"):  # 1 / (1 + infinity) is 0, which is right
         points = np.ceil(sizes / (1 + np.exp(-eta * entropy)))
     return np.asarray(points if most is None else np.clip(points, 2, max(most, 2)), dtype=np.int64)
 
 
 def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
-    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts, NOISE for none.
+    """Algorithm 2, l. 1-12, with a radius and MinPts for each device -> (n,) parts.
 
-    Two devices are neighbours where each lies within the other's radius, so a distant device reaches nobody. The set C
-    of eq. (6) is a device's neighbourhood, with itself.
+    Neighbours lie within each other's radius, so a distant device reaches nobody. C of eq. (6) is a device's
+    neighbourhood, with itself.
     """
     n, radius, own = len(d), radii(d, neighbours).astype(d.dtype), entropies(s)
     sizes, entropy = np.empty(n, np.int64), np.empty(n)
@@ -73,7 +73,7 @@ def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
 def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
     """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody.
 
-    mu and sigma are those of all sparsities; a device's neighbours are strictly nearer than the radius.
+    mu and sigma are of all sparsities; neighbours are strictly nearer than the radius.
     """
     n = len(s)
     # eq. (5), infinite for one device; the largest number below, because "<" is strict

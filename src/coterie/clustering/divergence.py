@@ -1,13 +1,12 @@
-"""How differently devices' data look: the modified Jensen-Shannon divergence of sparsity vectors, eq. (3) and (4) of
-"FedEPC: An Efficient and Privacy-Enhancing Clustering Federated Learning Method", and its calibration.
+"""The modified Jensen-Shannon divergence of devices' sparsity vectors, eq. (3) and (4) of "FedEPC", and its
+calibration.
 
 A sparsity vector s has a share of zeros in [0, 1] for each of C channels; P = s / sum(s) is its distribution.
 
     js(x, y) = 1/2 sum_c [x_c ln(2 x_c / (x_c + y_c)) + y_c ln(2 y_c / (x_c + y_c))],      0 ln 0 = 0,
     MJS(s, t) = js(P, Q) + gamma js(s, t).
 
-Departures (docs/systems/fedepc_appendix.md): MJS is `calibrated` before it is compared with thresholds; a vector of
-zeros has the P of a constant vector.
+Departures: docs/systems/fedepc_appendix.md.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ Floats = NDArray[np.float64]
 
 
 def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True) -> NDArray[Any]:
-    """MJS of eq. (3) between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
+    """MJS between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
-    exact: float64, each entry a function of its two rows alone, bit for bit, at about 20 ns a pair and channel. Else
-        float32 by matrix products (`embedded`), far faster from hundreds of devices on.
+    exact: float64, each entry a function of its two rows alone, bit for bit. Else float32 by matrix products
+    (`embedded`), far faster from hundreds of devices on.
     Raises UserError unless s is finite (n, C) in [0, 1], and for a negative or infinite gamma.
     """
     s, gamma = sparsity_vectors(s), _weight(gamma)
@@ -47,9 +46,9 @@ def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True)
 
 
 def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
-    """MJS of eq. (3) between each row of s (n, C) and each of t (m, C) -> (n, m).
+    """MJS between each row of s (n, C) and each of t (m, C) -> (n, m).
 
-    Bit for bit as `modified_divergence`. Raises UserError as it does, and for unlike lengths.
+    Bit for bit as `modified_divergence`. Raises UserError as that, and for unlike lengths.
     """
     s, t, gamma = sparsity_vectors(s), sparsity_vectors(t), _weight(gamma)
     if s.shape[1] != t.shape[1]:
@@ -62,9 +61,9 @@ def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
 
 
 def noise_floor(first: ArrayLike, second: ArrayLike, gamma: float = 1.0) -> float:
-    """h_i: MJS between the sparsity vectors (C,) of two random halves of one device's data. Raises UserError as above.
+    """h_i: MJS between the vectors (C,) of two random halves of one device's data. Raises UserError as above.
 
-    Two devices of like data have a divergence of about h_i / 2: their vectors are means of all samples.
+    Two devices of like data have a divergence of about h_i / 2.
     """
     return float(divergence_to(sparsity_vector(first)[None], sparsity_vector(second)[None], gamma)[0, 0])
 
@@ -74,9 +73,10 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) of `modified_divergence`.  floors: (n,), h_i >= 0 of `noise_floor`.  scale: by default MJS of the median
-        pair, or ``per_scale`` median floors if more; the median of positive pairs where that is 0, or 1. The result has
-        the type of ``mjs`` and a zero diagonal.
+    mjs: (n, n) of `modified_divergence`, whose type the result has, with a zero diagonal.  floors: (n,), h_i >= 0 of
+    `noise_floor`.
+    scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of positive pairs where
+    that is 0, or 1.
 
     A floor above 2 ``per_scale`` median floors counts as that much: no device can lower its divergences by more than
     1/2 through its floor.
@@ -104,7 +104,7 @@ def calibrated(
 
 
 def sparsity_vectors(s: ArrayLike) -> Floats:
-    """s as (n, C) float64; UserError names the row and the channel that is no share in [0, 1]."""
+    """(n, C) float64; UserError names the row and the channel that is no share in [0, 1]."""
     s = _numbers(s, "sparsity vectors")
     if s.ndim != 2 or 0 in s.shape:
         raise UserError(f"sparsity vectors must be an array of shape (devices, channels), not {s.shape}")
@@ -116,7 +116,7 @@ def sparsity_vectors(s: ArrayLike) -> Floats:
 
 
 def sparsity_vector(s: ArrayLike) -> Floats:
-    """One device's s as (C,) float64, checked like those of many."""
+    """As ``sparsity_vectors``, for one device: (C,)."""
     one = _numbers(s, "a sparsity vector")
     if one.ndim != 1:
         raise UserError(f"a sparsity vector must have shape (channels,), not {one.shape}")
@@ -125,7 +125,7 @@ def sparsity_vector(s: ArrayLike) -> Floats:
 
 
 def noise_floors(floors: ArrayLike, n: int) -> Floats:
-    """The floors of n devices as (n,) float64; UserError names the device."""
+    """(n,) float64; UserError names the device."""
     h = _numbers(floors, "noise floors")
     if h.shape != (n,):
         raise UserError(f"noise floors must be one a device: {n} devices, but floors of shape {h.shape}")
@@ -180,9 +180,9 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
     """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
 
-    By Nystroem's method on NODES values between the channel's least and largest (Williams and Seeger, NIPS 2000), as js
-    is a squared distance of Hilbert space (Fuglede and Topsoe, 2004). No squared distance comes out too large, and none
-    is too small by more than the bound (rounding to float32 not counted).
+    By Nystroem's method on NODES values of a channel (Williams and Seeger, NIPS 2000), as js is a squared distance of
+    Hilbert space (Fuglede and Topsoe, 2004). Squared distances are never too large, and too small by at most the bound
+    (rounding to float32 not counted).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

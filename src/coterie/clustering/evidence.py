@@ -1,20 +1,18 @@
 """The evidence that two clients have one task: label residuals under a normal model of groups.
 
-Each client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
-(``clustering/signature.py``). In a group the residuals of a label have one mean, which is normal with variance tau_c;
-samples scatter about it with variance phi_c. The log evidence of a group with N_c samples and residual sum S_c, over
-that of means of 0, is
+A client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
+(``clustering/signature.py``). In a group these have one mean, normal with variance tau_c; samples scatter about it with
+variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a group with N_c samples
+and residual sum S_c, over that of means of 0, is
 
     f(N, S) = sum_c [-(d/2) ln(1 + t_c N_c) + (tau_c / 2) |S_c / phi_c|^2 / (1 + t_c N_c)],  t_c = tau_c / phi_c    (1)
 
-and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group. A label that a client lacks says nothing.
+and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
-The functions of n in (1) have a few eigenvectors that give them nearly, so g_ij is a bilinear form x_i . J x_j of rows
-that each client computes alone (``row``), with a J that depends on nothing but lengths (``twisted``), and two servers
-get shares of the gains from shares of the rows (``protocols/shared_groups.py``). Such a gain is off by at most 0.05, a
-hundredth of itself and a thousandth of the greater of |f(i)| and |f(j)|, for t_c up to 25.
-
-The marginal likelihood of normal means is textbook (Gelman et al., Bayesian Data Analysis, 2013, section 5.4).
+A few eigenvectors give the functions of n in (1) nearly, so g_ij is a bilinear form x_i . J x_j of rows that each
+client computes alone (``row``), with a fixed J (``twisted``), which two servers can compute on shares
+(``protocols/shared_groups.py``). It is off by at most 0.05, a hundredth of itself and a thousandth of the greater of
+|f(i)| and |f(j)|, for t_c up to 25.
 """
 
 from __future__ import annotations
@@ -41,17 +39,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ResidualSpread:
-    """Of the residuals of each label, per coordinate. tau: (labels,) between groups.  phi: (labels,) within."""
+    """Of each label's residuals, per coordinate: tau (labels,) between groups, phi (labels,) within."""
 
     tau: Floats
     phi: Floats
 
 
 def features(x: NDArray[Any]) -> Floats:
-    """Samples (n, ...) as (n, FEATURES). Images and series are set to a mean of 0 and a deviation of 1, one by one.
-
-    In a table samples stay as they are.
-    """
+    """(n, FEATURES) of samples (n, ...). Each image or series is set to a mean of 0 and a deviation of 1."""
     if x.ndim < 3:
         return mapped(x)
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
@@ -60,15 +55,15 @@ def features(x: NDArray[Any]) -> Floats:
 
 
 def residual_map(seed: int) -> Floats:
-    """(FEATURES, DIMENSION) with orthonormal columns, drawn from a seed (of all clients and no server)."""
+    """(FEATURES, DIMENSION) with orthonormal columns. seed: of all clients and no server."""
     draws = np.random.default_rng(seed).normal(size=(FEATURES, DIMENSION))
     return np.asarray(np.linalg.qr(draws)[0])
 
 
 def residuals(x: Floats, y: NDArray[Any], to: Reference, by: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Counts (labels,), at most MOST, and residual sums (labels, DIMENSION) of samples x (n, FEATURES), y (n,).
+    """Counts (labels,), at most MOST, and residual sums (labels, DIMENSION) of x (n, FEATURES), y (n,).
 
-    by: of ``residual_map``. The sums of more than MOST samples are scaled as if there were so many.
+    by: of ``residual_map``. Sums of more than MOST samples are scaled to so many.
     """
     shown = to.kept[y]
     member = np.eye(len(to.kept))[y[shown]]
@@ -79,7 +74,7 @@ def residuals(x: Floats, y: NDArray[Any], to: Reference, by: Floats) -> tuple[ND
 
 
 def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[np.int64], Floats]]) -> Floats:
-    """(4 labels,) a client's term of the sum that says the spread. halves: ``residuals`` of two halves."""
+    """(4 labels,) a client's term for ``spread``. halves: ``residuals`` of two halves."""
     (n, first), (m, second) = halves
     both = (n > 0) & (m > 0)
     weight = both * np.sqrt(n * m)
@@ -90,7 +85,7 @@ def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[n
 
 
 def spread(total: Floats) -> ResidualSpread:
-    """The spread from the sum of all terms (4 labels,). A label without a pair of halves has tau 0."""
+    """total: (4 labels,) of all terms. A label without a pair of halves has tau 0."""
     product, weight, apart, both = np.split(total, 4)
     tau = np.maximum(product / np.maximum(weight, 1), 0) / DIMENSION
     phi = apart / np.maximum(both, 1) / DIMENSION
@@ -98,7 +93,7 @@ def spread(total: Floats) -> ResidualSpread:
 
 
 def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
-    """f of (1), for a group with these counts (labels,) and residual sums (labels, DIMENSION)."""
+    """f of (1), for counts (labels,) and residual sums (labels, DIMENSION)."""
     grown = 1 + of.tau / of.phi * counts
     squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
     return float((-DIMENSION / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
@@ -118,7 +113,7 @@ def row_length(labels: int) -> int:
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
-    """(row_length,) x_i of a client's ``residuals``: ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
+    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
     parts = list[Floats]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
@@ -130,7 +125,7 @@ def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
 
 
 def twisted(rows: NDArray[Any]) -> NDArray[Any]:
-    """J x for each row x of (n, row_length), of any numbers: signs, and the swaps of |S|^2 with what it multiplies."""
+    """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
     labels = (rows.shape[1] - 2) // (RANK * (3 + DIMENSION))
     blocks = rows[:, :-2].reshape(len(rows), labels, -1)
     out = blocks.copy()

@@ -1,6 +1,6 @@
 """Fuzzy c-means: Bezdek, "Pattern recognition with fuzzy objective function algorithms", 1981.
 
-It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u (rows sum to 1) and centres c, in turns.
+It minimises J = sum_ik u_ik^m |x_i - c_k|^2 over memberships u and centres c, in turns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 
     """(n, k) u_ik = 1 / sum_l (|x_i - c_k| / |x_i - c_l|)^(2 / (m - 1)), m the fuzzifier > 1.
 
     points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, in equal parts. Raises UserError
-        for other shapes or numbers.
+    for other shapes or numbers.
     """
     x, c = finite(points, "points", "n", "d"), finite(centres, "centres", "n", "d")
     if x.shape[1] != c.shape[1] or not len(c):
@@ -44,7 +44,7 @@ def centres_of(points: NDArray[Any], u: NDArray[Any], before: NDArray[Any], fuzz
 
 
 def first_centres(points: NDArray[Any], count: int) -> Doubles:
-    """(count, d): the point nearest to the mean, then each time the point farthest from all centres so far.
+    """(count, d): the point nearest to the mean, then each time the one farthest from all so far.
 
     Raises UserError for no points or no centres.
     """
@@ -62,7 +62,7 @@ def first_centres(points: NDArray[Any], count: int) -> Doubles:
 def fuzzy_c_means(
     points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0, *, turns: int = 100, moved: float = 1e-6
 ) -> tuple[Doubles, Doubles]:
-    """Memberships (n, k) and centres (k, d), from these centres until none moves by more than ``moved``."""
+    """Memberships (n, k) and centres (k, d), from ``start`` until none moves by more than ``moved``."""
     x, centres = finite(points, "points", "n", "d"), finite(start, "centres", "n", "d")
     for _ in range(turns):
         before, centres = centres, centres_of(x, memberships(x, centres, fuzzifier), centres, fuzzifier)

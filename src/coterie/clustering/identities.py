@@ -1,11 +1,8 @@
-"""Indistinguishable cluster identities: algorithm 1 and section IV-B (I) of "MingledPie: A Cluster Mingling Approach
-for Mitigating Preference Profiling in CFL".
+"""Indistinguishable cluster identities: algorithm 1 and section IV-B (I) of "MingledPie".
 
 The server publishes a key for every cluster. A client compares the key of its true cluster with the address of every
 cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
-probability p = 2^-n.
-
-Departures: eq. (3) compares the true cluster's key, and the set starts empty at every try.
+probability p = 2^-n. Departures: docs/systems/mingledpie_appendix.md.
 """
 
 from __future__ import annotations
@@ -49,8 +46,8 @@ class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
     data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all h_j^l =
-        g^(x_j^l), compressed points, cluster by cluster. All of it is published to the clients. Raises DecodeError for
-        anything else.
+    g^(x_j^l), compressed points, cluster by cluster; all are published to the clients. Raises DecodeError for anything
+    else.
     """
 
     data: bytes
@@ -60,7 +57,7 @@ class ClusterKeys:
 
     @classmethod
     def generate(cls, clusters: int, bits: int, random_bytes: RandomBytes = os.urandom) -> ClusterKeys:
-        """Fresh keys of ``bits`` = n elements for each of k ``clusters``. Raises UserError for impossible numbers."""
+        """bits: n.  clusters: k. Raises UserError for impossible numbers."""
         if not 2 <= operator.index(clusters) <= MAX_CLUSTERS or not 1 <= operator.index(bits) <= MAX_BITS:
             raise UserError(f"keys for {clusters} clusters with {bits} bits cannot be made: {_LIMITS}")
         keys = [_scalar(random_bytes) for _ in range(clusters * bits)]
@@ -92,11 +89,11 @@ def identity_set(
     counts: Counts = "identities",
     printed: bool = False,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Algorithm 1 in the group: the clusters that a client joins, (k,) bool, and the number of tries.
+    """Algorithm 1: the clusters that a client joins, (k,) bool, and the number of tries.
 
     threshold, counts: the least number of identities, or of false ones.  printed: eq. (3) as printed, which all
-        clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible cluster
-        or threshold, or one that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
+    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible cluster or
+    threshold, or one that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]
@@ -182,7 +179,7 @@ def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:
 
 
 def _most_tries(law: IdentityLaw) -> int:
-    """So many tries that all of them fail with probability 2^-64."""
+    """So many tries all fail with probability 2^-64."""
     if law.expected_tries > MAX_EXPECTED_TRIES:
         raise UserError(
             f"a set of at least {law.least} of {law.clusters} clusters at p = {law.p} takes {law.expected_tries:.3g} "

@@ -1,8 +1,7 @@
-"""The law of MingledPie's identity sets: how many clusters a client joins, and what follows from that.
+"""The law of MingledPie's identity sets.
 
-Algorithm 1 of "MingledPie" puts a client into its true cluster and each of the other k - 1 with probability p, until
-the set is large enough: the true cluster and a uniformly random choice of F others, F binomial and conditioned on its
-minimum.
+Algorithm 1 puts a client into its true cluster and each of the other k - 1 with probability p, until the set is large
+enough: the true cluster and a uniformly random choice of F others, F binomial and conditioned on its minimum.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ Counts = Literal["identities", "false_positives"]
 
 @dataclass(frozen=True)
 class IdentityLaw:
-    """The distribution of identity sets CI among ``clusters`` = k clusters.
-
-    p: false positive rate, in (0, 1), before the threshold.  threshold: T, the least number of identities, or of false
-        ones (``counts``). Raises UserError for what no set can satisfy.
+    """p: false positive rate, in (0, 1), before the threshold.  threshold: T, the least number of identities, or of
+    false ones (``counts``), among ``clusters`` = k. Raises UserError for what no set can satisfy.
     """
 
     clusters: int
@@ -58,7 +55,7 @@ class IdentityLaw:
 
     @cached_property
     def accepted(self) -> float:
-        """Probability that one try gives a set of at least ``least`` clusters."""
+        """Probability that one try is accepted."""
         return math.fsum(self._unconditioned[self.least - 1 :])
 
     @property
@@ -74,7 +71,7 @@ class IdentityLaw:
 
     @property
     def expected_size(self) -> float:
-        """E|CI|: how many times each model is added in the mingled aggregation."""
+        """E|CI|: how often each model is added."""
         return float(self.sizes @ np.arange(1, self.clusters + 1))
 
     @property
@@ -85,8 +82,8 @@ class IdentityLaw:
     def p_correct(self, *, printed: bool = False) -> float:
         """Eq. (9): probability that a given wrong cluster is in the set, which the threshold raises above p.
 
-        The printed equation counts the true cluster among the false ones (c where c - 1 is meant) and leaves out the
-        sets of all k clusters: .75 instead of .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
+        printed: the true cluster counts among the false ones, and sets of all k clusters are left out: .75 instead of
+        .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
         """
         if not printed:
             return (self.expected_size - 1) / (self.clusters - 1)
@@ -97,7 +94,7 @@ class IdentityLaw:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Theorem 2: 1/k and 1/least, for a uniform guess only; a prior breaks the upper one."""
+        """Theorem 2: 1/k and 1/least, for a uniform guess; a prior breaks the upper one."""
         return 1 / self.clusters, 1 / self.least
 
     @cached_property

@@ -1,5 +1,5 @@
-"""Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
-Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. See docs/clustering.md.
+"""Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC" (Tang and others, CMC 2025), eq. (3) to (8) and
+algorithm 2. See docs/clustering.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Aidc:
-    """Settings of the clustering, which docs/clustering.md explains. Raises UserError for impossible ones."""
+    """Settings, which docs/clustering.md explains. Raises UserError for impossible ones."""
 
     gamma: NotNegative = 1.0
     theta_merge: NotNegative = 0.15
@@ -60,13 +60,13 @@ class Aidc:
 
 
 class Groups(msgspec.Struct):
-    """Devices and their clusters: a server's state between two calls. Row i is device i of n.
+    """A server's state between two calls. Row i is device i of n.
 
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
-    labels: (n,) int64, the number of each device's cluster, kept while the cluster lives and never reused.  scale: the
-        calibrated unit in nats (1 where nothing is calibrated).
-    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.  gamma: of
-        eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the number of the next new cluster.
+    labels: (n,) int64, each device's cluster, kept while the cluster lives and never reused.
+    scale: the calibrated unit in nats (1 where nothing is calibrated).
+    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.
+    gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the next new cluster's number.
     """
 
     names: tuple[str, ...]
@@ -88,8 +88,8 @@ def cluster(
 ) -> tuple[Groups, tuple[Event, ...]]:
     """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and events.
 
-    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In an event of kind ``merge`` or
-    ``split``, ``clusters`` are those in which the two sides ended.
+    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In events of kind ``merge`` or
+    ``split``, ``clusters`` are those in which the sides ended.
     Raises UserError for no devices, names that are not different texts, and invalid features or floors.
     """
     settings = settings or Aidc()
@@ -115,9 +115,7 @@ def update(
     """New groups after devices joined or changed (name -> sparsity vector (C,), floor) and others left.
 
     The groups are those of `cluster` (up to rounding where there are more than 300), at the cost of the changed
-    devices' divergences. A cluster keeps its number where most of its devices that are in both are in it before and
-    after. ``groups`` isn't changed.
-
+    devices' divergences. A cluster keeps its number where most of the devices in both are in it before and after.
     Raises UserError as `cluster`, for leaving devices that are absent or have changed, and if no device stays.
     """
     settings, left = settings or Aidc(), tuple(left)
@@ -188,7 +186,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
-    """Algorithm 2 as printed. Noise devices are alone, since each needs a model."""
+    """Noise devices are alone, since each needs a model."""
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)
@@ -196,7 +194,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
 
 
 def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Each noise device in the cluster of least mean divergence if below ``below``, else in its own."""
+    """Each noise device in the cluster of least mean divergence if that is below ``below``, else in its own."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
     _, first, sizes = np.unique(labels[rows], return_index=True, return_counts=True)

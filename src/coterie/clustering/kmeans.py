@@ -1,7 +1,7 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper gives no details. Here a clustering starts from the last centres as well as afresh, and keeps the old centres
-unless a fresh start fits better by a stated part. A cluster that keeps most of its members keeps its number.
+The paper gives no details. Here a clustering keeps the last centres unless a fresh start fits better by ``BETTER``. A
+cluster that keeps most of its members keeps its number.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ Floats = NDArray[np.float64]
 
 
 class Clusters(msgspec.Struct, eq=False):
-    """A clustering, as part of a party's state.
+    """numbers: by name, the lasting number of its cluster.  order: (k,) the number of each centre's cluster.
 
-    numbers: by name, the lasting number of its cluster.  order: (k,) the number of each centre's cluster.
-    centres: (k, d) in the units of the features.  weights: (d,) of the differences in each column.
-    following: the number of the next new cluster.
+    centres: (k, d) in the units of the features.  weights: (d,) of the columns.  following: the next new cluster's
+    number.
     """
 
     numbers: dict[str, int] = {}
@@ -53,11 +52,11 @@ def regrouped(
 ) -> Clusters:
     """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
 
-    features: (n, d), rows in the order of the names. Every column is scaled to deviation 1; a constant one does not
-        count.  groups: how many columns belong together, one group after the other; groups that differ at all count
-        alike.  before: the clustering to continue. Where there are fewer distinct rows than clusters, the largest
-        cluster is halved in the order of the names. Raises UserError for k < 1 or least < 1, a name twice, or rows that
-        are not n rows of finite numbers.
+    features: (n, d), rows in the order of the names. Columns are scaled to deviation 1; a constant one does not count.
+    groups: numbers of columns that belong together; groups that differ at all count alike.
+    before: the clustering to continue.
+    Where there are fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises
+    UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()
@@ -76,7 +75,7 @@ def regrouped(
 
 
 def nearest(clusters: Clusters, row: ArrayLike) -> int:
-    """The number of the cluster with the nearest centre to this row (d,): for a client that joins between clusterings.
+    """The number of the cluster nearest to a row (d,), of a client that joins between clusterings.
 
     Raises UserError if there is no cluster, or the row does not fit.
     """

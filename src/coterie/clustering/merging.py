@@ -1,8 +1,7 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
-Labels are cluster numbers from 0 for each device (NOISE: none); d is a symmetric matrix of divergences (n, n) with a
-zero diagonal. If the split threshold is at least the merge threshold, a fixed point is reached after at most three
-passes: no merged cluster's mean exceeds those within and between its parts.
+Labels are cluster numbers from 0 (NOISE: none); d is of divergences (n, n), symmetric, with a zero diagonal. If the
+split threshold is at least the merge threshold, a fixed point is reached after at most three passes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """Two sets of devices (rows) that were merged or split, and the mean divergence that decided it.
+    """Two sets of rows that were merged or split, and the mean divergence that decided it.
 
     For a noise device, placed or alone: that device and the nearest cluster.
     """
@@ -35,17 +34,17 @@ class Change:
 
 
 def mean_between(d: NDArray[Any], first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Eq. (7): the mean divergence between two sets of devices."""
+    """Eq. (7)."""
     return float(d[np.ix_(first, second)].mean(dtype=np.float64))
 
 
 def heterogeneity(d: NDArray[Any], members: NDArray[Any], diagonal: bool = True) -> float:
-    """Eq. (8): the mean divergence within a set; without ``diagonal``, of pairs of two devices (0 for one device)."""
+    """Eq. (8); without ``diagonal``, of pairs of two devices (0 for one device)."""
     return _within(float(d[np.ix_(members, members)].sum(dtype=np.float64)), len(members), diagonal)
 
 
 def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
-    """Sums of divergences between clusters, and within them -> (clusters, clusters)."""
+    """(clusters, clusters) sums of divergences between clusters, and within them."""
     from scipy.sparse import csr_array
 
     rows = np.argsort(labels, kind="stable")
@@ -60,7 +59,7 @@ def sums_between(d: NDArray[Any], labels: Labels, clusters: int) -> Floats:
 
 
 def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Eq. (7): the two clusters of least mean divergence become one while that is below ``below``."""
+    """Eq. (7): the two nearest clusters become one while their mean divergence is below ``below``."""
     count = int(labels.max(initial=NOISE)) + 1
     members = [np.flatnonzero(labels == k) for k in range(count)]
     sums, sizes = sums_between(d, labels, count), np.array([len(own) for own in members], float)
@@ -91,7 +90,7 @@ def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[
 def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
     """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn.
 
-    Its two most different devices are the seeds; each other device goes to the nearer one.
+    Its two most different devices are the seeds; others go to the nearer one.
     """
     changes: list[Change] = []
 
@@ -145,9 +144,7 @@ Kind = Literal["merge", "split", "placed", "alone", "joined", "left", "moved"]
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to clusters.
-
-    By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
+    """By kind: clusters (their numbers); names (of devices that changed sides); value (a mean divergence).
 
     - ``merge``: the cluster that stays and the one that is gone; those that came; eq. (7).
     - ``split``: the cluster that stays and the new one; those that went; eq. (8).
@@ -163,7 +160,7 @@ class Event:
 
 
 def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
-    """A clustering's changes as events, with the numbers of the clusters in which the sides ended."""
+    """Changes as events, with the numbers of the clusters in which the sides ended."""
     found = []
     for change in changes:
         small, large = change.first, change.second
@@ -178,10 +175,10 @@ def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) 
 def differences(
     names: Sequence[str], d: NDArray[Any], before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
 ) -> tuple[Event, ...]:
-    """What happened between two clusterings with lasting numbers.
+    """The events between two clusterings with lasting numbers.
 
     names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
-        with their clusters.
+    with their clusters.
     """
     found = [Event("left", (k,), (name,), 0.0) for name, k in gone]
     told = before == NOISE  # joined devices have an event of their own

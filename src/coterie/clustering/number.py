@@ -2,8 +2,8 @@
 
 The eigengap names at least two (von Luxburg, 2007, section 8.3). They count if the embedding's spread within them (Ng,
 Jordan and Weiss, NIPS 2001) is less than in each of nine Gaussian clouds of the same covariance (Liu, Hayes, Nobel and
-Marron, JASA 2008), and at most .6 of their mean. Clusters are tested in turn. The covariance follows from the distances
-(Torgerson's classical scaling).
+Marron, JASA 2008; the covariance by Torgerson's classical scaling), and at most .6 of their mean. Clusters are tested
+in turn.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def count_clusters(
 ) -> int:
     """The number of clusters among n rows with distances (n, n); 1 where none stand out.
 
-    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
-        invalid matrix of distances, and for smallest < 1.
+    gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an invalid matrix of
+    distances, and for smallest < 1.
     """
     from threadpoolctl import threadpool_limits
 

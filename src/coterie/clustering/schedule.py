@@ -1,7 +1,6 @@
 """When to cluster: the dynamic frequency with iteration-based decay (DFD) of "FedCAPrivacy", section IV-A.
 
-Rounds count from 1. Round r clusters with probability 1 / (1 + alpha r), round 1 always (algorithm 1). The coin is an
-argument.
+Rounds count from 1, and round 1 always clusters (algorithm 1).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from coterie.protocol.options import AtLeastOne, NotNegative, check_bounds
 class Schedule:
     """Cluster in every ``every``-th round (1, 1 + every, ...), there with probability 1 / (1 + alpha r).
 
-    alpha: decay factor >= 0; 0 is certainty.  every: the clustering interval, delta in the paper's figure 3.
+    alpha: decay factor >= 0; 0 is certainty.  every: delta in the paper's figure 3.
     """
 
     alpha: NotNegative = 0.0

@@ -1,14 +1,9 @@
 """The label-residual signature: which clients have the same task, however skewed their labels are.
 
-A signature says how a client's samples of each label deviate from everybody's. The sums of all clients' statistics give
-the means M_c of the labels and the within-label covariance (``Reference``). A signature is a client's whitened
-residuals: a block for each label, and a pooled one for shifts that all labels share.
-
-Each client makes two signatures, of two halves of its samples with independent noise, whose inner product with another
-client's is 0 on average, unless they have something in common. The eigenvalues that stand out from those of random
-signs are one fewer than the groups.
-
-The combination is this project's own; its limits: ``docs/systems/fedcaprivacy.md``.
+A signature says how a client's samples of each label deviate from everybody's: whitened residuals, a block for each
+label, and a pooled one for shifts that all labels share. Each client makes two, of two halves of its samples, whose
+inner product with another client's is 0 on average unless they have something in common. The eigenvalues that stand out
+from those of random signs are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations
@@ -42,9 +37,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Public facts of all data. means: M_c (labels, m).  whiten: W (m, m).
+    """means: M_c (labels, m).  whiten: W (m, m).
 
-    kept: (labels,) bool, the labels that enough clients hold; the rest have a mean of 0 and are ignored.
+    kept: (labels,) bool, those that enough clients hold; the rest have a mean of 0 and are ignored.
     """
 
     means: Floats
@@ -56,7 +51,7 @@ def mapped(x: NDArray[Any]) -> Floats:
     """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND.
 
     Up to FEATURES numbers are padded with zeros. More are projected by random signs from a public seed (Achlioptas,
-    Database-friendly random projections, 2003), scaled so that standardised numbers stay of size 1.
+    2003), scaled so that standardised numbers stay of size 1.
     """
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
     size = flat.shape[1]
@@ -71,10 +66,11 @@ def _signs(size: int) -> Floats:
 
 
 def statistics(x: Floats, y: NDArray[Any], kept: NDArray[np.bool_]) -> Floats:
-    """A client's term of the sums: shares of the labels, their sums of x, and second moments, over its samples.
+    """A client's term of the sums: shares of the labels, their sums of x, and second moments.
 
-    x: (n, m) of ``mapped``.  y: (n,) int labels.  kept: (labels,) bool.  Returns (labels + labels m + m (m + 1) / 2,)
-        float64 within BOUND^2, divided by its samples with kept labels, so that all clients count alike.
+    x: (n, m) of ``mapped``.  y: (n,) int labels.  kept: (labels,) bool.
+    Returns (labels + labels m + m (m + 1) / 2,) float64 within BOUND^2, divided by its samples with kept labels, so
+    that all clients count alike.
     """
     shown = kept[y]
     x, y = x[shown], y[shown]
@@ -88,7 +84,7 @@ def statistics_size(labels: int) -> int:
 
 
 def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
-    """M_c and W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2) of the sum of all statistics.
+    """From the sum of all ``statistics``: M_c, and W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2).
 
     Raises UserError for an impossible sum: a negative count or variance, or another size.
     """
@@ -112,10 +108,9 @@ def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
 
 
 def signature(x: Floats, y: NDArray[Any], to: Reference) -> Floats:
-    """The signature of samples x (n, m) with labels y (n,): ((labels + 1) m,) float64 of length 1, or 0.
+    """Of samples x (n, m) with labels y (n,): ((labels + 1) m,) float64 of length 1, or 0.
 
-    A block sqrt(n_c) W (mean_c - M_c) for each label, zero where it is absent. Then the shared sum_c n_c W (mean_c -
-    M_c) / sqrt(n).
+    A block sqrt(n_c) W (mean_c - M_c) for each label, then the shared sum_c n_c W (mean_c - M_c) / sqrt(n).
     """
     shown = to.kept[y]
     x, y = x[shown], y[shown]
@@ -137,10 +132,10 @@ def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
 
 
 class FoundGroups(msgspec.Struct, frozen=True, eq=False):
-    """Groups of n clients. labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
+    """labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
 
-    centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN.  eigenvalues: those that stood out.  why:
-        why there are fewer groups than stood out, or "".
+    centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN.  eigenvalues: those that stood out.
+    why: why there are fewer groups than stood out, or "".
     """
 
     labels: NDArray[np.int64]
@@ -158,11 +153,10 @@ class FoundGroups(msgspec.Struct, frozen=True, eq=False):
 def find_groups(
     rows: Floats, rng: np.random.Generator, groups: int | Literal["auto"] = "auto", smallest: int = SMALLEST
 ) -> FoundGroups:
-    """Groups of clients by their signatures.
+    """rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
 
-    rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
-    rng: of the null.  groups: how many, or "auto".  smallest: least clients of a group.
-    Raises UserError for rows that are not finite or of odd length, and for groups < 1.
+    smallest: least clients of a group. Raises UserError for rows that are not finite or of odd length, and for groups <
+    1.
     """
     if rows.ndim != 2 or rows.shape[1] % 2 or 0 in rows.shape or not np.isfinite(rows).all():
         raise UserError(f"signatures must be finite numbers (clients, 2 d), not {rows.shape} or NaN")
@@ -188,9 +182,8 @@ def find_groups(
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
-    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must; with any common vector added.
-
-    Two halves of length 1 are at most 2 apart, up to a few percent after projection to 256 numbers.
+    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must: halves of length 1 are at most 2 apart,
+    up to a few percent after projection to 256 numbers.
     """
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))
@@ -198,12 +191,12 @@ def plausible(rows: Floats) -> NDArray[np.bool_]:
 
 
 def within_reach(row: Floats, found: FoundGroups) -> bool:
-    """Whether a newcomer's row (2d,) can be a signature, by its distance to the centre."""
+    """Whether a newcomer's row (2d,) can be a signature."""
     return bool(max(np.linalg.norm(half) for half in np.split(row - found.centre, 2)) <= FURTHEST)
 
 
 def centred(rows: Floats, centre: Floats) -> tuple[Floats, Floats]:
-    """Both halves of rows (n, 2d) minus the centre (2d,), scaled to length 1: two (n, d)."""
+    """Both halves of rows (n, 2d) minus the centre, at length 1: two (n, d)."""
     first, second = (np.where(_long(half), half, 0.0) for half in np.split(rows - centre, 2, axis=1))
     return unit_rows(first), unit_rows(second)
 
@@ -213,16 +206,16 @@ def _long(half: Floats) -> NDArray[np.bool_]:
 
 
 def placed(rows: Floats, found: FoundGroups) -> NDArray[np.int64]:
-    """(n,) the group of each newcomer's row (2d,): the one in whose direction it points most."""
+    """(n,) the group in whose direction each newcomer's row (2d,) points most."""
     together = np.concatenate(centred(rows, found.centre), axis=1)
     return np.asarray(np.argmax(together @ found.directions.T, axis=1), np.int64)
 
 
 def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple[float, ...]:
-    """The eigenvalues of the products (n, n) of first with second halves that stand out; at most so many.
+    """At most so many eigenvalues of the products (n, n) of first with second halves.
 
-    They are tested in turn, each taken off. The first must exceed the FIRST quantile of the largest eigenvalues of
-    DRAWS products with random signs, the others the FURTHER quantile and LEAST_SHARE of the first.
+    Each is taken off after its test. The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS
+    products with random signs, the others the FURTHER quantile and LEAST_SHARE of the first.
     """
     rest = products.copy()
     np.fill_diagonal(rest, 0.0)  # a client resembles itself, which says nothing of groups

@@ -1,14 +1,11 @@
 """Oblivious spectral clustering, algorithm 2 of "FedCAPrivacy": soft clusters from distances between shuffled rows.
 
-Departures from the printed algorithm (``literal=True`` keeps its text; on planted clusters it then fails):
+Departures (docs/systems/fedcaprivacy_appendix.md; ``literal=True`` keeps the text, and fails on planted clusters): D is
+the row sums of A, U the eigenvectors of the *smallest* eigenvalues of L_norm, and the centre epsilon_k a cluster's mean
+*row*. The paper's epsilon_j (a threshold) is called ``budget``.
 
-- D is the diagonal of the row sums of A. Printed ``diag(A)`` is the identity, because A has ones there.
-- U holds the eigenvectors of the *smallest* eigenvalues of L_norm. Printed ``[:, -c:]`` takes the largest.
-- The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
-- The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
-
-Rows are first put into an order that depends on the distances alone, on one thread, so a shuffle of the input gives the
-same clusters bit for bit.
+Rows are first put into an order that depends on the distances alone, so a shuffle of the input gives the same clusters
+bit for bit.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Soft:
-    """A soft clustering of n rows into c clusters; row j is row j of the input.
+    """Row j is row j of the input.
 
     labels: (n,) int64, each row's cluster by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
     membership: (n, c) bool, phi: every row has at least one cluster; a cluster may, rarely, be empty.
@@ -48,13 +45,12 @@ class Soft:
 def soft_spectral(
     rows: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
-    """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled or not, with or without a common mask.
+    """Algorithm 2 over rows (n, d) real: flat models or sketches.
 
     Neither order nor a common added vector (exact differences given) changes a row's clusters, bit for bit. c is at
     most the number of distinct rows, and empty clusters are dropped; ``Soft.fewer_because`` says so.
-
-    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk. literal: the algorithm as printed.
-        Raises UserError for rows that are not finite numbers and for clusters < 1.
+    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed.
+    Raises UserError for rows that are not finite numbers and for clusters < 1.
     """
     distances = of.pairwise_distances(rows)
     order = of.lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
@@ -82,10 +78,7 @@ def soft_spectral_from_distances(
 
 
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
-    """A permutation of the rows that follows from the distances (n, n), not from their order.
-
-    Rows are sorted by their sorted distances to all others.
-    """
+    """A permutation that follows from the distances (n, n), not from their order."""
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
         first = np.flatnonzero(rank == np.flatnonzero(counts > 1)[0])[0]
@@ -95,16 +88,16 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
 
 
 def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
-    """Algorithm 2's last step: (n, c) the clusters whose closeness a_jk reaches the row's budget, its mean."""
+    """Algorithm 2's last step: (n, c) where closeness a_jk reaches the row's budget, its mean."""
     budget = closeness.mean(axis=1)
     budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
     return np.asarray(closeness >= budget[:, None])
 
 
 def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
-    """phi (n, c) without clusters of fewer than ``minimum`` rows, so that nothing is summed over too few.
+    """phi (n, c) without clusters of fewer than ``minimum`` rows.
 
-    A row that loses its last cluster joins the closest other, and at least one cluster remains. Raises UserError for
+    A row that loses its last cluster joins the closest other; one cluster remains at least. Raises UserError for
     minimum < 1.
     """
     if minimum < 1:
@@ -146,7 +139,7 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
 def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
     """Eigenvalues (n,), ascending, and eigenvectors (n, n), as columns, of L_norm = D^-1/2 (D - A) D^-1/2.
 
-    A: affinities (n, n).  D: (n,), by default its row sums.
+    A: (n, n).  D: (n,), by default the row sums of A.
     """
     D = A.sum(axis=1) if D is None else D
     scale = 1 / np.sqrt(D)

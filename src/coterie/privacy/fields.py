@@ -37,9 +37,9 @@ class NotJudged(NamedTuple):
 
 @dataclass
 class SentField:
-    """What clients sent to one role in one field, or in all number fields of a message together.
+    """What clients sent to one role in one field, or in all single numbers of a message together.
 
-    fields: their names.  by_round: by round and client's number, the first value.
+    by_round: by round and client's number.
     """
 
     role: str
@@ -142,7 +142,7 @@ def _numbers(every: list[SentField], models: Collection[Field], classes: int) ->
     "looks for label counts among the numbers of short arrays, whatever they are for",
 )
 def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
-    """The comparison with label counts in each round. Raises UserError if there is none to compare."""
+    """Raises UserError if there is nothing to compare."""
     what = f"label shares, by {sent.message}.{'/'.join(sent.fields)}"
     found, why = [], ""
     for of in sent.rounds():
@@ -166,7 +166,7 @@ def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
 
 
 def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
-    """The same run, and the growing set of fields of clients' messages that were read in it."""
+    """The same run, and the growing set of fields of clients' messages that are read in it."""
     read: set[Field] = set()
     kinds: dict[type[fl.Message], type[fl.Message]] = {}
     clients = frozenset(run.clients)

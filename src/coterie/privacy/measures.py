@@ -1,8 +1,4 @@
-"""What a party finds out from models, descriptions of clients' data, clusters and selections; for any system.
-
-Each function yields results for the party ``who`` that has these arrays. MingledPie's adversary A2 (section III-B)
-reads off a client's model which labels its data prefer (``profiles``).
-"""
+"""What a party ``who`` finds out from models, descriptions of data, clusters and selections; for any system."""
 
 from __future__ import annotations
 
@@ -22,14 +18,16 @@ Doubles = NDArray[np.float64]
 
 
 def check_classes(label_counts: Array) -> Array:
-    """Label counts (n, classes), if there are classes. Raises UserError."""
+    """The same counts (n, classes). Raises UserError without classes."""
     if label_counts.shape[1] < 2:
         raise fl.UserError("the data have no classes: the task is regression, or there is a single label")
     return label_counts
 
 
 def profiles(who: str, steps: Array, label_counts: Array, spec: fl.ModelSpec) -> Iterator[Measured]:
-    """Label shares and top labels from updates (n, d) of clients with these label counts, (n, classes)."""
+    """Label shares and top labels from updates (n, d), MingledPie's adversary A2 (section III-B). label_counts: (n,
+    classes).
+    """
     try:
         guess = labels.label_shares(steps, spec)
     except fl.UserError as error:
@@ -67,7 +65,7 @@ def alike(
 def by_memberships(
     who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """``alike``, for clients (n,) with these clusters, phi (n, c) bool; and which pairs share a top label."""
+    """``alike``, by clusters phi (n, c) bool of clients (n,); and which pairs share a top label."""
     pairs = labels.similar_pairs(phi)
     yield from alike(who, by, pairs, clients, label_counts, groups)
     top = label_counts[clients].argmax(axis=1)
@@ -78,7 +76,7 @@ def by_memberships(
 def memberships(
     who: str, clusters: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """Which of these clients (n,) have similar data, from their clusters (n,); label_counts, groups: of all clients."""
+    """``by_memberships``, for clients (n,) with one cluster each (n,). label_counts, groups: of all clients."""
     if len(clients) < 3:
         what = "which pairs have similar labels, by cluster"
         yield Measured(who, what, None, why="there are fewer than 3 clients", topic="groups")
@@ -88,7 +86,7 @@ def memberships(
 
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What clients' numbers of selections (n,) reveal: samples (n,), and the variety of labels."""
+    """What numbers of selections (n,) reveal of samples (n,) and of the variety of labels."""
     yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
@@ -101,7 +99,7 @@ def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measure
 
 @dataclass(frozen=True, eq=False)
 class Auxiliary:
-    """What an attacker knows beforehand from its own labelled samples.
+    """From an attacker's own labelled samples.
 
     means: (classes, C) of ``attacks/sparsity.py: class_means``.  prior: (classes,) its samples of each class.
     """
@@ -111,11 +109,11 @@ class Auxiliary:
 
     @classmethod
     def of(cls, vectors: Array, known: Array, classes: int) -> Auxiliary:
-        """From sparsity vectors (m, C) of its samples, made as clients make theirs, and their labels ``known`` (m,)."""
+        """vectors: (m, C), made as clients make theirs.  known: (m,) their labels."""
         return cls(sparsity.class_means(vectors, known, classes), np.bincount(known, minlength=classes))
 
     def shares(self, vectors: Array) -> Doubles:
-        """Label shares (n, classes) that explain sparsity vectors (n, C). Raises UserError where no class is known."""
+        """(n, classes) by ``shares_by_nnls``, from vectors (n, C). Raises UserError where no class is known."""
         return sparsity.shares_by_nnls(vectors, self.means)
 
 
@@ -124,7 +122,7 @@ def by_shares(
 ) -> Iterator[Measured]:
     """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.
 
-    clusters: (n,) known by name, where estimates are not: each client's guess is the mean of its cluster.
+    clusters: (n,) by name, where estimates have none: each client's guess is the mean of its cluster.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))

@@ -1,10 +1,8 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
-The change of such a model from round to round is a weighted mean of updates, whoever has added them. The party that
-sends it also knows who answered. So it solves for each client's part in the changes, or takes the difference of two
-rounds of which one client came to one alone. Clients who hold the model look in it for others' samples.
-
-Models of a round are linked with those of the last one by their distance, as one for each cluster are.
+The change of such a model is a weighted mean of updates. The party that sends it and knows who answered solves for each
+client's part in the changes, or takes the difference of two rounds that differ by one client. Clients that hold the
+model look in it for others' samples.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ SENDER = "party that sends models in the clear"
 
 @dataclass(eq=False)
 class SentModel:
-    """One model over the rounds. models: by round, (d,) as it was sent.  answered: by round, clients that got it then
-    and answered its sender.  holders: clients that ever got it.
+    """By round: models (d,), and answered, the clients that got it then and answered its sender.  holders: clients that
+    ever got it.
     """
 
     sender: str
@@ -45,13 +43,15 @@ class SentModel:
     holders: set[int] = field(default_factory=set)
 
     def changes(self, part: slice = slice(None)) -> dict[int, Floats]:
-        """By round, the change of these weights until the next round, after which somebody answered."""
+        """By round, the change until the next one, if somebody answered."""
         following = ((r, s) for r, s in pairwise(sorted(self.models)) if s == r + 1 and self.answered[r])
         return {r: self.models[s][part].astype(np.float64) - self.models[r][part] for r, s in following}
 
 
 def lines(run: Recorded) -> list[SentModel]:
-    """All models that clients were sent in the clear and that moved, over the rounds, by sender."""
+    """All models that clients were sent in the clear and that moved. A model is linked with the nearest of the last
+    round.
+    """
     got: dict[str, dict[int, dict[bytes, Sent]]] = {}
     for client, name in enumerate(run.clients):
         for seen in run.views[name].seen if name in run.views else ():
@@ -109,7 +109,7 @@ def _differences(run: Recorded, line: SentModel) -> Iterator[Measured]:
 
 
 def _scored(run: Recorded, line: SentModel, parts: Floats, clients: Sequence[int], how: str) -> Iterator[Measured]:
-    """Known in the end, and so of every round. parts: (n, classes) of the last bias."""
+    """parts: (n, classes) of the last bias. What is known in the end counts for every round."""
     guess = label_shares_from_bias(parts)
     for one in by_estimate(_role(run, line.sender), guess, run.label_counts[list(clients)]):
         yield from [one._replace(what=f"{one.what}, {how}")] * max(1, len(run.lines))
@@ -119,7 +119,7 @@ def _scored(run: Recorded, line: SentModel, parts: Floats, clients: Sequence[int
     "membership-in-sums", "client", "samples", "tells from losses under the model that it is sent who was trained on"
 )
 def _members(run: Recorded, line: SentModel) -> Iterator[Measured]:
-    """By how far the loss is below that under the public start, the sample's difficulty (Watson et al., ICLR 2022)."""
+    """The loss under the public start is the sample's difficulty (Watson et al., ICLR 2022)."""
     model = line.models[max(line.models)]
     sides: tuple[list[Floats], list[Floats]] = [], []
     for client in sorted(line.holders):

@@ -37,7 +37,7 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """What one role received in the clear in one round. slow: whether the slow attacks run in this round, too.
+    """What one role received in the clear in one round. slow: whether the slow attacks run, too.
 
     clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, what training
     added, 0 at buffers.
@@ -53,14 +53,14 @@ class Updates:
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
-    """An update as it came. weights: (k, d).  starts: (k', d), from which its sender may have started."""
+    """weights: (k, d).  starts: (k', d), from which its sender may have started."""
 
     seen: Seen
     weights: Floats
     starts: Floats
 
     def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """The model (d,) after training and the step (d,); of several models, the one that moved furthest.
+        """(d,) the model after training and the step; of several models, the one that moved furthest.
 
         change: whether the weights are changes. A model began with the nearest of the starts.
         """
@@ -96,7 +96,7 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
 
 
 def some_rounds(rounds: Sequence[T]) -> list[T]:
-    """At most ``ROUNDS`` of these rounds, from the first to the last, for slow attacks."""
+    """At most ``ROUNDS`` of them, from the first to the last."""
     return [rounds[i] for i in np.linspace(0, len(rounds) - 1, min(ROUNDS, len(rounds))).round().astype(int)]
 
 
@@ -132,7 +132,7 @@ def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
 
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
-    """The name of a message's first array of floats with the size of one model, or of this many; or None."""
+    """The name of the first array of floats with the size of one model, or of ``several``; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
@@ -141,7 +141,7 @@ def model_field(message: fl.Message, size: int, several: int) -> str | None:
 
 
 def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
-    """The starting models that the party had sent to an update's sender; None if it sent none.
+    """The models that the party had sent to an update's sender; None if it sent none.
 
     The last ones of the round that asked for the update, or else of an earlier one.
     """
@@ -158,10 +158,9 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
 
 
 def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
-    """Whether these are changes of models, not models. Both parties know; here the numbers decide.
+    """Both parties know; here the numbers decide.
 
-    Training leaves more weights nearly unchanged than it moves by just their own size. The former are near the start in
-    a model, and near 0 in a change.
+    Training leaves most weights nearly unchanged: near the start in a model, near 0 in a change.
     """
     votes = 0
     for one in sent[:_VOTERS]:
@@ -179,7 +178,7 @@ _BY = "party that receives plain updates"
 
 @attack("plain-models", _BY, "models", "reads single clients' models under their names")
 def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Findings that need no attack: models and names are in the updates themselves."""
+    """These need no attack: models and names are in the updates."""
     role, n = updates.role, len(updates.clients)
     yield Measured(role, "models, as they are sent", AttackResult("models read (share)", 1.0, 0.0, 1.0, n))
     if n > 1:
@@ -215,13 +214,13 @@ def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]:
-    """Losses of a model (d,) on some of a client's training samples, and on other samples of their kind."""
+    """``losses_of_many`` of one model (d,)."""
     own, others = losses_of_many(run, weights[None], client)
     return own[0], others[0]
 
 
 def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, Floats]:
-    """Losses (k, n) of models (k, d) on some of a client's training samples, and on other samples of their kind."""
+    """(k, n) losses of models (k, d) on some of a client's training samples, and on other samples of their kind."""
     samples = run.samples(run.clients[client])
     sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
     own, others = (np.asarray(judge_many(run.model, models, x, y).losses, np.float64) for x, y in sides)
@@ -229,7 +228,7 @@ def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, 
 
 
 def same_pool(run: Recorded, clients: Iterable[int]) -> bool:
-    """Whether the others' losses of all these clients are on samples drawn as their training samples are."""
+    """Whether the others' losses are on samples drawn as the training samples are."""
     return all(run.samples(run.clients[i]).same_pool for i in clients)
 
 
@@ -274,7 +273,7 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
-    """Each client's training samples (n, f) and labels (n,) or (n, labels), all 0 for regression."""
+    """(n, f) training samples and labels (n,) or (n, labels), all 0 for regression."""
     same = 0 if run.options["task"] == "regression" else 1
     most = max(_POOL // len(run.clients), 20)
     every: Iterator[AuditSamples] = map(run.samples, run.clients)
@@ -284,11 +283,11 @@ def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
 def like_samples(
     pool: list[tuple[Floats, Floats]], client: int, groups: NDArray[Any] | None, rng: np.random.Generator
 ) -> tuple[Floats, list[Floats], float]:
-    """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
+    """Samples (n, f) of a client, draws of n samples of others with the same labels, and the share that a draw is of
+    these.
 
-    pool: of every client, its samples and labels (n, ...). groups: by client; others of its own group come first. Of
-    each label at most half of the others' samples are drawn. The share is that of all samples that could be drawn.
-    Raises UserError where there are none.
+    pool: of every client, its samples and labels (n, ...). groups: by client; others of its own group are preferred. Of
+    each label at most half of the others' samples are drawn. Raises UserError where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:
@@ -319,7 +318,7 @@ ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike,
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What the attacks on plain updates find, and by attack the reason where it cannot be applied."""
+    """What these attacks find, and by attack the reason where it cannot be applied."""
     measured: list[Measured] = []
     reasons, applied, came = dict[str, str](), set[str](), False
     for updates in plain_updates(run):

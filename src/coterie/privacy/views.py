@@ -1,4 +1,4 @@
-"""What parties received in a recorded run, for any system: by round, sender and message type, and their keys."""
+"""What parties received in a recorded run, for any system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.transport.transcript import View
 
 
 def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
-    """What a party received of one type: by round and sender, the last of each. Rounds are in order."""
+    """By round, in order, and sender, the last message of this type."""
     found: dict[int, dict[str, fl.M]] = {}
     for seen, message in view.messages(kind):
         found.setdefault(seen.round, {})[seen.src] = message
@@ -25,8 +25,8 @@ def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
 class ReceivedKind:
     """Messages of one kind between two roles, as one role received them.
 
-    role: the receiver.  src, dst: roles of their two ends; dst differs from ``role`` where it only relayed them,
-    sealed.  count, bytes: in all rounds.  rounds: how many had any, including the set-up (round 0).
+    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them, sealed.  rounds: how many had
+    any, including the set-up (round 0).
     """
 
     role: str
@@ -70,7 +70,7 @@ def granted(view: View) -> dict[str, bytes]:
 
 
 def held_key(view: View, grant: str) -> Any:
-    """The secret key of a grant, in its holder's view. Raises UserError where recording began too late."""
+    """The secret key of a grant. Raises UserError where recording began too late."""
     return secret_key(granted(view)[f"secret {grant}"])
 
 

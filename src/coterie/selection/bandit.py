@@ -1,8 +1,4 @@
-"""CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3.
-
-A contextual combinatorial bandit. `choose` takes the set of devices with the highest upper confidence bound of the
-reward within the time budget; `learned` keeps what it brought.
-"""
+"""CICS, FedEPC's choice of devices within a cluster: section 3.4, eq. (9) to (12), algorithm 3 (docs/selection.md)."""
 
 from __future__ import annotations
 
@@ -58,10 +54,10 @@ class Cics:
 
 
 class Bandit(msgspec.Struct, frozen=True):
-    """The state of one cluster's bandit: the last ``window`` rounds. `Bandit()` is the first.
+    """One cluster's: the last ``window`` rounds. `Bandit()` is the first.
 
     t: rounds learned, also forgotten ones.  sizes: (s,) contexts of each set, which stand in contexts (M, 5), one set
-        after another.  features: (s, 11) Phi of each set.  rewards: (s,).
+    after another.  features: (s, 11) Phi of each set.  rewards: (s,).
     """
 
     t: int = 0
@@ -76,10 +72,10 @@ class Bandit(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Choice:
-    """The set to train with: A_t of eq. (11).
+    """A_t of eq. (11).
 
     chosen: ascending numbers of devices; empty if no set is possible: ``skipped`` says why.  mean, deviation, ucb: of
-        the set's reward, in its units.  candidates: how many sets were compared.
+    the set's reward, in its units.  candidates: sets that were compared.
     """
 
     chosen: tuple[int, ...]
@@ -91,7 +87,7 @@ class Choice:
 
 
 def beta(t: int, confidence: float) -> float:
-    """beta_t = sqrt(2 log(t^2 / delta)), below eq. (11). t counts from 1; 0 where the logarithm is negative."""
+    """sqrt(2 log(t^2 / delta)), below eq. (11). t counts from 1; 0 where the logarithm is negative."""
     if t < 1:
         raise UserError(f"rounds count from 1, not from {t}")
     return math.sqrt(max(0.0, 2 * (2 * math.log(t) - math.log(confidence))))
@@ -110,10 +106,10 @@ def choose(
     """Algorithm 3, lines 3 to 6: the set with the highest mu + beta_t sigma whose costs keep the budget.
 
     contexts: (n, 5) raw, eq. (9); NaN for unknown.  costs: (n,) |D_i| / f_i (``time_costs``).  budget: T_max, in their
-    unit.  least, most: fewest and most devices of a set.  rng: decides among equal sets, and draws for the search
-    beyond ``exhaustive_to`` devices.
+    unit.  least, most: devices of a set.  rng: decides among equal sets, and draws for the search beyond
+    ``exhaustive_to`` devices.
 
-    A device with an infinite context or an impossible cost is never selected. The choice is empty if no ``least``
+    Devices with an infinite context or an impossible cost are never selected. The choice is empty if no ``least``
     devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below
     ``least``.
     """
@@ -156,9 +152,9 @@ def choose(
 def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float, settings: Cics) -> Bandit:
     """Algorithm 3, lines 7 and 8: the state after this set brought this reward.
 
-    contexts: (n, 5), those that the set was chosen by.  reward: in any unit. A non-finite one (failed training) counts
-        as the lowest in the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice
-        or one that is not there.
+    contexts: (n, 5), those that the set was chosen by.  reward: in any unit. A non-finite one counts as the lowest in
+    the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice or one that is not
+    there.
     """
     rows = as_contexts(contexts)
     index = np.array(sorted(chosen), np.int64)
@@ -202,7 +198,7 @@ def _features(known: Floats) -> Floats:
 
 
 def infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:
-    """Why no set of at least ``least`` of the devices with these costs keeps the budget, or None. devices: of all."""
+    """Why no set of ``least`` devices with these costs keeps the budget, or None. devices: of all."""
     if len(costs) < least:
         return f"{len(costs)} of {devices} devices can be selected, and a set has at least {least}"
     if not affordable(cheapest := float(np.sort(costs)[:least].sum()), budget):

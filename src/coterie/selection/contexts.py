@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def as_contexts(contexts: Any) -> Floats:
-    """Contexts (n, 5) as float64. Raises UserError for another shape or type."""
+    """(n, 5) float64. Raises UserError for another shape or type."""
     try:
         rows = np.asarray(contexts, np.float64)
     except (TypeError, ValueError) as error:
@@ -33,7 +33,7 @@ def as_contexts(contexts: Any) -> Floats:
 
 
 def as_costs(costs: Any, devices: int) -> Floats:
-    """Costs (n,) as float64. Raises UserError unless there is one for each device."""
+    """(n,) float64. Raises UserError unless there is one for each device."""
     try:
         values = np.asarray(costs, np.float64)
     except (TypeError, ValueError) as error:
@@ -51,7 +51,7 @@ def as_budget(budget: float) -> float:
 
 
 def usable(contexts: Floats, costs: Floats) -> NDArray[np.bool_]:
-    """(n,): selectable devices: a finite cost of at least 0 and no infinite context."""
+    """(n,) a finite cost of at least 0 and no infinite context."""
     return np.isfinite(costs) & (costs >= 0) & ~np.isinf(contexts).any(axis=1)
 
 
@@ -60,13 +60,13 @@ def affordable(cost: Any, budget: float) -> Any:
 
 
 def believed(costs: Floats, cheapest: float) -> Floats:
-    """Costs (n,) of one device or more; one below the share ``cheapest`` of their median counts as the median."""
+    """Costs (n,); one below the share ``cheapest`` of their median counts as the median."""
     middle = np.median(costs)
     return np.asarray(np.where(costs < cheapest * middle, middle, costs))
 
 
 def time_costs(contexts: Any) -> Floats:
-    """|D_i| / f_i of each device (n,), the terms of the time budget (section 3.4): samples per GHz.
+    """(n,) |D_i| / f_i, the terms of the time budget (section 3.4): samples per GHz.
 
     Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
     """
@@ -78,11 +78,10 @@ def time_costs(contexts: Any) -> Floats:
 
 
 def standardised(contexts: Any) -> Floats:
-    """Contexts (n, 5) -> (n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
+    """(n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
 
-    Before that, values farther than 3 robust deviations (1.4826 times the median absolute deviation) from the column's
-    median are moved to that distance: one absurd value cannot squeeze all others together. A constant column and NaN
-    (unknown) give 0. Raises UserError for infinite values.
+    Values are first ``tamed``: one absurd value cannot squeeze all others together. A constant column and NaN (unknown)
+    give 0. Raises UserError for infinite values.
     """
     rows = as_contexts(contexts)
     if np.isinf(rows).any():
@@ -100,7 +99,9 @@ def standardised(contexts: Any) -> Floats:
 
 
 def tamed(rows: Floats) -> Floats:
-    """(n, ...) with values farther than 3 robust deviations from their column's median moved to that distance."""
+    """(n, ...) with values farther than 3 robust deviations (1.4826 times the median absolute deviation) from their
+    column's median moved to that distance.
+    """
     rows = rows / 4  # no overflow in sums of two
     middle = np.nanmedian(rows, axis=0)
     with np.errstate(over="ignore"):  # an infinite reach moves nothing

@@ -1,9 +1,7 @@
 """Oort's selection of participants: Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection",
 OSDI 2021, algorithm 1 and sections 4.2 to 4.4.
 
-A client's utility is |B| sqrt(mean squared loss), plus a bonus for staleness, times a penalty if it is slower than the
-preferred duration. A share of each round explores untried clients, by speed. The pacer prefers longer durations when
-the rounds bring less than before.
+What the paper leaves open: docs/selection.md.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ class Oort:
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """All that Oort remembers of n clients.
+    """Oort's memory of n clients.
 
     utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
-        round in which it last took part.  selected: (n,) how often it was selected.
-    round: R, rounds selected so far.  exploration: epsilon of the next round.  pace: the pacer's steps.  paced: the
-        round in which the pacer last moved.  gains: the utility of each of the last 2 W rounds.
+    round in which it last took part.  selected: (n,) how often.
+    round: R, rounds selected so far.  exploration: the next epsilon.  pace: the pacer's steps.  paced: the round of the
+    last.  gains: the utility of each of the last 2 W rounds.
     """
 
     utility: Floats
@@ -78,10 +76,9 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def utility_of_mean(samples: int, loss: float) -> float:
-    """|B| sqrt(mean of the squared losses), section 4.2, from a client's samples |B| and root mean square loss (or mean
-    loss, which is at most that).
+    """|B| sqrt(mean of the squared losses), section 4.2; 0 for non-finite and negative numbers.
 
-    Non-finite and negative numbers give 0.
+    loss: root mean square, or the mean, which is at most that.
     """
     value = samples * abs(loss)
     return float(value) if np.isfinite(value) and samples > 0 else 0.0
@@ -95,7 +92,7 @@ def preferred_duration(state: Pool, settings: Oort) -> float:
 
 
 def utilities(state: Pool, settings: Oort) -> Floats:
-    """Util(i) of every tried client, (n,), NaN for the others: algorithm 1, lines 9 to 12.
+    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12.
 
     Statistical utilities are cut off at the quantile ``clip`` and divided by the largest left, since the bonus for
     staleness, sqrt(.1 ln R / L_i), has no unit.
@@ -121,11 +118,11 @@ def select(
     settings: Oort | None = None,
     available: Sequence[int] | None = None,
 ) -> tuple[tuple[int, ...], Pool]:
-    """The clients of the next round and the state after selecting them: algorithm 1.
+    """Algorithm 1: the clients of the next round, and the state after selecting them.
 
-    number: K.  speeds: (n,) positive, known beforehand; untried clients are drawn in proportion to them. Others than
-        positive finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are
-        returned only where fewer are available.
+    number: K.  speeds: (n,) known beforehand; untried clients are drawn in proportion to them. Others than positive
+    finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are returned only
+    where fewer are available.
     """
     settings = settings or Oort()
     n = len(state.utility)
@@ -151,10 +148,10 @@ def select(
 
 
 def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, settings: Oort | None = None) -> Pool:
-    """The state after these clients' answers in this round (UpdateWithFeedback).
+    """UpdateWithFeedback: the state after these clients' answers. Call it once a round, also without clients.
 
-    utility: statistical utilities; non-finite or negative ones count as 0.  durations: seconds from asking to
-        answering; others than positive numbers count as infinite. Call it once a round, also without clients.
+    utility: non-finite or negative ones count as 0.  durations: seconds from asking to answering; others than positive
+    numbers count as infinite.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))
@@ -172,7 +169,7 @@ def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, sett
 
 
 def paced(state: Pool, settings: Oort) -> Pool:
-    """The pacer, lines 7 and 8: a step on if the last W rounds brought less than the W before; once in W rounds."""
+    """Lines 7 and 8: a step on if the last W rounds brought less than the W before; once in W rounds."""
     window = settings.window
     if len(state.gains) < 2 * window or state.round - state.paced < window:
         return state
@@ -182,7 +179,7 @@ def paced(state: Pool, settings: Oort) -> Pool:
 
 
 def _cut(utilities: Floats, clip: float) -> float:
-    """The utility at which all are cut off: one that occurs, so that a single liar counts as the next below."""
+    """A utility that occurs, so that a single liar counts as the next below."""
     return float(np.quantile(utilities, clip, method="lower"))
 
 

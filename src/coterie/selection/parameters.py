@@ -3,9 +3,8 @@
     utility = max_min(o_factor(trained, last, before_last, density(trained)))
     places = gumbel_top_k(utility, count(gamma_up, len(utility)), epsilon1, secrets)
 
-Rows are a model's parameters, without its buffers. A selection by the o-factor depends on the data: each choice is
-epsilon_1-DP, and costs epsilon_1 x k in the ledger. At epsilon_1 = 1 the best parameter is 1.6 times as likely as the
-worst.
+Rows are a model's parameters, without its buffers. Each choice is epsilon_1-DP, and costs epsilon_1 x k in the ledger.
+At epsilon_1 = 1 the best parameter is 1.6 times as likely as the worst.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TINY = 1e-12
 
 
 def density(values: NDArray[Any]) -> Doubles:
-    """DensEst of eq. (5): (d,) values -> (d,) in (0, 1], the mean over all values of a Gaussian kernel of height 1.
+    """DensEst of eq. (5): (d,) in (0, 1], the mean over all values of a Gaussian kernel of height 1.
 
     Bandwidth by Silverman's rule (1986), on a grid of a quarter of it: linear in d. Raises UserError unless there are
     values, all finite.
@@ -67,10 +66,10 @@ def o_factor(
 ) -> Doubles:
     """Eq. (5): (d,) at least 0, |theta' - theta_0| DensEst(theta') / log2(2 + |theta_0 - theta_1|).
 
-    local: theta', the latest local training.  last, before: theta_0 and theta_1, the states of the last two global
-        syncs; both zero for a client that was not synced twice.  dense: DensEst(theta').
+    local: theta', the latest local training.  last, before: theta_0 and theta_1, after the last two global syncs; both
+    zero for a client that was not synced twice.  dense: DensEst(theta').
     literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12: parameters that were not synced in
-        between, where it is 0, exceed all others by up to 1e12.
+    between exceed all others by up to 1e12.
     Raises UserError for rows of different lengths, NaN and infinity.
     """
     rows = [
@@ -85,7 +84,7 @@ def o_factor(
 
 
 def max_min(scores: NDArray[Any]) -> Doubles:
-    """Norm(o-factor): (d,) scores -> utilities in [0, 1], all 0 where scores are equal."""
+    """Norm(o-factor): (d,) in [0, 1], all 0 where scores are equal."""
     row = finite(scores, "scores", "d")
     width = float(np.ptp(row))
     return np.zeros(len(row)) if width == 0.0 else np.clip((row - row.min()) / width, 0.0, 1.0)
@@ -94,7 +93,7 @@ def max_min(scores: NDArray[Any]) -> Doubles:
 def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secrets) -> NDArray[np.int64]:
     """(k,) different places, ascending, drawn one after the other with probability proportional to exp(epsilon1 u / 2).
 
-    A utility in [0, 1] has a sensitivity of at most 1, so each draw is epsilon1-DP (McSherry and Talwar 2007). The k
+    Each draw is epsilon1-DP, since a utility in [0, 1] has a sensitivity of at most 1 (McSherry and Talwar 2007). The k
     largest of epsilon1 u / 2 plus Gumbel noise are these draws (Durfee and Rogers 2019). Raises UserError unless
     utilities lie in [0, 1], 1 <= k <= d and epsilon1 is positive and finite.
     """
@@ -112,7 +111,7 @@ def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secret
 
 
 def stalest_first(last_synced: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """(k,) places, ascending, of the parameters synced longest ago, lower places first. last_synced: (d,) rounds.
+    """(k,) places, ascending, of the parameters synced longest ago, lower ones first. last_synced: (d,) rounds.
 
     Raises UserError unless 1 <= k <= d.
     """
@@ -124,7 +123,7 @@ def stalest_first(last_synced: NDArray[Any], k: int) -> NDArray[np.int64]:
 
 
 def count(gamma: float, size: int) -> int:
-    """A share gamma of ``size`` parameters: rounded down, at least 1. Raises UserError unless gamma is in (0, 1]."""
+    """A share gamma of ``size``, rounded down, at least 1. Raises UserError unless gamma is in (0, 1]."""
     if not 0 < gamma <= 1 or size < 1:
         raise UserError(f"a share of parameters lies in (0, 1], of at least one, not {gamma} of {size}")
     return max(1, int(gamma * size))

@@ -9,16 +9,13 @@ from coterie.protocol.errors import UserError
 
 
 def dues(before: Mapping[int, float], sizes: Mapping[int, int], number: int) -> dict[int, float]:
-    """What clusters are owed: ``before``, plus their part of a round of ``number`` places.
-
-    sizes: devices of each cluster, at least one.
-    """
+    """``before``, plus each cluster's part of ``number`` places. sizes: devices of each cluster, at least one."""
     everybody = sum(sizes.values())
     return {k: before.get(k, 0.0) + number * size / everybody for k, size in sizes.items()}
 
 
 def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, least: int = 1) -> dict[int, int]:
-    """How many devices of each cluster may train in a round in which ``number`` may.
+    """How many devices of each cluster may train, ``number`` in all.
 
     Each place goes to the cluster that is owed most (the lowest number of several) and has room, its first ``least``
     together. Raises UserError for a negative number, and for a least number below 1.
@@ -42,7 +39,7 @@ def still_owed(
 ) -> dict[int, float]:
     """What is left of dues after these places were given: at most about ``least``, and 0 in sum.
 
-    A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by their
+    A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by
     ``sizes``. Places that nobody got, since too few were left for ``least``, are owed to nobody: else all dues of like
     clusters would grow to one bound, and the first ones would get every place.
     """

@@ -1,6 +1,6 @@
 """The belief about the rewards of sets of devices: FedEPC's kernel between sets, eq. (10), and what follows from it.
 
-Kernels need sums over devices alone (`SetSums`), so sets that differ by a device or two are cheap.
+Kernels need sums over devices alone (`SetSums`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SetSums:
     """N sets of devices as kernels need them.
 
     size: (N,) devices.  pairs: (N,) sum of the distances of all ordered pairs within.  past: (N, s) sum over the
-        devices of the mean distance to each of s reference sets.  features: (N, f) sums of phi.
+    devices of the mean distance to each of s reference sets.  features: (N, f) sums of phi.
     """
 
     size: Floats
@@ -32,7 +32,7 @@ class SetSums:
 
 
 def distances(x: Floats, y: Floats) -> Floats:
-    """Euclidean distances (n, m) between contexts (n, 5) and (m, 5)."""
+    """Euclidean, (n, m) between (n, 5) and (m, 5)."""
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(x, y))
@@ -49,7 +49,7 @@ def mean_distances(x: Floats, others: Floats, sizes: NDArray[np.int64]) -> Float
 
 
 def between(contexts: Floats, sizes: NDArray[np.int64]) -> Floats:
-    """(s, s): the mean distances of all pairs of contexts between and, on the diagonal, within each of s sets."""
+    """(s, s): mean distances of contexts between and, on the diagonal, within s sets."""
     if not len(sizes):
         return np.zeros((0, 0))
     to_sets = mean_distances(contexts, contexts, sizes)
@@ -60,15 +60,14 @@ def between(contexts: Floats, sizes: NDArray[np.int64]) -> Floats:
 def energy_distance(cross: Any, own: Any, other: Any) -> Floats:
     """d(A, A') = sqrt(2 E|x - y| - E|x - x'| - E|y - y'|): the root of the energy distance of two sets of contexts.
 
-    cross, own, other: mean distances 1 / (|A| |A'|) sum sum ||x_i - x_j|| between the sets and within each. 0 for equal
-        sets, and a distance in a Hilbert space (Szekely and Rizzo, Energy statistics, 2013; Sejdinovic et al.,
-        Equivalence of distance-based and RKHS-based statistics, 2013).
+    cross, own, other: mean distances between the sets and within each. It is a distance in a Hilbert space (Szekely and
+    Rizzo, Energy statistics, 2013; Sejdinovic et al., Equivalence of distance-based and RKHS-based statistics, 2013).
     """
     return np.asarray(np.sqrt(np.maximum(2 * np.asarray(cross) - (own + other), 0.0)))
 
 
 def printed_distance(total: Any, size: Any, other: Any) -> Floats:
-    """The distance of eq. (10) as printed: the sum over all pairs over m^2, m the larger size."""
+    """Eq. (10) as printed: the sum over all pairs over m^2, m the larger size."""
     return np.asarray(total / np.maximum(size, other) ** 2)
 
 
@@ -90,15 +89,15 @@ def phi(x: Floats) -> Floats:
 
 
 class Belief(Protocol):
-    """What is believed of sets, in units of the reward."""
+    """In units of the reward."""
 
     def __call__(self, sets: SetSums) -> tuple[Floats, Floats]:
-        """Mean and standard deviation (N,), (N,)."""
+        """Mean and standard deviation, (N,) each."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """The sets tried: contexts (M, 5), one set after another; the sets' sizes, features, rewards."""
+    """The sets tried. contexts: (M, 5), one set after another."""
 
     contexts: Floats
     sizes: NDArray[np.int64]
@@ -110,8 +109,8 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
     """The posterior of a Gaussian process on the sets tried: Rasmussen and Williams, 2006, alg. 2.1 and sect. 2.7.
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
-    for devices not in A: ridge regression (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard
-    deviation of a reward, in units of the process's. Mean and deviation are in the rewards' own units.
+    for devices not in A (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard deviation of a
+    reward, in units of the process's. Mean and deviation are in the rewards' units.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -135,14 +134,14 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
 
 
 def covariance(past: Past, apart: Floats, length_scale: float, slope: float, sigma: float) -> Floats:
-    """(s, s): the prior covariance of the rewards of the sets tried, without noise. apart: their `between`."""
+    """(s, s) of the rewards of the sets tried, a priori and without noise. apart: their `between`."""
     own = np.diag(apart)
     kernel = matern(energy_distance(apart, own[:, None], own), length_scale)
     return np.asarray(sigma**2 * kernel + slope**2 * past.features @ past.features.T)
 
 
 def printed_posterior(past: Past, length_scale: float, noise: float) -> Belief:
-    """Algorithm 3, line 8, as printed, with mu_0 = 0 and the distance of eq. (10) as printed.
+    """Algorithm 3, line 8, with mu_0 = 0, and the distance of eq. (10), as printed.
 
     The kernel is not positive semi-definite; a negative variance counts as 0.
     """

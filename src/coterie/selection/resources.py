@@ -1,8 +1,7 @@
-"""Five resources, what a client can upload and download with them, and which client leads its cluster (OFL).
+"""What a client can upload and download with five resources, and which client leads its cluster (OFL;
+docs/resources.md).
 
-OFL is "Opportunistic Federated Learning for Resource-heterogeneous and Privacy-aware Clients". Eq. (4) asks for the
-shares gamma_up and gamma_down of the model that use the step best: a linear programme in two variables. ``ratios``
-looks at every vertex, in exact fractions.
+Eq. (4) is a linear programme in two variables. ``ratios`` looks at every vertex, in exact fractions.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ Line = tuple[Fraction, Fraction, Fraction]
 
 @dataclass(frozen=True)
 class Limits:
-    """L_R of one client in one time step, in any units; infinity is no limit.
-
-    Raises UserError for a number below 0 or NaN.
-    """
+    """L_R of one client in one time step, in any units. Raises UserError for a number below 0 or NaN."""
 
     compute: float
     communication: float
@@ -50,7 +46,7 @@ class Limits:
 class Costs:
     """C_{R,up} and C_{R,down} of one parameter, in the order of ``KINDS`` and the units of the limits.
 
-    up: of training and uploading it.  down: of downloading it. Raises UserError for a number below 0 or not finite.
+    Raises UserError for a number below 0 or not finite.
     """
 
     up: tuple[float, ...]
@@ -80,10 +76,10 @@ def ratios(
     """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow.
 
     floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client takes
-    the larger share alone (downloads, if equal), or none.  most_up, most_down: bounds on either share.
-    Of pairs with the largest sum it takes the one with the smallest difference: the paper leaves this open. Exact,
-    until it is rounded to floats. Raises UserError for a size below 1, a floor outside 0 to 1, or a bound below the
-    floor or above 1.
+    the larger share alone (downloads, if equal), or none.
+    Of pairs with the largest sum it takes the one with the smallest difference, which the paper leaves open. Raises
+    UserError for a size below 1, a floor outside 0 to 1, or a bound (``most_up``, ``most_down``) below the floor or
+    above 1.
     """
     if size < 1 or not 0 <= floor <= 1:
         raise UserError(f"size must be at least 1 and the floor from 0 to 1, not {size} and {floor}")
@@ -135,8 +131,8 @@ def _allowed(lines: Iterable[Line], x: Fraction, y: Fraction) -> bool:
 def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] | None = None) -> float:
     """How well a client is provided, in [0, 1]: the weighted mean over the resources of h / (1 + h).
 
-    h = L_R / ((C_{R,up} + C_{R,down}) size) is how many whole models a step would do, in both directions. The paper
-    gives no formula. weights: by resource, at least 0 and not all 0, by default equal. Raises UserError for others.
+    h = L_R / ((C_{R,up} + C_{R,down}) size), whole models that a step would do. The paper gives no formula. weights: by
+    resource, at least 0 and not all 0, by default equal. Raises UserError for others.
     """
     given = dict.fromkeys(KINDS, 1.0) if weights is None else dict(weights)
     if not set(given) <= set(KINDS) or not all(0 <= w < inf for w in given.values()) or not sum(given.values()) > 0:
@@ -152,10 +148,9 @@ def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] 
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
-    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores. The
-    paper has no formula. served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises
-    UserError for a cluster
-        without members, a negative penalty, or a score that is no number of at least 0.
+    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
+    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``.
+    Raises UserError for a cluster without members, a negative penalty, or a score that is no number of at least 0.
     """
     if not scores or not 0 <= penalty < inf or not all(0 <= value < inf for value in scores.values()):
         raise UserError(
@@ -166,7 +161,7 @@ def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: f
 
 
 def serving(served: Mapping[str, float], leaders: Iterable[str], kept: float = 1.0) -> dict[str, float]:
-    """The terms served by name, after one more of these leaders. kept: the part of each older term that still counts.
+    """Terms by name, after one more of these leaders. kept: the part of each older term that still counts.
 
     Raises UserError for kept outside 0 to 1.
     """

@@ -1,4 +1,4 @@
-"""The best set of devices under a budget: among all sets, or greedily with random swaps."""
+"""The best set of devices under a budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 32  # moves that are valued together; the best of them is made
 
 @dataclass(frozen=True)
 class Devices:
-    """n devices: contexts (n, 5), costs (n,), past and features as in `SetSums`, a row each."""
+    """contexts (n, 5), costs (n,), past and features as in `SetSums`, a row each."""
 
     contexts: Floats
     costs: Floats
@@ -30,7 +30,7 @@ class Devices:
         return len(self.costs)
 
     def sums(self, members: NDArray[np.bool_]) -> SetSums:
-        """The sums of N sets, given as rows (N, n) of truth values."""
+        """members: (N, n)."""
         m = members.astype(np.float64)
         pairs = np.einsum("ij,ij->i", m @ distances(self.contexts, self.contexts), m)
         return SetSums(m.sum(axis=1), pairs, m @ self.past, m @ self.features)
@@ -43,14 +43,14 @@ class Devices:
 
 @dataclass(frozen=True)
 class BestSet:
-    """The best set that was found, ascending numbers; how many sets were valued."""
+    """chosen: ascending.  candidates: sets that were valued."""
 
     chosen: tuple[int, ...]
     candidates: int
 
 
 def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> BestSet | None:
-    """The best of all sets within the budget with so many devices, the first of equals; None if there is none.
+    """The best of all sets within the budget and of allowed size, the first of equals; None if there is none.
 
     2^n sets: for a dozen devices.
     """
@@ -78,8 +78,8 @@ def greedy_with_swaps(
     """A good set among many devices; None if no set of ``least`` devices keeps the budget.
 
     The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
-    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its last
-    set, and the cheapest devices that fit. A move exchanges, adds or removes one device.
+    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best on this way, the last, and
+    the cheapest devices that fit. A move exchanges, adds or removes one device.
     """
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None

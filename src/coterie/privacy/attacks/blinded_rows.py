@@ -1,7 +1,6 @@
-"""Identities and whole models from blinded and shuffled rows.
+"""Identities and whole models from blinded and shuffled rows, by FedCAPrivacy's cloud service provider.
 
-Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round. A
-client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
+A client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
 rotated by a per-round secret (`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens
 every model.
 """
@@ -23,7 +22,7 @@ Doubles = NDArray[np.float64]
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
     """Shuffled rows (n, d) of one round and (m, d) of the next -> (m,) row of ``previous``, or -1.
 
-    Both rounds are centred on their mean row, then matched one to one at the least total distance (Hungarian method).
+    Centred rows are matched one to one at the least total distance (Hungarian method).
     """
     # distances, not squares: when the two rounds' clients differ, few large errors should not decide the rest
     return _match(cross_distances(previous, following, centred=True))
@@ -39,7 +38,7 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
 
 
 def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> AttackResult:
-    """Share of the clients of both rounds that were re-linked correctly. Chance is a random one-to-one matching.
+    """Share of the clients of both rounds that were re-linked correctly. Chance: a random one-to-one matching.
 
     guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for clients that were absent.
     """
@@ -56,8 +55,8 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, if it is a colluding client's; the guess is then exact. Otherwise the model is the common start,
-    for which the mean row stands; the error is the mean update.
+    position: its row, if it is a colluding client's; the guess is then exact. Else the model is the common start, for
+    which the mean row stands; the error is the mean update.
     """
     rows = real_rows("rows", rows)
     return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + known)

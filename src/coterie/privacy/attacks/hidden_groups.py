@@ -1,7 +1,7 @@
 """Who is in which hidden group, and what its members send, from sums by name and from steps of a grouping.
 
-Sums are those of rounds in which not everybody took part. ``weights`` (rounds, n) says how much of each client's upload
-a round has added, 0 where it was away. Steps are the comparisons of ``clustering/correlation.py`` and their outcomes.
+``weights`` (rounds, n): how much of each client's upload a round has added, 0 where it was away. Steps are the
+comparisons of ``clustering/correlation.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALWAYS = "the same clients were added in all rounds, so that sums do not tell on
 def by_names(weights: Floats, sums: Floats, *, alike: bool = False) -> Floats:
     """(n, m) each client's part of sums (rounds, m), by ridge regression of their differences between rounds.
 
-    alike: every difference is set to length 1, since training slows down. Raises UserError where the same clients were
+    alike: sets every difference to length 1, since training slows down. Raises UserError where the same clients were
     added in all rounds.
     """
     varied, change = np.diff(weights, axis=0), np.diff(sums, axis=0)
@@ -47,7 +47,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
-    """How many clients' groups (n,) are those in which they have the greatest part (n, G).
+    """Share of clients whose group (n,) is that in which they have the greatest part (n, G).
 
     Chance hands the guesses to random clients.
     """
@@ -59,9 +59,7 @@ def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
 def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> AttackResult:
     """The area under the ROC curve of "a client with a greater part (n, d) of the sums (rounds, d) is a member".
 
-    Parts are measured along the sums' mean direction. Chance: 0.5.
-
-    Raises UserError unless there are members and others.
+    Along the sums' mean direction. Chance: 0.5. Raises UserError unless there are members and others.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -75,9 +73,9 @@ def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> Att
 
 
 def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]) -> AttackResult:
-    """Mean cosine of guesses (k, d) with the updates that they are of, ``updates[i][own[i]]``.
+    """Mean cosine of guesses (k, d) with their updates ``updates[i][own[i]]``.
 
-    updates: for each guess, those of the same group and round (m, d). Chance: the cosine with the others.
+    updates: for each guess, (m, d) of the same group and round. Chance: the cosine with the others.
     """
     values, others = [], []
     for guess, rows, at in zip(guesses, updates, own, strict=True):
@@ -91,7 +89,7 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
 
 
 def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
-    """(n, n) in -1 to 1: how often the outcomes speak for both clients being of one group, less how often against."""
+    """(n, n) in -1 to 1: the share of outcomes for both clients being of one group, less that against."""
     total, count = np.zeros((n, n)), np.zeros((n, n))
     for blocks, above in outcomes:
         for sign, rows, columns in blocks:
@@ -102,7 +100,7 @@ def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
 
 
 def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
-    """(n,) how well the outcomes of comparisons agree with the groups (n,) that were found, by client.
+    """(n,) how well a client's outcomes agree with the groups (n,) that were found.
 
     The more samples a client has, the fewer of its comparisons go against its group.
     """
@@ -111,7 +109,7 @@ def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
 
 
 def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResult:
-    """How many clients a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
+    """Share of clients that a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
 
     Chance: one in each group. Equal numbers are taken in a random order.
     """
@@ -128,7 +126,7 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
     """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label, else minus that.
 
-    Such a row is of no data. Whether a client is grouped with it then says whether the client has the label.
+    So grouping a client with it says whether the client has the label.
     """
     labels = len(of.tau)
     width = RANK * (3 + DIMENSION)
@@ -148,6 +146,6 @@ def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
 
 
 def bits_read(read: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
-    """How many clients' bits (n,) are read. Chance hands the readings to random clients. of: what they say."""
+    """Share of clients' bits (n,) read. Chance hands the readings to random clients. of: what they say."""
     found, chance, sd = handed_out((np.asarray(truth)[:, None] == np.asarray(read)).astype(np.float64))
     return AttackResult(f"{of} read (share)", found, chance, 1.0, len(truth), sd)

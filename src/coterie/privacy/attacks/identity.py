@@ -1,8 +1,7 @@
-"""A client's true cluster, from the sets of clusters that it joins.
+"""A client's true cluster, from the sets of clusters that it joins, by MingledPie's server.
 
-Who: the server of MingledPie, honest but curious. On: each client's identity sets. The true cluster is in every set.
-Against theorem 2 of the paper: unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
-1/T. Every accuracy shares ties among the equally likely clusters.
+The true cluster is in every set. Unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
+1/T of the paper's theorem 2. Every accuracy shares ties among the equally likely clusters.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A repeated set of the same client counts once; an empty row is an absent client. prior: (k,) sizes or shares of the
-    true clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main
-    cluster; the rest is spread over the others.
-
+    A client's repeated set counts once; an empty row is an absent client. prior: (k,) sizes or shares of the true
+    clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster,
+    and not for another.
     Raises UserError where a client has no set or no possible cluster.
     """
     from scipy.special import logsumexp  # slow to import
@@ -57,8 +55,8 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c): the mingled cluster G_j has all true members and a share p_c of the others. Noise:
-    about sqrt(n p_c / (1 - p_c)). false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)): G_j has all true members and a share p_c
+    of the others. false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(sets)[0]
     sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
@@ -68,7 +66,7 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> AttackResult:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
-    Chance is the same guess without any set: the prior's largest cluster, 1/k for all without a prior.
+    Chance: the prior's largest cluster, 1/k for all without a prior.
     """
     posterior = real_rows("posterior", posterior)
     n, k = posterior.shape
@@ -83,8 +81,7 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: the attacker's belief, as for `cluster_posterior`, not estimated from the sets (`expected_by_estimates`).
-    shares: (k,) the truth; by default the prior.
+    prior: the attacker's belief, not estimated from the sets.  shares: (k,) the truth; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
     above the true one in the prior and e beside it, the guess is correct by 1 / (1 + s) if none of the b and s of the e
@@ -118,8 +115,8 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets (n, k) and truth (n,): of one round. A false cluster that is in many sets by chance looks larger, so estimates
-    from the same sets do worse than known sizes.
+    sets: (n, k), truth: (n,), of one round. A false cluster in many sets looks larger, so estimates do worse than known
+    sizes.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -137,9 +134,9 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 
 
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
-    """(k,): entry i is the probability that i false clusters are in all of these independent sets of one client.
+    """(k,): entry i is the probability that i false clusters are in all these independent sets of one client.
 
-    A set of f false clusters keeps a hypergeometric number of those left, since its choice is uniform.
+    A set of f false clusters keeps a hypergeometric number of those left.
     """
     from scipy.stats import hypergeom  # slow to import
 
@@ -159,9 +156,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    Each set belongs to another cluster, which rules this cluster out for the other sets. All ways to give each set its
-    own cluster are equally likely, counted over subsets of sets in k 2^m steps: give `MOST_SETS` at most. Raises
-    UserError where there is no such way.
+    All ways to give each set a cluster of its own are equally likely, counted in k 2^m steps: give `MOST_SETS` at most.
+    Raises UserError where there is no such way.
     """
     joined = np.asarray(sets)
     m, k = joined.shape
@@ -178,7 +174,7 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def expected_after_change(law: IdentityLaw) -> Expected:
-    """How often the likeliest cluster of a set is correct, given one other set that differs, both of this law.
+    """How often a set's likeliest cluster is correct, given another set that differs, both of this law.
 
     With sizes a and b and m clusters in common there are ab - m pairs of different clusters: b of them with a cluster
     of the first set only and b - 1 with a common one. A given pair of sets belongs to a given pair of clusters with

@@ -1,9 +1,8 @@
-"""Training samples, read off the gradient of a dense first layer.
+"""Training samples, read off the gradient of a dense first layer, from an update in the clear.
 
-Who: a party that receives a client's update in the clear and knows the model that it began with. Row k of the weights'
-gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i. Their quotient is a sample
-if only one moves neuron k. See Phong et al., TIFS 2018, section III-B, and Geiping et al., "Inverting gradients",
-NeurIPS 2020, proposition 3.1.
+Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i.
+Their quotient is a sample if only one moves neuron k (Phong et al., TIFS 2018, section III-B; Geiping et al.,
+"Inverting gradients", NeurIPS 2020, proposition 3.1).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _STILL = 1e-4  # of the largest move of a bias: below it a quotient is rounding
 
 
 def dense_inputs(step: NDArray[Any], spec: fl.ModelSpec, features: int) -> Doubles:
-    """A model's step (d,) -> (neurons that moved, features), one guess of a sample each.
+    """A model's step (d,) -> (neurons that moved, features), one guess each.
 
     Raises UserError unless the first layer is dense, with a bias, on this many features, and has moved.
     """
@@ -43,7 +42,7 @@ def dense_inputs(step: NDArray[Any], spec: fl.ModelSpec, features: int) -> Doubl
 
 
 def best_correlation(guesses: NDArray[Any], samples: NDArray[Any]) -> float:
-    """The largest Pearson correlation, over the features, of a guess (k, f) with a sample (n, f)."""
+    """The largest Pearson correlation of a guess (k, f) with a sample (n, f)."""
     a, b = (_unit(real_rows(name, rows)) for name, rows in (("guesses", guesses), ("samples", samples)))
     return float((a @ b.T).max())
 
@@ -57,8 +56,8 @@ def recovery(
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
     guesses, own: by client, (k, f) and (n, f). alike: by client, two or more draws of n samples of the same classes
-    that it does not have. Chance is the best guess's fit to one of those, with its spread over the draws. shares: by
-    client, the share f of all such samples that a draw holds, which widens the spread.
+    that it does not have. Chance is the best guess's fit to one of those. shares: by client, the share f of all such
+    samples that a draw holds, which widens the spread.
     """
     found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
     drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]

@@ -1,8 +1,8 @@
-"""The active attack on a joint key: it repeats a recorded run with one client that reads the key off what is opened.
+"""The active attack on a joint key: one client reads it off what is opened, in a recorded run that is repeated.
 
-Who: one client, alone, in any system whose clients encrypt under a joint key and train on what is opened. It sends
-Enc(m) + (0, K) once (``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s. Flooding does not
-prevent it. Joint pads do (``crypto.threshold_pads``): what a sender adds opens to m + K.
+It applies where clients encrypt under a joint key and train on what is opened. The client sends Enc(m) + (0, K) once
+(``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s. Flooding does not prevent it. Joint pads do
+(``crypto.threshold_pads``): what a sender adds opens to m + K.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """parties: all clients, for the truth when it forges. name: of the key. guess: (N,) its reading, or None.
-    secret: (N,) the truth.
-    """
+    """parties: all clients, for the truth. name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
         super().__init__(party.spec, SHARE)
@@ -104,7 +102,7 @@ class LeaderThief(KeyThief):
 
 
 def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pads.Padded:
-    """A padded vector with K = scale / share added to one of its polynomials: all that its sender can do."""
+    """The vector with K = scale / share added to one of its polynomials: all that its sender can do."""
     group, array = padded.group, padded.array.copy()
     constant = int(group.space.scale(group.space.fresh) / share)
     moduli = group.moduli(array.shape[1])
@@ -114,7 +112,7 @@ def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pa
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
-    """(N,) the likeliest joint secret, from the change of (N,) weights, which also shows the factor of K s."""
+    """(N,) the likeliest joint secret, from (N,) changes of weights, which also show the factor of K s."""
     found = coefficients(change, group.space)
     degree = len(found)
     rest = np.delete(found, [0, degree // 4, 3 * degree // 4])
@@ -127,7 +125,7 @@ def likeliest(group: threshold.Group, found: NDArray[Any]) -> Guess:
 
 
 def joint_secret(parties: dict[str, Any], name: str) -> Guess:
-    """The joint key of this name, of the shares that these parties hold: (limbs, N) polynomials, added up."""
+    """The joint key, from the shares that these parties hold: (limbs, N) polynomials, added up."""
     holding = {holder: party for holder, party in parties.items() if name in party.secret.joint.held}
     held = {holder: party.secret.joint.held[name] for holder, party in holding.items()}
     group = next(iter(holding.values())).joint.group(name)
@@ -163,11 +161,9 @@ def stolen_joint_key(run: Recorded, name: str) -> Iterator[Measured]:
 
 
 def key_read_by_leader(run: Recorded, client: str, name: str, thieves: list[LeaderThief]) -> AttackResult:
-    """How much of the leaders' joint key this client reads, in the run once more. Chance: the best constant guess.
+    """How much of the leaders' joint key this client reads in a repeated run. Chance: the best constant guess.
 
-    thieves: gets the thief.
-
-    Raises UserError if the attack does not apply.
+    thieves: gets the thief. Raises UserError if the attack does not apply.
     """
     check_real(run)
 

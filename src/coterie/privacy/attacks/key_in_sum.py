@@ -1,9 +1,9 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
-Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
-their sum. A ciphertext (c_0, c_1) opens to c_0 + c_1 s, so (c_0, c_1 + K) opens to K s more. The coefficients of s are
--1, 0 and 1. Checking a ciphertext does not stop it, since c_1 + K is as uniform as c_1. With one-time pads
-(``crypto/pads.py``) a client does not choose c_1; what it adds to c_0 opens to K more, without s.
+Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1) opens to c_0 +
+c_1 s, so (c_0, c_1 + K) opens to K s more, and the coefficients of s are -1, 0 and 1. No check of ciphertexts stops it,
+since c_1 + K is as uniform as c_1. With one-time pads (``crypto/pads.py``) a client does not choose c_1; what it adds
+to c_0 opens to K more, without s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ noise has .08, Gaussian noise .13."""
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:
-    """The vector, with K = scale / share added to the last polynomial of ciphertext ``row`` that its sender chooses."""
+    """Adds K = scale / share to the last polynomial of ciphertext ``row`` that its sender chooses."""
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
     polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
     ours = polynomials[row : row + 1] if isinstance(vector, Padded) else polynomials[row : row + 1, 1]
@@ -53,10 +53,9 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 
 
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
-    """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if that is correct.
+    """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if it is correct.
 
-    The numbers' size shows the factor of K s; both signs are tried. summands: how many ternary polynomials the key is
-    the sum of.
+    The numbers' size shows the factor of K s; both signs are tried. summands: ternary polynomials that make up the key.
     """
     found = coefficients(change, public.parameters)
     unit = float(np.sqrt(1.5 / summands * np.mean(np.square(found)))) or 1.0  # a ternary number has variance 2/3
@@ -94,15 +93,13 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
 
 
 class KeyThief:
-    """A client's deviation: it forges updates, one after the other, until it has the key.
+    """A client's deviation: it forges updates until it has the key.
 
     It forges the ciphertext in which its own first update is shortest. At each training it subtracts all earlier models
     from its new start, and tries to read the key.
-
-    share: K is the scale over it; halved down to ``LEAST`` after each failed reading. late: by how many rounds its
-    updates are late. summands: of the key. key, round: once it has read it. guess: (N,) of its last reading, or None.
-    forged_in: the rounds whose updates it forged. Raises UserError for emulated keys, and where a model fills no
-    ciphertext.
+    share: K is the scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its
+    updates are late.  key, round: once it has read it.  guess: (N,) of its last reading, or None.
+    Raises UserError for emulated keys, and where a model fills no ciphertext.
     """
 
     def __init__(self, spec: fl.ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:
@@ -117,7 +114,6 @@ class KeyThief:
 
     @property
     def between(self) -> Between:
-        """For `wrap`: reads the model that a training starts from, and may forge what is encrypted."""
         return {fl.Fit: self._trained, fl.Encrypt: self._encrypted}
 
     def _used(self, message: fl.Message) -> bool:

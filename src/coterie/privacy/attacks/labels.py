@@ -1,10 +1,9 @@
 """Clients' labels from models, clusters and selections.
 
-From models, also from FedCAPrivacy's blinded, shuffled rows (`label_shares`): the gradient of a softmax's bias is the
-(predicted - true) share of each class, so a client's bias is above the others' for classes that it has more of. Rows of
-the last weights move further for these (`label_shares_by_rows`). From clusters (`similar_pairs`): members have similar
-labels. From how often a server selected each client (`rank_correlation`): a selection by data size, loss or variety
-reveals something of these.
+From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is the (predicted - true)
+share of each class, so a client's bias is above the others' for classes that it has more of. From clusters
+(`similar_pairs`): members have similar labels. From numbers of selections (`rank_correlation`): they follow data size,
+loss or variety.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, 
 
 
 def last_bias(spec: fl.ModelSpec) -> slice:
-    """Where the last layer's bias lies in the flat vector: the model's last part named ``bias`` or ``*.bias``."""
+    """Where the model's last part named ``bias`` or ``*.bias`` lies. Raises UserError without one."""
     for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
         if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
             return slice(part.offset, part.offset + part.size)
@@ -28,9 +27,9 @@ def last_bias(spec: fl.ModelSpec) -> slice:
 
 
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) last-layer biases, with or without a common mask -> (n, classes) deviations of the label shares.
+    """(n, classes) last-layer biases, with or without a common mask -> deviations of the label shares.
 
-    Row i is client i's shares minus the clients' mean shares, up to one unknown positive factor for all.
+    They are client i's shares minus the mean shares, up to one unknown positive factor for all.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -38,17 +37,17 @@ def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def label_shares(rows: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """`label_shares_from_bias` on the last bias of whole rows (n, d) laid out by ``spec``."""
+    """`label_shares_from_bias` of rows (n, d) laid out by ``spec``."""
     return label_shares_from_bias(rows[:, last_bias(spec)])
 
 
 def share_correlation(
     estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None
 ) -> AttackResult:
-    """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
+    """Pearson correlation of estimated with true deviations of label shares, (n, classes).
 
-    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to random clients.
-    groups: (n,) numbers; each client is then compared within its own group only, by chance too.
+    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,); each client is then
+    compared within its own group only, by chance too.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
@@ -72,8 +71,8 @@ def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackRe
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
     A class is read off the number that correlates most with it. The score is the mean over the classes that differ
-    between clients, of counts, shares, counts at length 1 or their logarithms, whichever correlates most; chance puts
-    the rows in 100 random orders. Raises UserError if there is nothing to compare, or if clients are too few.
+    between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance: the
+    rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -102,7 +101,7 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
-    """Where the last layer's weights lie, and the number of its classes, each of which has a row before the bias.
+    """Where the last layer's weights lie, and the number of its classes, each with a row before the bias.
 
     Raises UserError for a model without such rows.
     """
@@ -115,10 +114,10 @@ def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
 
 
 def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """(n, classes) deviations of the label shares of clients with these updates (n, d), by the last layer's rows.
+    """(n, classes) deviations of the label shares, by the last layer's rows in updates (n, d).
 
     A class's row moves further, the more samples of the class there are: its gradient is the mean of (predicted - true)
-    times the last layer's input. That is so even where training keeps the bias from moving with the classes' shares.
+    times the last layer's input, whatever training does to the bias.
     """
     where, classes = last_rows(spec)
     lengths = np.linalg.norm(real_rows("steps", steps)[:, where].reshape(len(steps), classes, -1), axis=2)
@@ -127,9 +126,9 @@ def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.
 
 
 def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """(n, d) the parameters that each client has chosen -> (n, classes), each class's share in the last layer.
+    """(n, d) the parameters that each client has chosen -> (n, classes) each class's share in the last layer.
 
-    A class has a row of the last weights, and its bias. Raises UserError for a model without such rows.
+    Raises UserError for a model without rows by class.
     """
     where, classes = last_rows(spec)
     weights = chosen[:, where].reshape(len(chosen), classes, -1)
@@ -138,9 +137,9 @@ def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[
 
 
 def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
-    """Share of clients for which the class with the largest estimate is one of the most frequent labels.
+    """Share of clients whose largest estimate is one of their most frequent labels.
 
-    Chance is the mean hit rate when the guesses are handed to random clients.
+    Chance hands the guesses to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     is_top = truth == truth.max(axis=1, keepdims=True)
@@ -149,7 +148,7 @@ def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> At
 
 
 def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
-    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared over all clusters of a pair."""
+    """phi (n, c) -> (n, n) guess of similarity in [0, 1]: shared over all clusters of a pair."""
     phi = real_rows("membership", membership)
     shared = phi @ phi.T
     size = phi.sum(axis=1)
@@ -158,7 +157,7 @@ def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
-    """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
+    """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs.
 
     Chance, and a constant guess, give 0.
     """
@@ -180,7 +179,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
-    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group". groups: (n,).
 
     Chance, and a constant guess, give 0.5.
     """
@@ -224,16 +223,15 @@ def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
 
 
 def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) label counts -> (n,) entropy of each client's label shares, in nats."""
+    """(n,) entropy of each client's label shares, in nats. label_counts: (n, classes)."""
     shares = shares_of(label_counts)
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 
 
 def rank_correlation(guess: NDArray[Any], truth: NDArray[Any], of: str) -> AttackResult:
-    """Absolute Spearman correlation of a guess (n,) with the truth (n,) about each client, named ``of``.
+    """Absolute Spearman correlation of a guess (n,) with the truth (n,), named ``of``.
 
-    Chance is its mean when the guesses are handed to random clients (200 times, fixed seed). Raises UserError where
-    guess or truth is constant.
+    Chance hands the guesses to random clients (200 times, fixed seed). Raises UserError where one is constant.
     """
     from scipy.stats import rankdata  # slow to import
 

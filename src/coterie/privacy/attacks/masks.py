@@ -1,11 +1,11 @@
 """What the helper of PAFed, honest but curious, reads off masked numbers.
 
-The number of conflicts between late updates and the others, from every late update's cosine c_j times a random rho_j >
-0, shuffled among dummies of random sign, and from the masked sums of both classes, which show whether a class is empty.
-Dummies blur the number as a binomial does, but never that none or all conflict.
+**The number of conflicts.** The helper sees every late update's cosine c_j times a random rho_j > 0, shuffled among
+dummies of random sign, and the masked sums of both classes, which show whether a class is empty. Dummies never blur
+that none or all conflict.
 
-The model under a mask of real numbers, uniform in [-B, B] as the paper's algorithm 5 can be read. Such a mask tells two
-models apart: w + r lies outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).
+**The model under a mask of real numbers**, uniform in [-B, B] as the paper's algorithm 5 can be read: w + r lies
+outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ Classes = Literal["both", "agreeing", "conflicting"]
 def count_posterior(negative: int, late: int, dummies: int, classes: Classes | None = None) -> Doubles:
     """(late + 1,) probabilities that k = 0, 1, ... late updates conflict, from the number of negative signs.
 
-    Beforehand each conflicts with probability 1/2. classes: as the sums show it, or None. Raises UserError for an
-    impossible number of signs.
+    A priori each conflicts with probability 1/2. Raises UserError for an impossible number of signs.
     """
     from scipy.stats import binom  # slow to import
 
@@ -41,10 +40,9 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
 
 
 def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
-    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real.
+    """(late + 1,) the same, from the patterns of all sets of sums, one of which is real.
 
-    Decoys' patterns are uniform over those possible, so a pattern that n sets have is n times as likely as before to be
-    the real one's.
+    Decoys' patterns are uniform, so one that n sets have is n times as likely to be the real one's.
     """
     posterior = _prior(late) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
@@ -76,7 +74,7 @@ def _prior(late: int) -> Doubles:
 def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], bound: float) -> NDArray[np.float64]:
     """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside, not the second.
 
-    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, otherwise 1/2.
+    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, else 1/2.
     """
     rows = real_rows("masked", masked)
     inside = [(np.abs(rows - np.asarray(model, np.float64)) <= bound).all(axis=1) for model in (first, second)]

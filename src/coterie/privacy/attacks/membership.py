@@ -1,8 +1,6 @@
-"""Which samples a model was trained on, from its losses.
+"""Which samples a model was trained on, from its losses: a small loss means training data.
 
-Who: a party that receives a client's model in the clear and holds samples to test. A sample with a small loss is taken
-for training data: adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018. With other models at hand,
-the loss is compared with theirs (`beyond_references`).
+Adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ def membership_auc(
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
-    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); clients may share the other samples, so the part 1
-    / (12 n) is not divided by their number. same_pool: whether the other samples are drawn as the training samples are;
-    if not, they may be harder or easier, and chance is not known. Raises UserError if losses are empty or NaN.
+    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the number of
+    clients, which may share the other samples. same_pool: whether those are drawn as the training samples are; if not,
+    chance is not known. Raises UserError if losses are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -51,11 +49,10 @@ def membership_auc(
 
 
 def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) how far each sample's confidence is below what models give that were not trained on it; a member's is above.
+    """(n,) how far each sample's confidence is below that of models not trained on it; a member's is above.
 
-    The offline likelihood ratio of Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022:
-    confidences log(p / (1 - p)) of a sample under reference models are normal, and a member's lies above them. With one
-    variance for all samples, as for few reference models, the ratio's order is that of the distance from their mean.
+    The offline likelihood ratio of Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022,
+    for confidences log(p / (1 - p)), with one variance for all samples, as for few reference models.
     losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises UserError without these.
     """
     if not len(references):
@@ -64,13 +61,13 @@ def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray
 
 
 def _confidence(losses: NDArray[Any]) -> NDArray[np.float64]:
-    """log(p / (1 - p)) of p = exp(-loss), kept finite."""
+    """log(p / (1 - p)), kept finite."""
     bounded = np.clip(np.asarray(losses, np.float64), 1e-9, 1e3)
     return np.asarray(-bounded - np.log(-np.expm1(-bounded)))
 
 
 def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[Any]) -> fl.Vector:
-    """What a leader makes of a sparse upload: (d,) the model that it sent, changed at these places, float32.
+    """What a leader makes of a sparse upload: its model changed at these places, (d,) float32.
 
     Raises UserError unless each place has one finite change.
     """
@@ -86,10 +83,10 @@ Losses = tuple[NDArray[Any], NDArray[Any]]
 
 
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses], *, same_pool: bool = True) -> AttackResult:
-    """Membership from uploads: samples whose loss the upload has lowered the most are taken for training samples.
+    """Samples whose loss the upload has lowered the most are taken for training samples.
 
-    The loss under that start is subtracted as the sample's difficulty (Watson et al., ICLR 2022). Scored as in
-    ``membership_auc``. Chance: 0.5.
+    The loss at the start is the sample's difficulty (Watson et al., ICLR 2022). Scored by ``membership_auc``. Chance:
+    0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered, same_pool=same_pool)

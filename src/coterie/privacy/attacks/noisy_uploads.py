@@ -1,7 +1,7 @@
 """An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-Who: anyone who sees the release and knows all data but the difference; of OFL's noisy uploads, a leader. A test that
-beats (epsilon, delta) disproves the claim; `lower_bound` is what it proves. A bound below the claim does not prove it.
+The attacker knows all data but the difference. A test that beats (epsilon, delta) disproves the claim; a `lower_bound`
+below the claim does not prove it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TRIALS = 4000
 
 @dataclass(frozen=True)
 class NoiseAudit:
-    """An audit. claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
-    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon of what was
-    looked at, where there is a formula; infinite where a release hides nothing.
+    """claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
+    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon, where there
+    is a formula; infinite where a release hides nothing.
     """
 
     mechanism: str
@@ -49,7 +49,7 @@ class NoiseAudit:
         return max(self.lower_bound, self.exact or 0.0) <= self.claimed
 
     def row(self) -> dict[str, Any]:
-        """For ``result.json``, where an infinite epsilon is the word "infinite"."""
+        """For ``result.json``."""
         return {
             "mechanism": self.mechanism,
             "neighbours": self.neighbours,
@@ -67,8 +67,7 @@ def audit_standard(
 ) -> NoiseAudit:
     """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
 
-    uploads: how many of one client are looked at together. The claim is the ledger's. The likelihood ratio of these
-    Gaussians grows with the sum of outputs along the direction.
+    uploads: of one client, looked at together. The likelihood ratio grows with the sum of outputs along the direction.
     """
     draw = fl.Secrets(fl.rng(seed, "audit", "standard"))
     found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)
@@ -79,9 +78,10 @@ def audit_standard(
 def audit_distributed(
     mechanism: Distributed, delta: float, sums: int = 1, makers: int = 0, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
-    """Noise on a sum, as its opener sees it who knows all other terms and the shares of ``missing`` parties.
+    """Noise on a sum, for an opener that knows all other terms and the shares of ``missing`` parties.
 
-    makers: of the noise; 0 for two more than may be missing.  sums: in which the client is. As ``audit_standard``.
+    makers: of the noise; 0 for two more than may be missing.  sums: in which the client is. Otherwise as
+    ``audit_standard``.
     """
     draw, many = fl.Secrets(fl.rng(seed, "audit", "distributed")), makers or mechanism.missing + 2
 
@@ -118,10 +118,9 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid, the same in both data sets but for their noise. claimed: in all,
-    by section 5.1.1, so epsilon_2 = claimed / VALUES. exact: of these values (``true_epsilon``). With ``spread``
-    infinite all values of one data set are equal, and sent without noise. Raises UserError unless spread > 1 and
-    claimed is positive.
+    It looks at the ``VALUES`` values at the centroid, alike but for their noise. claimed: in all, by section 5.1.1, so
+    epsilon_2 = claimed / VALUES. With ``spread`` infinite all values of one data set are equal, and sent without noise.
+    Raises UserError unless spread > 1 and claimed is positive.
     """
     if not spread > 1 or trials < 2:
         raise fl.UserError(f"a spread exceeds 1 and an audit needs two trials, not {spread} and {trials}")
@@ -160,8 +159,8 @@ def lower_bound(first: NDArray[Any], second: NDArray[Any], delta: float, confide
     """Scores (n,) of outputs on one data set and (m,) on its neighbour -> the epsilon that they prove, at least 0.
 
     From epsilon >= log((1 - delta - false positives) / false negatives), and symmetrically (Kairouz, Oh, Viswanath
-    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper and Pearson's
-    intervals. Raises UserError without two finite scores on both sides.
+    2015). Every second score chooses the threshold; the others count errors, at the upper ends of Clopper-Pearson
+    intervals. Raises UserError without two finite scores on a side.
     """
     sides = [np.asarray(side, np.float64) for side in (first, second)]
     if not all(side.ndim == 1 and len(side) >= 2 and np.isfinite(side).all() for side in sides):

@@ -16,9 +16,8 @@ from coterie.protocol.errors import UserError
 class AttackResult:
     """One measured attack. chance: of the metric, without the leak (each score defines it).  perfect: all leaks.
 
-    n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,
-    0 where chance is no random guess.  chance_known: False where other things than the leak differ, too, so that chance
-    is off by an unknown amount.
+    n: clients that were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind, 0
+    where chance is no random guess.  chance_known: False where other things than the leak differ, too.
     """
 
     metric: str
@@ -48,8 +47,8 @@ _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 always counts as nothing. With a
-    noise of 0.98 or more no leak could be told from chance.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. With a noise of 0.98 or more no
+    leak could be told from chance.
     """
     if not leak > max(noise, _LEAST):
         return VERDICTS[0] if chance_known and noise < 1 - _LEAST else CANNOT_TELL
@@ -58,7 +57,7 @@ def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> st
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score. accuracy: its mean.  sd: standard deviation of one client's score.
+    """The closed form of a score. accuracy: its mean.  sd: of one client's score.
 
     drawn_sd: the same for an attacker that breaks ties at random.
     """
@@ -72,7 +71,7 @@ class Expected:
         return cls(mean, *(math.sqrt(max(0.0, second - mean**2)) for second in (square, mean)))
 
     def standard_error(self, clients: int) -> float:
-        """Standard deviation of an accuracy over this many clients with independent scores."""
+        """Of an accuracy over clients with independent scores."""
         return self.sd / math.sqrt(clients)
 
 
@@ -89,7 +88,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) counts -> shares that sum to 1 in each row. Raises UserError for a client without samples."""
+    """(n, classes) shares that sum to 1 in each row. Raises UserError for a client without samples."""
     counts = real_rows("label counts", label_counts)
     if (counts < 0).any() or (counts.sum(axis=1) <= 0).any():
         raise UserError("label counts must not be negative, and every client needs a sample")
@@ -97,9 +96,9 @@ def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
-    """(n, n) scores of client i under the guess for client j -> the mean score as guessed, and by chance.
+    """(n, n) scores of client i under the guess for client j -> mean score, chance, its exact standard deviation.
 
-    Chance hands the guesses to random clients: its mean and exact standard deviation.
+    Chance hands the guesses to random clients.
     """
     n = len(scores)
     centred = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()
@@ -108,6 +107,6 @@ def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., k) each guess's share of the likeliest: 1 over their number, or 0; robust to rounding."""
+    """(..., k) 1 over the number of the likeliest, or 0; robust to rounding."""
     best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
     return np.asarray(best / best.sum(axis=-1, keepdims=True))

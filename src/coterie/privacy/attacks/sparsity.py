@@ -1,8 +1,7 @@
 """Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
-Who: the party that receives the vectors. A vector is the mean of eq. (1) over a client's samples: a mixture of the
-classes' mean vectors, weighted by the client's label shares. The attacker's own labelled samples give the class means,
-and `shares_by_nnls` solves for the weights.
+A vector is a mixture of the classes' mean vectors, weighted by the client's label shares. Its receiver takes the class
+means from labelled samples of its own, and solves for the weights.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SUM_TO_ONE = 1e3
 
 
 def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
-    """Vectors (m, C) and labels (m,) of the attacker's own samples -> (classes, C) means, NaN for a class without any.
+    """Vectors (m, C) and labels (m,) of the attacker's samples -> (classes, C) means, NaN for a class without any.
 
     Vectors must be clipped as the clients clip theirs.
     """
@@ -65,8 +64,7 @@ def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.flo
 def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
     """Mean total variation between estimated and true label shares (n, classes); 0 is perfect.
 
-    Chance guesses ``prior`` (classes,) for every client. Its standard deviation is that of handing the estimates to
-    random clients.
+    Chance guesses ``prior`` (classes,) for every client, with the spread of handing the estimates to random clients.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     value, _, sd = handed_out(_apart(truth, estimate))
@@ -74,10 +72,10 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
 
 
 def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
-    """`total_variation` for estimates without names: each is compared with its client in the best matching of all.
+    """`total_variation` for estimates without names, each compared with its client in the best matching.
 
-    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them as well, or
-    guesses the prior if that is better.
+    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them; or it guesses
+    the prior, if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     rng = np.random.default_rng(0)

@@ -33,7 +33,7 @@ def wrap(party: fl.Party, between: Between) -> None:
 
 
 def repeated(run: Recorded, client: str, between: Between) -> Recorded:
-    """The recorded run once more, in which the results of this client's effects pass through ``between``."""
+    """The recorded run once more, with this client wrapped."""
     return run.again(lambda federation, delays: wrap(federation.alter(client), between))
 
 

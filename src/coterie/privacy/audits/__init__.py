@@ -1,4 +1,4 @@
-"""Audits: what the parties of a system find out in a recorded run.
+"""Audits: what the parties of a system find out in a recorded run (docs/audits.md).
 
 A built-in system's audit is the module here of the system's name. An attack is a generator of ``Measured``, decorated
 with ``@attack``.
@@ -35,8 +35,8 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 class AuditSamples:
     """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: whether these are training
-    samples that it held out; test samples may be harder or easier.
+    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: whether it held these out of
+    its training samples; test samples may be harder or easier.
     """
 
     x: Tensor
@@ -82,21 +82,21 @@ class Recorded:
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
-        """(d,) the coordinates of a model that messages have: all, or those that no client keeps to itself."""
+        """(d,) the coordinates of a model that messages have."""
         hub = self.federation.look(self.federation.hub)
         return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
     def numbers(self, names: Iterable[str]) -> list[int]:
-        """The numbers of these clients: their rows in ``label_counts``."""
+        """The rows of these clients in ``label_counts``."""
         return [self.clients.index(name) for name in names]
 
 
 class Measured(NamedTuple):
     """The result of one attack in one round. who: a role, or colluding parties.  what: they find out.
 
-    result: None where the attack does not apply.  expected: the closed form, if any.
-    knowing: public knowledge of the attacker beside its view.  why: the reason without a result.
-    topic: if it differs from the attack's.  round: of success, for an attack that waits for its chance.
+    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.
+    knowing: public knowledge of the attacker beside its view.  topic: if it differs from the attack's.
+    round: of success, for an attack that waits for its chance.
     """
 
     who: str
@@ -110,7 +110,7 @@ class Measured(NamedTuple):
 
 
 def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic | None = None) -> Measured:
-    """The result of an attack, or why it does not apply (its UserError)."""
+    """With a UserError as the reason why the attack does not apply."""
     try:
         return Measured(who, what, score(), topic=topic)
     except fl.UserError as error:
@@ -119,10 +119,10 @@ def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic |
 
 @dataclass(frozen=True)
 class Finding:
-    """One attack on one run. who, what, topic, knowing, round: as of ``Measured``.
+    """One attack on one run; other fields as of ``Measured``.
 
-    results: of the rounds with something to attack, in order; none only if the attack does not apply.  why: the reason
-    then.  expected: the closed form of each, or none.
+    results: of the rounds with something to attack, in order; none only if the attack does not apply.
+    expected: the closed form of each, or none.
     """
 
     who: str
@@ -144,7 +144,7 @@ class Finding:
 
     @property
     def leak(self) -> float:
-        """Mean over the rounds of ``Result.leak``: 0 for chance, 1 for everything, negative (down to -1) below it."""
+        """Mean over the rounds: 0 for chance, 1 for everything, negative (down to -1) below chance."""
         return fmean(self._leaks)
 
     @property
@@ -153,9 +153,8 @@ class Finding:
 
     @property
     def error(self) -> float:
-        """Standard error of the leak over the rounds, at least the spread by chance of a single round.
-
-        Rounds share clients and data, so their luck is correlated.
+        """Standard error over the rounds, at least the spread by chance of a single one, since rounds share clients
+        and data.
         """
         leaks = self._leaks
         over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
@@ -166,7 +165,7 @@ class Finding:
         return max(over_rounds, by_chance)
 
     def _expected_leak(self) -> float:
-        """What theory says of the leak; 0 where it says nothing."""
+        """0 where theory says nothing."""
         if not self.expected:
             return 0.0
         forms = zip(self.results, self.expected, strict=True)
@@ -185,7 +184,7 @@ class Finding:
         return all(result.chance_known for result in self.results)
 
     def row(self) -> dict[str, Any]:
-        """Means over the rounds, as numbers; first, last: of these rounds. closed_form: None where there is none."""
+        """Means over the rounds; first, last: of these."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -206,7 +205,7 @@ class Finding:
 
 
 def gather(measured: Iterable[Measured], topic: Topic = "other") -> list[Finding]:
-    """Findings, in order of first appearance. One has closed forms if each of its results has."""
+    """In order of first appearance. A finding has closed forms if all its results have."""
     found: dict[tuple[str, str, str], list[Measured]] = {}
     for one in measured:
         found.setdefault((one.who, one.knowing, one.what), []).append(one)
@@ -231,10 +230,7 @@ def _finding(measured: list[Measured], topic: Topic) -> Finding:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack as listed. adversary: the party that runs it.  summary: what it does.
-
-    measure: yields its results. A call of the attack gives findings.
-    """
+    """adversary: the party that runs it.  summary: what it does.  measure: yields its results, which a call gathers."""
 
     name: str
     adversary: str
@@ -259,7 +255,7 @@ def attack(
 
 @dataclass(frozen=True)
 class Audit:
-    """A system's audit. passive: every attack on one recorded run; no findings where nobody receives enough.
+    """passive: every attack on one recorded run; no findings where nobody receives enough.
 
     active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.
     noise: rows that test the system's claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
@@ -272,7 +268,7 @@ class Audit:
 
 
 def built_in_audit(system: str) -> Audit | None:
-    """The audit of the built-in system of this name, or None."""
+    """None for systems that are not built in, or have none."""
     if system not in {module.name for module in iter_modules(__path__)}:
         return None
     audit: Audit = import_module(f"{__name__}.{system}").AUDIT

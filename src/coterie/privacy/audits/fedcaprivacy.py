@@ -40,9 +40,9 @@ SERVER = "business server"
 
 
 def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
-    """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
+    """Positions, and the vectors there minus the first of them, (n, m) float64, as the service sees them.
 
-    The common mask cancels, so these differences are exact. m is d, or the length of a sketch.
+    The common mask cancels, so they are exact. m is d, or the length of a sketch.
     """
     opened = {}
     for _, message in view.messages(Relayed, round):
@@ -56,10 +56,7 @@ def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
 
 
 def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np.bool_]:
-    """phi (n, c) by client, as the business server knows it from receipts of clusters' models.
-
-    A client without a model has an empty row.
-    """
+    """phi (n, c) by client, from receipts of clusters' models. A client without a model has an empty row."""
     pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
     phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
     for i, k in pairs:
@@ -68,7 +65,7 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 
 
 def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
-    """The name behind every row of ``csp_rows``, by its exact differences from the others'; shown: (m,) by name.
+    """The name behind every row of ``csp_rows``. shown: (m,) by name.
 
     Raises UserError where the rows are not differences of these vectors.
     """
@@ -84,12 +81,11 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class ServiceRound:
-    """One round: what the service sees, and the truth, which takes both servers' views and a secret key.
+    """One round: what the service sees, and the truth, by both servers' views and a secret key.
 
-    rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
-    rows themselves, or of sketches the shortest models that have them under a guessed seed.  weights: (n, d) what a
-    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) as trained.
-    phi: of ``hub_membership``.
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) what the service makes of them: the rows themselves, or of sketches the
+    shortest models that have them under a guessed seed.  weights: (n, d) what a participant makes of them.  who: (n,)
+    the client behind every row.  models: (n, d) as trained.  phi: of ``hub_membership``.
     """
 
     number: int
@@ -102,7 +98,7 @@ class ServiceRound:
 
 
 def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[ServiceRound]:
-    """All rounds of a recorded run in which the service saw anything."""
+    """The rounds in which the service saw anything."""
     hub, csp = views[HUB], views[CSP]
     key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
     rounds, uploads = [], by_round(hub, Upload)
@@ -122,7 +118,7 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
 
 
 def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """By name: what the service was to see, and the model (the same where there are no sketches)."""
+    """By name, what the service was to see, and the model."""
     shown, models = {}, {}
     for name, m in uploads.items():
         models[name] = key.decrypt(key.public.from_bytes(m.cipher))
@@ -133,8 +129,8 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
 
-    It undoes a rotation. Of a sketch it gives the shortest models that have it. With a guessed seed it is what the
-    service can try on its own.
+    It undoes a rotation. Of a sketch it gives the shortest models that have it. With a guessed seed the service can try
+    it alone.
     """
 
     @lru_cache(maxsize=4)
@@ -153,7 +149,7 @@ def participants_help(protection: str, size: int) -> Unprotect:
 
 
 def _inverse(size: int, dim: int, secret: bytes) -> Rows:
-    """(dim, size) the pseudo-inverse of a secret projection of ``size`` numbers."""
+    """(dim, size) the pseudo-inverse of a secret projection."""
     return np.asarray(np.linalg.pinv(np.stack([project(unit, dim, secret) for unit in np.eye(size)])))
 
 
@@ -186,7 +182,7 @@ def relinked_by_distances(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
 
 
 def _following(rounds: Sequence[ServiceRound]) -> Iterator[tuple[ServiceRound, ServiceRound, NDArray[np.int64]]]:
-    """Two consecutive rounds, and by row of the second its client's row in the first, or -1."""
+    """Consecutive rounds, and by row of the second its client's row in the first, or -1."""
     for a, b in pairwise(rounds):
         row_of = {i: row for row, i in enumerate(a.who)}
         yield a, b, np.array([row_of.get(i, -1) for i in b.who])
@@ -246,15 +242,15 @@ def models_from_colluder(run: Recorded, rounds: Sequence[ServiceRound]) -> Itera
 
 
 def characterised(hub: View, key: Any) -> dict[str, Rows]:
-    """The signatures (2 x DIMENSION,) of before round 1 by name, from the hub's view and the service's key."""
+    """By name, the signatures (2 x DIMENSION,) of before round 1."""
     sent = by_round(hub, Characterised).get(0, {})
     return {name: key.decrypt(key.public.from_bytes(message.cipher)) for name, message in sent.items()}
 
 
 def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
-    """(n, labels) the length of each label's block, in the shortest signatures with these projections (n, 2 d).
+    """(n, labels) the squared length of each label's block, in the shortest signatures with these projections (n, 2 d).
 
-    Subtracting the mean row removes the common mask. A longer block has more samples of its label.
+    The mean row takes off the common mask. A longer block has more samples of its label.
     """
     inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
     halves = np.split(rows - rows.mean(axis=0), 2, axis=1)
@@ -287,7 +283,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 
 def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
-    """Every attack on rounds in which the service opens models or sketches."""
+    """The attacks on rounds in which the service opens models or sketches."""
     return [
         *similar_rows(run, rounds),
         *label_shares(run, rounds),

@@ -1,7 +1,6 @@
 """What the parties of FedEPC find out from their views, as numbers.
 
-An attacker's labelled samples are the hub's public ones, or else test samples. An active attack repeats a recorded run
-with one device that lies about itself or sends a bad model.
+An attacker's labelled samples are the hub's public ones, or else test samples.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ RAISED = 1.5
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
-    """DeviceRows with an attacker's array on them. clients: (n,) their numbers.  rows: (n, m)."""
+    """clients: (n,) numbers of devices.  rows: (n, m) an attacker's array on them."""
 
     clients: NDArray[np.int64]
     rows: Doubles
@@ -53,7 +52,7 @@ class DeviceRows:
 
 
 def descriptions(run: Recorded) -> dict[str, Doubles]:
-    """The last vector and floor of each device by name, (C + 1,). In mode hardened it takes both servers' views."""
+    """By name, the last vector and floor, (C + 1,). In mode hardened it takes both servers' views."""
     hub = run.views[HUB]
     if run.mode != "hardened":
         sent = hub.messages(messages.Described)
@@ -103,7 +102,7 @@ def clusters(run: Recorded) -> dict[str, int]:
 
 
 def first_steps(run: Recorded) -> dict[str, Doubles]:
-    """Mode hardened: the first step (d,) of each device that began with W^0, from both servers' views."""
+    """Mode hardened: by name, the first step (d,) of each device that began with W^0, from both servers' views."""
     key = held_key(run.views[HELPER], SERVICE)
     found: dict[str, Doubles] = {}
     for seen, m in run.views[HUB].messages(messages.Sealed):
@@ -119,7 +118,6 @@ def first_steps(run: Recorded) -> dict[str, Doubles]:
 
 @attack("sparsity-shares", "server, or helper without names", "labels", "solves sparsity vectors for label shares")
 def sparsity_shares(run: Recorded, said: DeviceRows) -> Iterator[Measured]:
-    """What vectors reveal to their receivers, and would reveal to the two servers together."""
     vectors, counts, hardened = said.rows[:, :-1], run.label_counts[said.clients], run.mode == "hardened"
     who = COLLUDING if hardened else "server"
     try:
@@ -222,7 +220,7 @@ def spoiling(run: Recorded) -> Iterator[Measured]:
 
 
 def active(run: Recorded) -> list[Finding]:
-    """Both attacks. Raises UserError for a run of fewer than 3 rounds, or in which no device was selected."""
+    """Raises UserError for a run of fewer than 3 rounds, or in which no device was selected."""
     if len(run.lines) < 3:
         raise fl.UserError("what a liar does shows after some rounds: repeat the run with 3 rounds or more")
     return boasting(run) + spoiling(run)
@@ -243,7 +241,7 @@ def selected(run: Recorded) -> Counter[str]:
 
 
 def loss_of(run: Recorded) -> dict[str, float]:
-    """By device, its cluster's mean loss over the rounds after the first, where known.
+    """By device, its cluster's mean loss over the rounds after the first.
 
     A mean, since a cluster in which honest devices train recovers.
     """

@@ -1,7 +1,6 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
-The server's attacks take only the sets that it was sent. The truth, the clients' true clusters, is from the same
-record: the clients' one secret key opens every update.
+The server's attacks take only the sets that it was sent. For the truth, the clients' one secret key opens every update.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Opener:
     key: Any
 
     def update(self, message: Update) -> tuple[Doubles, Doubles]:
-        """Of an ``Update``: the model (d,) and the indicator (k,)."""
+        """The model (d,) and the indicator (k,)."""
         layout, k = self.rebuild.layout, self.rebuild.layout.clusters
         first, *rest = self._opened(message.ciphers, layout.lengths)
         if layout.kind == "uploads":
@@ -53,11 +52,11 @@ class Opener:
         return model, indicator
 
     def counts(self, message: Mingled) -> Doubles:
-        """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,)."""
+        """H, (k, k); or the sizes of the true clusters, (k,)."""
         return self.rebuild.layout.parts(self._opened(message.ciphers, self.rebuild.layout.widths))[1]
 
     def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
-        """The cluster models (k, d) that a client makes of a ``Mingled`` and of those of the round before."""
+        """The cluster models (k, d) that a client makes of it and of those of the round before."""
         try:
             opened = tuple(self._opened(message.ciphers, self.rebuild.layout.widths))
             return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
@@ -75,10 +74,7 @@ class Opener:
 
 
 def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
-    """Opens the ciphertexts of a recorded run, with the key in any client's view. federation: as the run built it.
-
-    Raises UserError where recording began too late.
-    """
+    """With the key in any client's view. Raises UserError where recording began too late."""
     holder = next((view for view in views.values() if view.role == CLIENT), None)
     if holder is None:
         raise fl.UserError("no client's view holds the clients' key: record from the set-up on")
@@ -86,7 +82,7 @@ def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
 
 
 def keys_of(config: MingledPieConfig, r: int) -> int:
-    """The number of the keys of round r's sets. A client shows one set per cluster under them."""
+    """The number of the keys of round r's sets, under which a client shows one set per cluster."""
     return 0 if config.keep_sets else max(since for since in config.rates() if since <= r)
 
 
@@ -100,7 +96,7 @@ def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
 
 @dataclass(frozen=True, eq=False)
 class IdentityRound:
-    """One round: what the server knows of it, and the truth, which takes a client's help.
+    """What the server knows of one round, and the truth.
 
     keys, law: of the sets (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.  truth: (n,) clusters.
     sets: (n, k) bool, all True where clients name none.
@@ -119,14 +115,14 @@ class IdentityRound:
 
 
 def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
-    """The ``Mingled`` message of each round, from any client's view: all are sent the same."""
+    """By round; all clients are sent the same."""
     return {message.round: message for view in views.values() for _, message in view.messages(Mingled)}
 
 
 def recorded_rounds(
     views: Mapping[str, View], clients: Sequence[str], config: MingledPieConfig, mode: str, opener: Opener
 ) -> Iterator[tuple[IdentityRound, Doubles]]:
-    """Each round with updates, its clients in order, and their models (n, d) as the clients' key opens them.
+    """Each round with updates, and its clients' models (n, d) as their key opens them.
 
     Raises UserError for an indicator that is not one-hot.
     """
@@ -160,7 +156,7 @@ def _guessed(who: str, one: IdentityRound, prior: Doubles | None, form: Expected
     "guesses a client's true cluster among those that it joins, all equally likely",
 )
 def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Cluster-identity inference (A1) on each round alone, without a prior."""
+    """Cluster-identity inference (A1), without a prior."""
     for one in rounds:
         form = None if one.law is None else identity.expected_accuracy(one.law, shares=one.sizes.astype(np.float64))
         yield _guessed("server", one, None, form)
@@ -191,7 +187,7 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     "finds a client's true cluster as the one that is in all sets that it drew",
 )
 def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
+    """Intersection of the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
     One result for each keys but the first, of their last round. The closed form holds if all scored clients stayed.
     """
@@ -217,9 +213,9 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     "finds a client's true cluster from the sets of the other clusters that it has been in",
 )
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """What several sets of a client under the same keys reveal of its current cluster, beyond its last set alone.
+    """What several sets under the same keys reveal of a client's current cluster, beyond its last set alone.
 
-    Scored at the end of each keys, over the clients with more than one set. The closed form holds if each has two.
+    Over the clients with more than one set, at the end of each keys. The closed form holds if each has two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -244,7 +240,6 @@ def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 
 @attack("sums", "client", "other", "reads the true clusters' sizes off the sums that it opens")
 def by_coefficients(views: Mapping[str, View], rounds: Sequence[IdentityRound], opener: Opener) -> Iterator[Measured]:
-    """What a client learns from the sums that it decrypts: the true clusters' sizes, and which have one member."""
     sums = mingled(views)
     for one in rounds:
         if one.number in sums:
@@ -274,10 +269,7 @@ def by_key(
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run.
-
-    Raises UserError for a record without updates, or without the key that scores the attacks.
-    """
+    """Raises UserError for a record without updates, or without the key that scores the attacks."""
     if run.settings.keys == "threshold":
         raise fl.UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
     opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)

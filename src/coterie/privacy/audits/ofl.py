@@ -1,7 +1,4 @@
-"""What OFL's parameter server, one leader, and all leaders but one find out in a recorded run.
-
-Attacks that repeat the run: ``ofl_active``.
-"""
+"""What OFL's parameter server, one leader, and all leaders but one find out in a recorded run."""
 
 from __future__ import annotations
 
@@ -67,7 +64,6 @@ def by_reports(run: Recorded) -> Iterator[Measured]:
 
 
 def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured]:
-    """Clients' reported numbers of samples, and which of them have similar summaries of their last uploads."""
     reporting = run.numbers(of_round)
     samples = reported_samples(of_round)
     truth = run.label_counts[reporting].sum(axis=1)
@@ -82,10 +78,8 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
 
 @attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """What the opened numbers of leaders' models reveal of the clients that each leader represents.
-
-    Two or three numbers name no class. They can reveal the variety of labels, the number of samples, and which leaders'
-    data are similar.
+    """Two or three numbers name no class, but can reveal their variety, the number of samples, and which leaders' data
+    are similar.
     """
     for line in run.lines:
         note = line["notes"]
@@ -174,7 +168,7 @@ def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, place
 
 
 def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
-    """Membership from what uploads have lowered, of all members whose uploads a leader has read. Raises UserError."""
+    """Membership, of all members whose uploads a leader has read. Raises UserError."""
     trained: list[Losses] = []
     others: list[Losses] = []
     for one in uploads:
@@ -195,7 +189,7 @@ def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
 def by_coalition(run: Recorded) -> Iterator[Measured]:
     """The last leader's model follows by subtraction, but for a model without weight in the mean.
 
-    So this is stated, and no cipher is attacked. ``subtracting`` repeats the run and measures how exact it is.
+    So this is stated, and no cipher is attacked. ``subtracting`` measures how exact it is.
     """
     for line in run.lines:
         note = line["notes"]
@@ -206,7 +200,7 @@ def by_coalition(run: Recorded) -> Iterator[Measured]:
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run. Raises UserError for a record in which no leader has led."""
+    """Raises UserError for a record in which no leader has led."""
     if not any(True for _ in leaders_views(run)):
         raise fl.UserError("the record has no leader's view: nobody led, or recording ended before")
     of_round = heard(run)
@@ -228,7 +222,7 @@ AUDITED = 256
 
 
 def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
-    """What the run's own noise is worth: an empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
+    """An empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
     config = federation.look(federation.hub).config
     if config.mechanism != "paper":
         size = min(AUDITED, federation.common.spec.size)

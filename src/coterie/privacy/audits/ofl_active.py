@@ -1,6 +1,6 @@
 """What parties of OFL gain that deviate: a recorded run once more, by the same seed, with a deviating client or leader.
 
-``subtracting`` repeats it with nobody deviating, and with its leaders observed. Real keys and ciphers are fresh.
+Real keys and ciphers are fresh.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LENGTHS = (10.0, -10.0)
 
 
 def active(run: Recorded) -> list[Finding]:
-    """All of them. Raises UserError for a run of fewer than 3 rounds, or in which nobody led."""
+    """Raises UserError for a run of fewer than 3 rounds, or in which nobody led."""
     if len(run.lines) < 3:
         raise fl.UserError("what a client that deviates does shows later: repeat the run with 3 rounds or more")
     if not terms(run):
@@ -62,7 +62,7 @@ def most_often(run: Recorded) -> str:
 
 @attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
 def stealing(run: Recorded) -> Iterator[Measured]:
-    """How much of the leaders' joint key the client that led most often reads."""
+    """The thief is the client that led most often."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found
@@ -93,7 +93,7 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 
 def boasted(status: Status, step_s: float) -> Status:
-    """A device this many times as fast, always available."""
+    """``BOAST`` times as fast, always available."""
     faster = {
         name: BOAST * getattr(status, name)
         for name in ("compute_flops_per_s", "cpu_ghz", "memory_gib", "up_bytes_per_s", "down_bytes_per_s")
@@ -106,10 +106,10 @@ def boasted(status: Status, step_s: float) -> Status:
 
 @attack("forged-leader-model", ONE_LEADER, "other", "sends its change of the model ten times as long")
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
-    """The client that led most often sends a model whose change is this many times as long.
+    """The client that led most often sends its change this many times as long.
 
-    Two findings each: its model's remaining weight relative to its honest ones', and the effect on accuracy. Chance of
-    the latter is the honest run's accuracy, with its spread over the later half.
+    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy, of which chance is
+    the honest run's accuracy, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -127,13 +127,13 @@ def _lengthened(length: float, message: fl.Message, effect: fl.Compute, result: 
 
 
 def weight(run: Recorded, client: str) -> list[float]:
-    """The weight of a client's leader model over the largest, in every round with an opened sum."""
+    """A leader model's weight over the largest, in every round with an opened sum."""
     notes = [line["notes"] for line in run.lines if client in line["notes"].get("s_factors", {})]
     return [float(note.get("influence", {}).get(client, 1.0)) for note in notes]
 
 
 def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
-    """Mean weight of its forged models over that of its honest ones. 1: they are not damped."""
+    """Mean weight of its forged models over that of its honest ones."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise fl.UserError("no round with its model was opened, or its honest models have no weight")
@@ -141,7 +141,7 @@ def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
 
 
 def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
-    """The final global model's accuracy, with the forging leader and without it."""
+    """The final global model's accuracy, with the forging leader and without."""
     honest, after = (
         [float(line["global_accuracy"]) for line in one.lines if line.get("global_accuracy") is not None]
         for one in (run, forged)
@@ -162,7 +162,7 @@ Own = Mapping[tuple[int, str], tuple[Doubles, Doubles]]
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
-    """The run again, with nobody deviating, and each leader's memory."""
+    """The run again, nobody deviating, and each leader's memory."""
     own: dict[tuple[int, str], tuple[Doubles, Doubles]] = {}
 
     def meddle(federation: fl.Federation, delays: Delays) -> None:
@@ -180,9 +180,9 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
 @attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, compared with its memory.
+    """What all others with the server find of the leader with the largest weight, beside its memory.
 
-    Also what the models, each known to the coalition of all others, reveal: label shares of a leader's clients.
+    Also what the models reveal: label shares of a leader's clients.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial

@@ -20,7 +20,7 @@ Doubles = NDArray[np.float64]
 
 
 class Heard(NamedTuple):
-    """An upload that a leader has read. round: of the upload.  member: its client's number.  leader: its number.
+    """An upload that a leader has read. member, leader: numbers of clients.
 
     places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
     are not known.  wanted: (w,) the parameters that the member wants to download.
@@ -50,8 +50,8 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A leader assumes that a member began with the server's model of that round. It knows this exactly only of a member
-    that downloads everything.
+    A leader assumes that a member began with the server's model of that round, which is certain only if it downloads
+    everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -78,11 +78,7 @@ def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector
 
 
 def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
-    """Where an upload's values belong.
-
-    Public places follow from the run's session, which a folder with real keys does not keep: None then, but for uploads
-    of the whole model.
-    """
+    """None if unknown: public places follow from the run's session, which a folder with real keys does not keep."""
     if upload.places is not None:
         return upload.places.astype(np.int64)
     every, common = eligible(run.spec), run.federation.common
@@ -118,7 +114,7 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
 
 
 def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of the clients that each of these leaders represented in this round."""
+    """(n, classes) label counts of the clients that each of these leaders represented."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 

@@ -1,8 +1,4 @@
-"""What the parties of PAFed find out from their views, alone and together, as numbers.
-
-The helper's key opens the aggregator's view (in mode ``hardened`` with the pads that the helper was granted), and a
-client's key the models that the aggregator has converted for it.
-"""
+"""What the parties of PAFed find out from their views, alone and together, as numbers (docs/systems/pafed.md)."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class wi
 class CosineRound:
     """One round, in the order of the aggregator's view.
 
-    early, late: updates in time and not, by sender; (d,) as encrypted.  shown: the masked cosines, with dummies, that
+    early, late: updates in time, by sender, and not; (d,) as encrypted.  shown: the masked cosines, with dummies, that
     the helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
@@ -63,7 +59,7 @@ def recorded_rounds(
 ) -> list[CosineRound]:
     """All rounds in which the aggregator took updates, opened with the helper's key.
 
-    oldest: by how many rounds an update may be late. Updates that don't open, or were dropped, are left out.
+    oldest: by how many rounds an update may be late. Those that don't open, or were dropped, are left out.
     update: an update (d,) from what was encrypted.
     """
     key, read = held_key(views[HELPER], SERVICE), opener(views)
@@ -91,7 +87,7 @@ def recorded_rounds(
 
 
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
-    """What the helper opened of a round's request, which counts groups of ``each``."""
+    """Opened by the helper of a request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = fl.unbundle(message.ciphers, each * message.count)
         return np.array([float(opened(key, part)[0]) for part in parts])
@@ -99,7 +95,7 @@ def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles 
 
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
-    """An opened masked vector over its range, in [0, 1): residues over their primes, or an emulated key's integers."""
+    """In [0, 1): residues over their primes, or an emulated key's integers."""
     opened = key.open_blinded(vector).array[0]
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
@@ -108,7 +104,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
 
 @attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
 def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
-    """How many late updates conflict, by the helper: from the signs, and the classes that it inverts.
+    """From the signs, and the classes that the helper inverts.
 
     hidden: signs are under coins, and the dummies are sets of sums.
     """
@@ -139,7 +135,7 @@ def _classes(sums: Doubles) -> masks.Classes:
 
 @attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
-    """How far the masked models that the helper opens are from uniform numbers, which would hide them."""
+    """Uniform numbers would hide the model."""
     from scipy.stats import kstest  # slow to import
 
     key = held_key(views[HELPER], SERVICE)
@@ -157,7 +153,7 @@ def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
 )
 def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> Iterator[Measured]:
-    """Mode ``literal``: whether the helper can identify the model under a mask of real numbers in +-bound.
+    """bound: of the mask, +-.
 
     Candidates are a round's model and the previous one; the truth is what clients open.
     """
@@ -178,10 +174,9 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
 
 @attack("converted-model", "aggregator with one client", "other", "opens the model that clients are sent")
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
-    """The aggregator with the most often asked client: what it opens of every round's model.
+    """With the most often asked client, scored by what another client opens.
 
-    Scored by what another client opens. start: (d,) the public initial weights, as encrypted; chance is the error of
-    guessing these.
+    start: (d,) the public initial weights, as encrypted; chance is the error of guessing these.
     """
     sent = {name: _models(views[name]) for name in clients if name in views}
     helping = max(sent, key=lambda name: len(sent[name]), default="")
@@ -196,13 +191,13 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
 
 
 def _models(view: View) -> dict[int, bytes]:
-    """By round, the encrypted model that a client was sent."""
+    """By round, as encrypted for a client."""
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
 @attack("pooled-updates", "aggregator with the helper", "labels", "opens updates, and reads label shares off them")
 def by_both(rounds: Sequence[CosineRound], run: Recorded) -> Iterator[Measured]:
-    """The aggregator with the helper, and with those who share its key: labels from opened updates in time."""
+    """Updates in time. With keys=threshold some members of the committee must help, too."""
     who = "aggregator with the helper"
     if run.settings.keys == "threshold":
         who += f" and {run.settings.committee(run.clients)[1]} members"
@@ -213,7 +208,7 @@ def by_both(rounds: Sequence[CosineRound], run: Recorded) -> Iterator[Measured]:
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run. Raises UserError for a record without updates or keys."""
+    """Raises UserError for a record without updates or keys."""
     views, clients, settings, helped = run.views, run.clients, run.settings, run.mode != "literal"
     layout = layout_of(run.spec, run.mode)
 
@@ -238,7 +233,7 @@ update in time is so long that |m|^2 is implausible to PAFed's helper if others 
 
 
 class Theft(NamedTuple):
-    """A run with a thief. client: the thief's name.  run: the record."""
+    """client: the thief's name."""
 
     thief: KeyThief
     client: str
@@ -267,10 +262,9 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
 )
 def by_theft(theft: Theft) -> Iterator[Measured]:
-    """How much of the key is correct in the last reading. If all is, also the error of others' updates opened with it.
+    """How much of the last reading is correct. If all is, also the error of others' updates opened with it.
 
-    Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for, and reads
-    nothing.
+    Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for.
     """
     thief, client, run = theft
     truth = whole_key(run.views)
@@ -291,7 +285,7 @@ def by_theft(theft: Theft) -> Iterator[Measured]:
 
 
 def asked_most(run: Recorded) -> str:
-    """The client that was asked in the most rounds; on a tie, the first asked."""
+    """On a tie, the first asked."""
     viewed = [name for name in run.clients if name in run.views]
     asked = {name: [seen.round for seen, _ in run.views[name].messages(messages.Train)] for name in viewed}
     name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
@@ -303,7 +297,7 @@ def asked_most(run: Recorded) -> str:
 
 
 def active(run: Recorded) -> list[Finding]:
-    """The run again, by the same seed, in which the most often asked client reads the helper's key.
+    """The run again, by the same seed, with the most often asked client as a thief.
 
     Raises UserError for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
     """

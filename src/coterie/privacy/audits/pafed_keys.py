@@ -22,9 +22,8 @@ UPDATES = messages.Update, messages.PaddedUpdate
 
 
 def opener(views: Mapping[str, View]) -> Callable[[str, Any], Doubles]:
-    """Opens a client's update, (d,) as encrypted, with the helper's grant and, for a shared key, the committee's
-    members.
-    Raises CoterieError.
+    """Opens a client's update, (d,) as encrypted, with the helper's grant and the committee's shares. Raises
+    CoterieError.
     """
     keys, key = granted(views[HELPER]), whole_key(views)
     ratchets = dealt_pads(keys[f"secret {PADS}"]) if f"secret {PADS}" in keys else {}

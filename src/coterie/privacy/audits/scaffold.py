@@ -1,4 +1,4 @@
-"""What SCAFFOLD's server learns from control variates: changes add up to each client's mean gradient."""
+"""What SCAFFOLD's server learns from control variates."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from coterie.protocols.sums import SERVER, Sums
 
 
 def sums_audit(sums: Sums, kind: type[Message], field: str) -> Audit:
-    """For ``System.audit``: what a server finds out with any client's key, and a client by a forged vector.
+    """What a server finds out with any client's key, and a client by a forged vector.
 
     kind, field: of the message, with a ``round``, that carries the sealed vector.
     """

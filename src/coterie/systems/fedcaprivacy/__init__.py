@@ -44,7 +44,7 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The last affinity matrix and phi in the order of the clients, which only the observer can restore."""
+    """The last affinity matrix, and phi, in the order of the clients."""
     (hub,), (csp,) = federation.of_role(HUB), federation.of_role(CSP)
     participants = [p.name for p in federation.of_role(PARTICIPANT)]
     seen: dict[str, Any] = {"membership": hub.membership(), "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}

@@ -29,9 +29,9 @@ from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 @dataclass(frozen=True)
 class Made:
-    """The clusters of a round. here: phi (c,) by name, of participants that have one.  order: names by position.
+    """The clusters of a round. here: phi (c,) by name, of participants with one.  order: names by position.
 
-    anew: made in this round.  why_fewer: why there are fewer clusters than asked for, or "".
+    why_fewer: why there are fewer clusters than asked for, or "".
     """
 
     here: Mapping[str, NDArray[np.bool_]]
@@ -47,7 +47,7 @@ class BusinessServer(fl.Party, role=HUB):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
         clustered_order: names by row of the last phi, made in round ``clustered``.  unsettled: it changed a
-        participant's clusters, or was never received.  founded: groups and sums, with descriptor=signature.
+        participant's clusters, or was never received.
         """
 
         phi: dict[str, NDArray[np.bool_]] = fl.field(default_factory=dict)
@@ -60,7 +60,7 @@ class BusinessServer(fl.Party, role=HUB):
         founded: Founded = fl.field(default_factory=Founded)
 
     class Secret(fl.State):
-        """mask_seed: of the mask over all signatures. Other masks live for one round only."""
+        """mask_seed: of the mask over all signatures. Other masks live for one round."""
 
         mask_seed: bytes = b""
 
@@ -140,7 +140,7 @@ class BusinessServer(fl.Party, role=HUB):
     def collect(
         self, r: int, spool: fl.Spool, mask: Mask
     ) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
-        """Returns tickets of models to be summed and of blinded vectors."""
+        """Tickets of models to be summed and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
@@ -161,7 +161,7 @@ class BusinessServer(fl.Party, role=HUB):
         return models, blinded, answers
 
     def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
-        """The CSP's ciphertext of an upload. Checks signature, freshness and both ciphertexts first."""
+        """The CSP's ciphertext of an upload, after all checks."""
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
@@ -184,7 +184,7 @@ class BusinessServer(fl.Party, role=HUB):
         return unsettled or any(name not in self.state.phi for name in names)
 
     def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
-        """phi of this round's participants: the new one, or the old one, kept by name."""
+        """phi of this round's participants."""
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -209,7 +209,7 @@ class BusinessServer(fl.Party, role=HUB):
         return {name: self.state.phi[name] for name in names}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
-        """phi of these participants, (n, c), in known numbers."""
+        """phi (n, c) in known numbers."""
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -223,7 +223,7 @@ class BusinessServer(fl.Party, role=HUB):
     def release(
         self, r: int, made: Made, models: dict[str, int], spool: fl.Spool, mask: Mask
     ) -> fl.Steps[tuple[list[int], dict[str, str]]]:
-        """Steps V and VI for every cluster. Returns the sizes, and by cluster why its model was not released."""
+        """Steps V and VI: the sizes, and by cluster why its model was not released."""
         service, size = self.keys.public(SERVICE), self.spec.size
         width = max(len(row) for row in made.here.values())
         members = [[name for name, row in made.here.items() if k in numbers(row)] for k in range(width)]
@@ -258,7 +258,7 @@ def numbers(row: NDArray[Any]) -> frozenset[int]:
 
 
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
-    """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
+    """phi (n, <= c), numbered so that as many rows as possible keep the numbers that they had in ``old``.
 
     old: (n, c).  free: (c,) bool; a cluster that continues no old one gets the lowest free number, if any.
     """

@@ -83,7 +83,7 @@ class FedCAPrivacyConfig(fl.LocalTraining):
         return self.min_cluster if mode == "hardened" else 1
 
     def lanes(self, clients: int) -> Lanes:
-        """The fixed-point format of eq. (4). guard_bits "auto" hold a sum over all of ``clients`` that a round asks."""
+        """Eq. (4). guard_bits "auto" hold a sum over all of ``clients`` that a round asks."""
         needed = (sample_size(clients, self.participation) - 1).bit_length()
         guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
         return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)

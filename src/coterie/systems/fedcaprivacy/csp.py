@@ -26,14 +26,12 @@ from coterie.systems.fedcaprivacy.messages import CSP
 
 
 class ServiceProvider(fl.Party, role=CSP):
-    """The CSP: opens blinded vectors, clusters them, and encrypts their sums under the users' key."""
-
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(fl.State):
-        """opened: blinded vectors of ``round`` by position.  formed: the sums of this round.
+        """opened: blinded vectors of ``round`` by position.  affinity: (m, m) of the clustering in round ``clustered``,
+        for the observer.
 
-        affinity: (m, m) of the clustering in round ``clustered``, for the observer.
         number: of clusters, as last made.  found: the count of the last round, with clusters=auto.
         signatures: the groups, with descriptor=signature.  summed: sums formed for them.
         """
@@ -75,7 +73,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(messages.Cluster, answers=messages.Clustered, when=with_protection("none", "sketch", "rotation"))
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Step IV: the decaying coin, and algorithm 2 if the coin says so."""
+        """Step IV: the decaying coin, and algorithm 2 if it says so."""
         held = self.state.opened if msg.round == self.state.round else {}
         positions, differences = comparable(self.blinded(held))
         self.state.opened = {j: held[j] for j in positions}
@@ -96,7 +94,7 @@ class ServiceProvider(fl.Party, role=CSP):
         return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
-        """c of clusters=auto: the median of the number in use and of the counts of this round and the last."""
+        """The median of the number in use and of the counts of this round and the last."""
         before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(
             pairwise_distances(rows), self.rng("clouds", r), self.config.gamma, self.config.kernel, smallest
@@ -123,7 +121,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
-        """Hardened step V: convert a masked sum from the service's key to the users'."""
+        """Step V, hardened."""
         answer = yield from convert(self, msg, src, self.summed(msg))
         once(self.state.formed, msg.round, msg.cluster, msg.count)
         if not msg.round:
@@ -131,7 +129,7 @@ class ServiceProvider(fl.Party, role=CSP):
         return answer
 
     def summed(self, msg: Convert) -> int:
-        """The length of a sum's vectors, which before round 1 are no models. Raises PeerError for no such sum."""
+        """The length of a sum's vectors, no models before round 1. Raises PeerError for no such sum."""
         if msg.round:
             return self.spec.size
         if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):

@@ -1,4 +1,4 @@
-"""The messages of FedCAPrivacy's own; those that it shares are in ``protocols``."""
+"""The messages of FedCAPrivacy's own; others are in ``protocols``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ GROUP = "group"  # the grant of the participants' common seed
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:
-    """A seed for round r that the participants share and no server knows."""
+    """The participants share it, and no server knows it."""
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
 @message(src=HUB, dst=PARTICIPANT)
 class Train(OfRound, frozen=True):
-    """Train for this round. weights: (d,) omega_g^0 for a participant without a model; None: go on from your own."""
+    """weights: (d,) omega_g^0 for a participant without a model; None: go on from your own."""
 
     spec: bytes
     weights: Floats | None
@@ -31,7 +31,6 @@ class Upload(Signed, frozen=True):
 
     cipher: the model under the service's key (eq. 5).  sketch: its projection under the same key, or empty; in mode
     hardened only.
-    pid, timestamp_s: as in the paper.
     """
 
     pid: int
@@ -42,14 +41,14 @@ class Upload(Signed, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Cluster(OfRound, frozen=True):
-    """All blinded vectors of the round were sent. force: cluster in any case, e.g. for a new participant."""
+    """All blinded vectors of the round were sent. force: cluster whatever the coin says."""
 
     force: bool
 
 
 @message(src=CSP, dst=HUB)
 class Clustered(OfRound, frozen=True):
-    """positions: (m,), those that hold a model.  membership: phi, (m, c), or None if the coin said not to cluster.
+    """positions: (m,), those that hold a model.  membership: phi, (m, c), or None if nothing was clustered.
 
     why_fewer: why there are fewer clusters than asked for, or empty.
     """

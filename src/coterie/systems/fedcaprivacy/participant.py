@@ -55,7 +55,7 @@ class Participant(fl.Party, role=PARTICIPANT):
 
     @fl.on(messages.Train, train_cost, answers=messages.Upload)
     def train(self, msg: messages.Train, src: str) -> fl.Work[messages.Upload]:
-        """Step I: local training for E_i epochs, fixed point, encryption, signature."""
+        """Step I: training, fixed point, encryption, signature."""
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         start = self.model() if msg.weights is None else fl.check_model(self.spec, msg.spec, msg.weights)
@@ -83,7 +83,6 @@ class Participant(fl.Party, role=PARTICIPANT):
 
     @fl.on(AskForTerm, signatures.term_cost, answers=Term, when=by_signature)
     def contribute(self, msg: AskForTerm, src: str) -> fl.Work[Term]:
-        """Before round 1, with descriptor=signature: a term of a masked sum."""
         self.describes_data()
         return (yield from signatures.contributed(self, msg, src, self.state.totals))
 
@@ -101,12 +100,12 @@ class Participant(fl.Party, role=PARTICIPANT):
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
 
     def describes_data(self) -> None:
-        """Raises PeerError in a federation without signatures."""
+        """Raises PeerError without signatures."""
         if self.protection != "signature":
             raise fl.PeerError("nobody describes their data in this federation")
 
     def model(self) -> fl.Vector:
-        """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights before there are any."""
+        """omega_{i,g}, eq. (11); its own weights before there are clusters."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
             mean: fl.Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)

@@ -40,7 +40,7 @@ def key_centre(own: fl.Own, common: fl.Common, config: FedEPCConfig) -> KeyCentr
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """Each device's cluster model; W^0 for a device that was in no cluster yet."""
+    """W^0 for a device that was in no cluster yet."""
     if federation.common.mode == "hardened":
         held = {device.name: device.state.weights for device in federation.of_role(DEVICE)}
         return {name: federation.common.initial if model is None else model for name, model in held.items()}
@@ -50,7 +50,7 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The devices' vectors (n, C) and floors (n,), NaN for devices without a description, and their clusters."""
+    """Vectors (n, C) and floors (n,), NaN for devices without a description, and clusters."""
     said = {device.name: device.state.said for device in federation.of_role(DEVICE)}
     channels = next((len(one.vector) for one in said.values() if one is not None), 0)
     unknown = np.full(channels, np.nan)

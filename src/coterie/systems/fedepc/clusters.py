@@ -1,7 +1,7 @@
 """The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
-The paper does not say whose data give L_k (algorithm 4, l. 12). Here it is the mean loss of W_k on the training data of
-the cluster's panel, drawn when the cluster is made.
+L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn when the cluster is
+made; the paper does not say whose data it takes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_LOSS = 1e-6
 
 
 class Chosen(msgspec.Struct):
-    """A choice whose reward is not known yet: its contexts (n, 5), and the places of the chosen.
+    """A choice whose reward is not known yet: contexts (n, 5), and the places of the chosen.
 
     losses: by name, of the model that it started from.
     """
@@ -38,13 +38,13 @@ class Chosen(msgspec.Struct):
 
 
 class Cluster(msgspec.Struct):
-    """One cluster. weights: (d,) W_k, None for W^0.  total: mode hardened: the message with its sum, encoded.
+    """weights: (d,) W_k, None for W^0.  total: mode hardened: the message with its sum, encoded.
 
     panel: the devices that measure W_k.  losses: by name, measured on the current W_k.
-    bandit: of algorithm 3.  chosen: the last choice that trained, until its reward is known.
+    chosen: the last choice that trained, until its reward is known.
     budget: T_max.  owed: places in a round still due to it (``selection/places.py``).
     moved: the last training's change of L_k, infinite while unknown.
-    calm: rounds in a row with little change.  stopped: whether it has converged (stop=cluster).
+    calm: rounds in a row with little change.  stopped: it has converged (stop=cluster).
     """
 
     weights: fl.Vector | None = None
@@ -61,7 +61,7 @@ class Cluster(msgspec.Struct):
 
     @property
     def loss(self) -> float | None:
-        """L_k as last measured, or None before that."""
+        """L_k as last measured."""
         known = self.losses or (self.chosen.losses if self.chosen else {})
         return fmean(known.values()) if known else None
 
@@ -77,11 +77,11 @@ class Cluster(msgspec.Struct):
         self.losses = {name: loss for name, loss in self.losses.items() if name in kept}
 
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
-        """Note this round's measurements. Returns the last training's change of L_k, or None.
+        """Notes this round's measurements. The last training's change of L_k, or None.
 
-        Only panel devices that have measured the models before and after this training count.
-        The reward of the choice that trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers
-        a loss by less than an early one, but by about the same factor.
+        Only panel devices that have measured before and after this training count. The reward of the choice that
+        trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an early
+        one, but by about the same factor.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):
@@ -111,7 +111,7 @@ class Pick:
         return [self.names[i] for i in self.choice.chosen]
 
     def trained(self, cluster: Cluster, trained: Collection[str], settings: Cics) -> None:
-        """Note whether the choice was carried out. One of which no device has trained earns nothing."""
+        """A choice of which no device has trained earns nothing."""
         if any(name in trained for name in self.chosen):
             cluster.chosen = Chosen(self.contexts, self.choice.chosen, cluster.losses)
             cluster.losses = {}  # nobody has measured the new model
@@ -133,7 +133,7 @@ class Trained:
 
 
 def successor(names: Sequence[str], before: Mapping[str, int], known: Mapping[int, Cluster]) -> Cluster:
-    """A new cluster of these devices, with the model of the one that most were in; on ties, the first."""
+    """With the model of the cluster that most were in; on ties, the first."""
     votes = Counter(before.get(name, -1) for name in names)
     parent = known.get(min(votes, key=lambda k: (-votes[k], k)))
     return Cluster() if parent is None else Cluster(weights=parent.weights, total=parent.total)

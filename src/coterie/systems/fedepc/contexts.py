@@ -1,6 +1,6 @@
-"""The hub's knowledge of each device: bounds on its claims, the contexts of eq. (9), costs and the time budget.
+"""The hub's knowledge of each device: its claims with their bounds, the contexts of eq. (9), costs and the time budget.
 
-All but the gradient's norm in modes paper and literal is the device's own claim.
+Only the gradient's norm in modes paper and literal is no claim.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ MEMORY_GIB = (1e-6, 1e6)
 
 
 class Known(msgspec.Struct):
-    """The hub's knowledge of one device.
+    """losses: of its cluster's models, newest last.  norms: of its gradients in the rounds in which it has trained.
 
-    losses: of its cluster's models, newest last.  norms: of its gradients in the rounds in which it has trained.
     missed: unanswered requests in a row.
     """
 
@@ -41,9 +40,7 @@ class Known(msgspec.Struct):
     missed: int = 0
 
     def answered(self, samples: int, loss: float, norm: float, history: int) -> None:
-        """Note a measured loss, and the gradient's norm if it has trained (else NaN). history: tau, the rounds to
-        remember.
-        """
+        """norm: NaN if it has not trained.  history: tau, the rounds to remember."""
         self.samples, self.missed = samples, 0
         self.losses = [*self.losses, loss][-history - 1 :]
         if norm == norm:
@@ -63,27 +60,27 @@ class Known(msgspec.Struct):
 
 
 def check_within(name: str, what: str, value: float, least: float, most: float) -> None:
-    """Raises PeerError, with the client's name, for a number out of range (or NaN)."""
+    """Raises PeerError for a number out of range (or NaN)."""
     if not least <= value <= most:
         raise fl.PeerError(f"{name}: {what} is {value:.6g}; from {least:.6g} to {most:.6g} are taken")
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-    """Raises PeerError for impossible samples, processor or memory."""
+    """Raises PeerError for impossible numbers."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "cpu_ghz", cpu_ghz, *CPU_GHZ)
     check_within(name, "memory_gib", memory_gib, *MEMORY_GIB)
 
 
 def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> None:
-    """Raises PeerError for impossible samples, loss or gradient norm."""
+    """Raises PeerError for impossible numbers."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "the loss", loss, 0, MOST_LOSS)
     check_within(name, "the gradient norm", norm, 0, MOST_NORM)
 
 
 def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, channels: int | None) -> Doubles:
-    """s^(i) of eq. (2), (C,) float64. gamma: of eq. (3).  channels: C, if it is known.
+    """s^(i) of eq. (2), (C,) float64. gamma: of eq. (3).  channels: C, if known.
 
     Raises PeerError for another length, a sparsity outside [0, 1] (or NaN), or a noise floor that is negative or
     exceeds the largest divergence of C channels.
@@ -97,10 +94,7 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
 
 
 def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
-    """|g_i| of eq. (9) for one round: the L2 norm of (W_k - W_i) / lr over the parameters.
-
-    It grows with the number of steps. The hub computes it from sent and received models.
-    """
+    """|g_i| of eq. (9): the L2 norm of (W_k - W_i) / lr over the parameters, which grows with the number of steps."""
     change = np.where(spec.buffers, 0, start.astype(np.float64) - end)
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)
 
@@ -115,9 +109,9 @@ def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) ->
 
 
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
-    """How many of these devices (n,) the time budget has room for at most: the cheapest ones.
+    """How many of these devices (n,) the time budget has room for at most.
 
-    A cost below the share ``cheapest`` of their median counts as the median, as in ``selection/bandit.py``. So a device
-    that claims to cost nothing never trains a cluster of slow devices alone.
+    A cost below the share ``cheapest`` of their median counts as the median, so a device that claims to cost nothing
+    never trains a cluster of slow devices alone.
     """
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())

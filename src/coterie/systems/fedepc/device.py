@@ -1,4 +1,4 @@
-"""FedEPC's device i: it describes its data (algorithm 1), trains (algorithm 4, l. 7) and keeps its cluster's model."""
+"""FedEPC's device i: algorithm 1, and algorithm 4, l. 7 and 19."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def digest(own: fl.OwnData) -> bytes:
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A device's description: the vector (C,) float32 and h_i; in mode hardened under the helper's key.
+    """The vector (C,) float32 and h_i; in mode hardened under the helper's key.
 
     of: a digest of the data and of the request.
     """
@@ -56,7 +56,7 @@ class Describer(fl.Party):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
 
         released: of each description of new data its round, its L2 sensitivity and a digest of all that it follows
-        from.  measured: the rounds in which it has measured a model.  trained: those of them in which it trained, too.
+        from.  measured: the rounds in which it has measured a model.  trained: those of them in which it trained.
         """
 
         extractor: fl.Vector | None = None
@@ -70,11 +70,11 @@ class Describer(fl.Party):
     config: FedEPCConfig
 
     def model(self) -> fl.Vector:
-        """(d,) its cluster's model as far as it knows it; W^0 before."""
+        """(d,) as far as it knows it; W^0 before."""
         return self.common.initial if self.state.weights is None else self.state.weights
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """What has been released, when a round is tried again: repeating a description releases nothing more."""
+        """A round that is tried again repeats a description, which releases nothing more."""
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -89,9 +89,9 @@ class Describer(fl.Party):
         return Noise(msg.clip, self.config.multiplier(), msg.centre, msg.basis)
 
     def described(self, msg: Describe) -> fl.Work[tuple[Description, bool]]:
-        """Its description, and whether it is the one before: unchanged data are never described twice.
+        """Its description, and whether it is the last one: unchanged data are never described twice.
 
-        So noise on them is drawn once, and their privacy is spent once, whatever the hub asks for.
+        So their privacy is spent once, whatever the hub asks for.
         """
         if msg.layer != self.config.layer:
             raise fl.PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
@@ -126,7 +126,7 @@ class Describer(fl.Party):
         return fl.Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
 
     def trained(self, msg: Train, start: fl.Vector) -> fl.Work[tuple[fl.Vector | None, float]]:
-        """The loss of W_k on its own training data; and W_i of eq. (13), (14) after E_i epochs, if it is chosen."""
+        """The loss of W_k on its training data; and W_i of eq. (13), (14), if it is chosen."""
         if self.state.measured and msg.round <= self.state.measured[-1]:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.measured[-1]}")
         seen: fl.Evaluated = yield fl.Evaluate(start, "train")
@@ -174,13 +174,12 @@ class Device(Describer, role=DEVICE):
 
     @fl.on(messages.Model, answers=messages.Kept)
     def keep(self, msg: messages.Model, src: str) -> messages.Kept:
-        """Algorithm 4, l. 19."""
         self.state.weights = fl.check_model(self.spec, msg.spec, msg.weights)
         return messages.Kept(msg.round)
 
 
 class HardenedDevice(Describer, role=DEVICE):
-    """A device in mode hardened: the hub sees none of its vectors and models. It opens its cluster's sums."""
+    """The hub sees none of its vectors and models. It opens its cluster's sums."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
@@ -192,7 +191,7 @@ class HardenedDevice(Describer, role=DEVICE):
 
     @fl.on(Describe, concealing_cost, answers=messages.Concealed)
     def conceal(self, msg: Describe, src: str) -> fl.Work[messages.Concealed]:
-        """Algorithm 1, with the vector and h_i under the helper's key. The same data give the same ciphertext."""
+        """The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
         if not old:
             cipher = yield fl.Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))
@@ -207,7 +206,6 @@ class HardenedDevice(Describer, role=DEVICE):
 
     @fl.on(Train, sealing_cost, answers=messages.Sealed)
     def train(self, msg: Train, src: str) -> fl.Work[messages.Sealed]:
-        """Algorithm 4, l. 7 and 8, with W_i under the helper's key."""
         start = self.state.weights if msg.weights is None else fl.check_model(self.spec, msg.spec, msg.weights)
         if start is None:
             raise fl.PeerError("asked to train its cluster's model, but it has none")
@@ -220,7 +218,7 @@ class HardenedDevice(Describer, role=DEVICE):
 
     @fl.on(ClusterModel, lambda self, msg: cluster_sums.receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
-        """Open the sum over its cluster, eq. (15)."""
+        """Eq. (15)."""
         mean = yield from cluster_sums.opened_mean(self, msg, src, HELPER, msg.round, self.spec.size)
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")

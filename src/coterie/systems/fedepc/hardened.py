@@ -25,14 +25,14 @@ from coterie.systems.fedepc.server import Server
 
 
 class HardenedServer(Server, role=HUB):
-    """The hub in mode hardened: the helper knows every device by a place, drawn once."""
+    """The helper knows every device by a place, drawn once."""
 
     keys = Keys(PublicKey, SecretKey)
     describes = messages.Concealed
 
     class State(Server.State):
-        """places: the names by their places.
-        unsent: ciphertexts by name that the helper has not clustered.
+        """places: the names by their places.  unsent: ciphertexts by name that the helper has not clustered.
+
         has: by name, the cluster and round of the last sum that the device has opened.
         """
 
@@ -84,7 +84,7 @@ class HardenedServer(Server, role=HUB):
         return self.state.unsent
 
     def labels(self, answer: messages.Clustered, r: int, allowed: Collection[str]) -> dict[str, int]:
-        """The clusters by name. Raises PeerError for anything but a cluster for places of these devices."""
+        """By name. Raises PeerError for anything but a cluster for places of these devices."""
         check_signed(self.common, HELPER, answer)
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places

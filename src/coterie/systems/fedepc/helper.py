@@ -30,14 +30,10 @@ Labels = NDArray[np.int64]
 
 
 class Helper(fl.Party, role=HELPER):
-    """Opens descriptions by their places, clusters them, and opens nothing else but masked sums."""
-
     keys = HeldKeys(PublicKey, SecretKey)
 
     class State(msgspec.Struct):
-        """groups: of AIDC, places as text.  come: vectors and floors of ``round``, by place.  formed: the sums of a
-        round.
-        """
+        """groups: of AIDC, places as text.  come: vectors and floors of ``round``, by place."""
 
         groups: Groups | None = None
         round: int = -1
@@ -69,7 +65,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Algorithm 2, for the vectors that have come; all other devices stay."""
+        """Algorithm 2, for the vectors that have come."""
         fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
@@ -100,7 +96,7 @@ class Helper(fl.Party, role=HELPER):
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
-    """(n, n), calibrated as for the clustering, so that few samples do not make a device seem farther away."""
+    """(n, n), calibrated, so that few samples do not make a device seem farther away."""
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 

@@ -1,4 +1,4 @@
-"""The messages of FedEPC. Mode hardened has some of its own, and those of ``protocols/cluster_sums.py``."""
+"""The messages of FedEPC. Mode hardened also has those of ``protocols/cluster_sums.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HELPER = "helper"
 
 @fl.message(src=HUB, dst=DEVICE)
 class Describe(fl.OfRound, frozen=True):
-    """Algorithm 1, l. 1: describe your data. weights: (d,) W_ext, or None to use the extractor that you have.
+    """Algorithm 1, l. 1. weights: (d,) W_ext, or None to use the extractor that you have.
 
     layer: whose ReLU is read.  centre: (C,) the public mean, with send=noise.  basis: (B, C) public directions along
     which noise is sent, with noise_along=classes.  clip: as in the settings, resolved.
@@ -29,7 +29,6 @@ class Describe(fl.OfRound, frozen=True):
 class Described(fl.OfRound, frozen=True):
     """Algorithm 1, l. 7, and a device's claims (eq. 9).
 
-    samples: of its training data.  cpu_ghz, memory_gib: of the device.
     vector: (C,) s of eq. (2), or None if its data have not changed.  floor: h_i, its noise floor.
     """
 
@@ -64,9 +63,9 @@ class Train(fl.OfRound, frozen=True):
 
 @fl.message(src=DEVICE, dst=HUB)
 class Update(fl.OfRound, frozen=True):
-    """Algorithm 4, l. 8. weights: (d,) W_i, or None if it was not chosen.  samples: of its training data.
+    """Algorithm 4, l. 8. weights: (d,) W_i, or None if it was not chosen.
 
-    loss: of the model that it received, on its own training data, before it trained.
+    loss: of the model that it received, on its training data.
     """
 
     spec: bytes
@@ -100,14 +99,14 @@ class Kept(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=HELPER)
 class Cluster(fl.OfRound, frozen=True):
-    """Mode hardened: all changed vectors were relayed. Cluster the devices. left: places that are gone."""
+    """Mode hardened: all changed vectors were relayed. left: places that are gone."""
 
     left: fl.Integers
 
 
 @fl.message(src=HELPER, dst=HUB)
 class Clustered(fl.Signed, frozen=True):
-    """labels: (m,) the clusters of these positions (m,), all that are there."""
+    """labels: (m,) the clusters of all positions (m,) that are there."""
 
     positions: fl.Integers
     labels: fl.Integers

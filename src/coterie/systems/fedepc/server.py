@@ -1,6 +1,4 @@
-"""FedEPC's edge server, the hub: it groups devices (algorithm 2), chooses some of each group (algorithm 3), and
-averages their models (algorithm 4).
-"""
+"""FedEPC's edge server, the hub: algorithms 2 and 3, and the averages of algorithm 4."""
 
 from __future__ import annotations
 
@@ -34,9 +32,8 @@ class Server(fl.Party, role=HUB):
         """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without public samples.
 
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
-        devices: by name.  groups: of AIDC.
         cluster_of: by name, of devices in a cluster.  former: the same of those that have left.
-        settled: whether no round has noted a clustering yet.  events: of this clustering.
+        settled: no round has noted this clustering yet.  events: of it.
         calm: rounds in a row in which the clusters' losses have moved little (stop=together).
         """
 
@@ -76,7 +73,7 @@ class Server(fl.Party, role=HUB):
     # -- before round 1 ------------------------------------------------------------------------------------------------
 
     def setup(self) -> fl.Steps[None]:
-        """Algorithm 4, l. 1: the extractor, the descriptions, the clusters."""
+        """Algorithm 4, l. 1."""
         self.state.extractor = self.common.initial
         if self.config.extractor == "pretrained":
             seed = int(self.rng("extractor").integers(1 << 62))
@@ -142,8 +139,8 @@ class Server(fl.Party, role=HUB):
     def finish(self) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
 
-        With distribute=round it lacks only that of a cluster in which it has never trained. It is sent then, too, if
-        only the device itself can use its model (``Common.deployed``).
+        With distribute=round it lacks only that of a cluster in which it has never trained, which is sent if only the
+        device itself can use its model (``Common.deployed``).
         """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
@@ -154,7 +151,7 @@ class Server(fl.Party, role=HUB):
     # -- algorithms 1 and 2: descriptions and clusters -----------------------------------------------------------------
 
     def regroup(self, r: int) -> fl.Steps[None]:
-        """Describe devices that are new, were away or may have changed, and cluster what has moved."""
+        """Describes devices that are new, were away or may have changed, and clusters what has moved."""
         state, every = self.state, self.config.describe_every
         here = fl.joined(self.clients, self.config, max(r, 1))
         silent = [name for name in state.cluster_of if state.devices[name].missed >= self.config.leave_after]
@@ -187,7 +184,7 @@ class Server(fl.Party, role=HUB):
         return {name: found[name] for name in names if name in found}
 
     def description(self, name: str, msg: messages.Described) -> Any:
-        """The vector and floor in an answer, or None for unchanged data. Raises PeerError for impossible ones."""
+        """None for unchanged data. Raises PeerError for an impossible vector or floor."""
         if msg.vector is None:
             return None
         return contexts.check_vector(name, msg.vector, msg.floor, self.config.gamma, self.channels()), msg.floor
@@ -211,7 +208,7 @@ class Server(fl.Party, role=HUB):
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
-        """Algorithm 2, for these devices: all others stay. Vectors of another length than most are left out."""
+        """Algorithm 2, for these devices. Vectors of another length than most are left out."""
         yield from ()
         common = Counter(len(vector) for vector, _ in moved.values()).most_common(1)
         moved = {name: one for name, one in moved.items() if len(one[0]) == common[0][0]}
@@ -226,7 +223,7 @@ class Server(fl.Party, role=HUB):
         self.settle(r, dict(zip(groups.names, groups.labels.tolist(), strict=True)), events)
 
     def settle(self, r: int, labels: Mapping[str, int], events: Sequence[Event]) -> None:
-        """Take these clusters. A cluster keeps its model and its bandit for as long as it keeps its number.
+        """A cluster keeps its model and its bandit for as long as it keeps its number.
 
         A new one begins with the model of the cluster that most of its devices were in, or else with W^0.
         """
@@ -253,7 +250,7 @@ class Server(fl.Party, role=HUB):
             )
 
     def costs(self, names: Iterable[str]) -> Doubles:
-        """(n,) |D_i| / f_i of these devices."""
+        """(n,) |D_i| / f_i."""
         return np.array([self.state.devices[name].cost for name in names])
 
     def too_slow(self) -> list[str]:
@@ -292,7 +289,7 @@ class Server(fl.Party, role=HUB):
         return found
 
     def places(self, r: int, members: Mapping[int, Sequence[str]], rooms: Mapping[int, int]) -> dict[int, int]:
-        """How many trainable devices of each cluster may train in round r (``selection/places.py``)."""
+        """How many devices of each cluster may train in round r (``selection/places.py``)."""
         sizes = {k: len(names) for k, names in members.items() if rooms[k] >= self.least}
         number = self.config.most(len(fl.joined(self.clients, self.config, r)))
         if number is None:
@@ -314,7 +311,7 @@ class Server(fl.Party, role=HUB):
         }
 
     def learn(self, picks: Mapping[int, Pick], trained: Trained) -> dict[int, float | None]:
-        """Note losses and rewards. Returns the change of L_k where W_k was trained."""
+        """Returns the change of L_k where W_k was trained."""
         moved = {}
         for k, pick in picks.items():
             cluster = self.state.clusters[k]
@@ -328,10 +325,7 @@ class Server(fl.Party, role=HUB):
     # -- algorithm 4: training -----------------------------------------------------------------------------------------
 
     def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> fl.Steps[Trained]:
-        """L. 5 to 10: the chosen devices of all clusters train, and every cluster's model becomes their mean.
-
-        The panel measures the models meanwhile.
-        """
+        """L. 5 to 10. The panel measures the models meanwhile."""
         trained, of = Trained(), {**panel, **selected}
         starts = {k: self.weights(k) for k in sorted(set(of.values()))}
         means = {k: fl.Mean(self.spec.size) for k in starts}
@@ -384,9 +378,8 @@ class Server(fl.Party, role=HUB):
     def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
         """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained.
 
-        It ends after ``settle`` rounds in a row in which the clusters' losses have moved little. Changes of several
-        clusters do not cancel. A cluster that waits counts with its last change, and one that cannot train has not
-        moved.
+        Changes of several clusters do not cancel. A cluster that waits counts with its last change, and one that cannot
+        train has not moved.
         No run ends while a loss is unknown, or devices are still to come.
         """
         state, least, settle = self.state, self.config.converged, self.config.settle

@@ -10,7 +10,7 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
 
 Assumes an honest-but-curious server with which no client colludes: all clients share one secret key. With
 keys=threshold it takes as many holders of shares as open a sum. A client whose encrypted indicator is not one-hot
-spoils all models; the others notice most such indicators, but not whose it was.
+spoils all models; the others notice most of these, but not whose it was.
 
 Departures from the text, each with its reason: docs/systems/mingledpie_appendix.md.
 """
@@ -41,7 +41,7 @@ def parties(config: MingledPieConfig) -> Mapping[str, fl.PartyFactory]:
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """The rebuilt model of each client's cluster; clients of one cluster share the array, if it has no own buffers."""
+    """Clients of one cluster share the array, if they have no own buffers."""
     rows: dict[tuple[int, int], fl.Vector] = {}
     found = {}
     for client in federation.of_role(CLIENT):

@@ -47,7 +47,7 @@ class Client(fl.Party, role=CLIENT):
         why: str = ""
 
     class Secret(fl.State):
-        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
+        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: their number."""
 
         cluster: int = 0
         sets: dict[int, NDArray[np.bool_]] = fl.field(default_factory=dict)
@@ -67,7 +67,7 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(messages.Parameters, answers=messages.Noted)
     def note(self, msg: messages.Parameters, src: str) -> fl.Work[messages.Noted]:
-        """Keep the initial models and the identities' keys. With new keys, identities are drawn anew unless kept."""
+        """With new keys, identities are drawn anew unless kept."""
         check_signed(self.common, HUB, msg)
         if msg.round <= self.state.noted:
             raise fl.PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
@@ -89,7 +89,7 @@ class Client(fl.Party, role=CLIENT):
         return self.keys.public(MODELS) if self.config.keys == "threshold" else self.keys.own(USER)
 
     def train_cost(self, msg: messages.Train) -> fl.Cost:
-        """k forward passes, a third of a training step each, its epochs, and one encryption of all vectors."""
+        """k forward passes, a third of a training step each, its epochs, and the encryption."""
         key = self.sealing()
         crypto_s = sum(key.nominal_seconds_encrypt(length) for length in self.layout.lengths)
         samples = self.samples * (self.epochs + self.layout.clusters / 3)
@@ -121,7 +121,7 @@ class Client(fl.Party, role=CLIENT):
         return signed(self.own, messages.Update(msg.round, msg.basis, identities, ciphers))
 
     def _identities(self, cluster: int) -> NDArray[np.int64]:
-        """CI_i: the set of this true cluster, drawn by algorithm 1 if missing."""
+        """CI_i, drawn by algorithm 1 if missing."""
         if cluster not in self.secret.sets:
             draw = self.secrets("identities", self.secret.drawn).bytes
             keys, config, printed = ClusterKeys(self.state.keys), self.config, self.common.mode == "literal"
@@ -139,7 +139,7 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(messages.Mingled, open_cost, answers=messages.Received, when=with_keys("shared"))
     def receive(self, msg: messages.Mingled, src: str) -> fl.Work[messages.Received]:
-        """Algorithm 2: verify, open and rebuild."""
+        """Algorithm 2."""
         slots: Sequence[Any] = yield fl.Compute(_verified, (self.common, msg, self.layout.slots))
         return (yield from self._received(msg, slots))
 
@@ -162,7 +162,7 @@ class Client(fl.Party, role=CLIENT):
         return messages.Received(msg.round, len(self.state.kept) < self.layout.clusters)
 
     def _rebuilt(self, msg: Sums, slots: Sequence[Any]) -> fl.Work[Rebuilt]:
-        """The models of these sums; or the old ones and the reason, if a broken update has made the sums unusable.
+        """The models of these sums; or the old ones and why, if a broken update has made the sums unusable.
 
         slots: by slot a ciphertext (empty for a sum of no updates), or the opened values or None.
         """
@@ -179,7 +179,7 @@ class Client(fl.Party, role=CLIENT):
         return rebuilt
 
     def with_own_buffers(self, model: fl.Vector) -> fl.Vector:
-        """A cluster's model (d,), with this client's own buffers, if any."""
+        """A cluster's model (d,), with this client's own buffers."""
         if self.state.buffers is None:
             return model
         own = model.copy()
@@ -187,11 +187,11 @@ class Client(fl.Party, role=CLIENT):
         return own
 
     def models(self) -> fl.Vector:
-        """(k, d) float32, for the observer; theta_j^0 before it has models."""
+        """(k, d) float32; theta_j^0 before it has models."""
         return self.common.starts if self.state.models is None else self.state.models
 
     def model(self) -> fl.Vector:
-        """(d,) that of its own cluster, with its own buffers."""
+        """(d,) with its own buffers."""
         return self.with_own_buffers(self.models()[self.cluster()])
 
     def cluster(self) -> int:

@@ -70,7 +70,7 @@ class MingledPieConfig(fl.ClusterModels):
             raise fl.UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """With keys=threshold, the clients that hold a share: the first that are there in round 1."""
+        """With keys=threshold, the holders of shares: the first clients that are there in round 1."""
         return tuple(fl.joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
@@ -109,7 +109,7 @@ class MingledPieConfig(fl.ClusterModels):
         return round(-math.log2(self.rate(r)))
 
     def law(self, p: float) -> IdentityLaw:
-        """The distribution of identity sets. Raises UserError if there can be none."""
+        """Raises UserError if there can be no sets."""
         return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
 
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:

@@ -1,16 +1,14 @@
-"""The layout of MingledPie's ciphertexts: what a client encrypts, what the server adds up, what clients get from it.
-
-There are three kinds:
+"""The layout of MingledPie's ciphertexts, of three kinds.
 
 ``mingled``   theta_i || sigma_i (eq. 4), which the server sums for every j over those whose CI_i names j: the models'
               sum of eq. (5) and row j of H of eq. (6); clients solve eq. (8)
-``uploads``   k blocks theta_i || 1, all zero but the client's own, which the server sums over everybody: exact sums and
-              counts of the true clusters, additions only, k times the upload
+``uploads``   k blocks theta_i || 1, all zero but the client's own, summed over everybody: exact sums and counts of the
+              true clusters, additions only, k times the upload
 ``products``  theta_i and k scalars sigma_ib; the server computes sum_i HE(sigma_ib) HE(theta_i): the same exact sums,
               one multiplication deep
 
-Layers that all clients share (section III-A) are one more vector, summed over all clients. Buffers (running statistics)
-stay with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
+Layers that all clients share (section III-A) are one more vector, summed over all. Buffers (running statistics) stay
+with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ JOINT = "threshold-8192-sum"
 
 @dataclass(frozen=True)
 class Layout:
-    """kind: as above.  clusters: k.  spec: the model.  shared: names (or beginnings of names) of its shared parts.
+    """kind: as above.  clusters: k.  shared: names (or beginnings of names) of shared parts of the model.
 
     joint: whether several parties hold shares of the key.
     """
@@ -62,7 +60,7 @@ class Layout:
 
     @cached_property
     def common(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates that all clients share."""
+        """(d,) those that all clients share."""
         mask = np.zeros(self.spec.size, np.bool_)
         for part in self.spec.parts:
             if any(part.name.startswith(prefix) for prefix in self.shared):
@@ -71,13 +69,13 @@ class Layout:
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates that never leave their client."""
+        """(d,) those that never leave their client."""
         kept = self.spec.buffers & ~self.common
         return kept if self.kind == "mingled" else np.zeros_like(kept)
 
     @cached_property
     def of_clusters(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates that belong to the clusters."""
+        """(d,) those that belong to the clusters."""
         return ~(self.common | self.local)
 
     @cached_property
@@ -86,17 +84,17 @@ class Layout:
 
     @property
     def parameters(self) -> ParameterSet:
-        """The CKKS parameter set, with a level for a product if the kind needs one."""
+        """The CKKS set, with a level for a product if the kind needs one."""
         return named(JOINT if self.joint else _CKKS[self.kind])
 
     @property
     def scalars(self) -> int:
-        """The number of scalar ciphertexts after the first vector of an update."""
+        """Scalar ciphertexts after the first vector of an update."""
         return self.clusters if self.kind == "products" else 0
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of the vectors and scalars of an update, in order."""
+        """Of the vectors and scalars of an update, in order."""
         k, own = self.clusters, self.own
         first = {"mingled": own + k, "uploads": k * (own + 1), "products": own}[self.kind]
         return (first, *(1,) * self.scalars, *((int(self.common.sum()),) if self.shared else ()))
@@ -112,7 +110,7 @@ class Layout:
         return len(self.widths)
 
     def vectors(self, theta: fl.Vector, cluster: int) -> list[NDArray[Any]]:
-        """The vectors that a client of this true cluster encrypts, (length,) float each, in units of ``ckks_units``."""
+        """What a client of this true cluster encrypts, (length,) each, in units of ``ckks_units``."""
         theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
         sigma = self.indicator(cluster)
@@ -146,7 +144,7 @@ class Layout:
                 raise fl.PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
     def parts(self, rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
-        """The opened sums of models (k, own), and of indicators: H (k, k), or counts of clients (k,)."""
+        """The opened sums of models (k, own), and H (k, k) or counts of clients (k,)."""
         k, own = self.clusters, self.own
         if self.kind == "products":
             return np.stack(rows[:k]), np.concatenate(rows[k : 2 * k])
@@ -157,7 +155,7 @@ class Layout:
         return sums[:, :own], sums[:, own:]
 
     def contributions(self, ciphers: Sequence[Any], identities: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """The summands of an update: (slot, ciphertext vector)."""
+        """(slot, ciphertext vector) of each summand."""
         first, scalars, shared = ciphers[0], ciphers[1 : 1 + self.scalars], ciphers[1 + self.scalars :]
         if self.kind == "mingled":
             for j in identities:
@@ -188,10 +186,10 @@ class Rebuilding:
     threshold: int
 
     def __call__(self, opened: Sequence[Doubles | None], previous: fl.Vector, sizes: Any, participants: int) -> Rebuilt:
-        """Cluster models (k, d) of the opened slots (None for a sum of no updates).
+        """(k, d) of the opened slots (None for a sum of no updates).
 
-        previous: (k, d), the models to keep if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises PeerError if
-        a slot has a wrong length.
+        previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError if a slot has a
+        wrong length.
         """
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]

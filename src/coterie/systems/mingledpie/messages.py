@@ -13,7 +13,7 @@ MODELS = "models"  # the joint key of keys=threshold
 
 @fl.message(src=HUB, dst=CLIENT)
 class Parameters(fl.Signed, frozen=True):
-    """The server's parameters, for all clients at the start and when p changes, and later for newcomers.
+    """For all clients at the start and when p changes, and later for newcomers.
 
     keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0, the same for all.
     """
@@ -39,8 +39,7 @@ class Train(fl.OfRound, frozen=True):
 class Update(fl.Signed, frozen=True):
     """The update of algorithm 3, line 15.
 
-    identities: CI_i, cluster numbers in ascending order; none in mode hardened.  ciphers: a bundle of ciphertext
-    vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.
+    identities: CI_i, ascending; none in mode hardened.  ciphers: HE(theta_i) and HE(sigma_i) as in ``layout.py``.
     """
 
     basis: int
@@ -52,8 +51,8 @@ class Update(fl.Signed, frozen=True):
 class Mingled(fl.Signed, frozen=True):
     """The sums of eq. (5) and (6), still encrypted (algorithm 3, line 23).
 
-    ciphers: a bundle as ``layout.py`` lays it out; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or
-    (0,) if clients send no identities.  participants: how many updates are in it.
+    ciphers: as in ``layout.py``; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or (0,) if clients send no
+    identities.  participants: how many updates are in it.
     """
 
     spec: bytes
@@ -64,7 +63,7 @@ class Mingled(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=CLIENT)
 class OpenedSums(fl.Signed, frozen=True):
-    """As ``Mingled``, with keys=threshold: opened sums.
+    """As ``Mingled``, opened, with keys=threshold.
 
     slots: the sums that are there, ascending.  values: of one after the other.
     """
@@ -78,6 +77,6 @@ class OpenedSums(fl.Signed, frozen=True):
 
 @fl.message(src=CLIENT, dst=HUB)
 class Received(fl.OfRound, frozen=True):
-    """The sums were verified and opened. rebuilt: whether they gave new models."""
+    """rebuilt: whether the sums gave new models."""
 
     rebuilt: bool

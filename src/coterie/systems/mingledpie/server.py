@@ -49,7 +49,7 @@ class Server(fl.Party, role=HUB):
         return self.keys.public(MODELS if self.config.keys == "threshold" else USER)
 
     def setup(self) -> fl.Steps[None]:
-        """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
+        """Lines 3 and 4, to the first clients."""
         yield from super().setup()
         if self.config.keys == "threshold":
             yield from make_keys(self, MODELS, self.config.committee(self.clients), 0)
@@ -103,7 +103,7 @@ class Server(fl.Party, role=HUB):
         return signed(self.own, messages.OpenedSums(r, self.spec.digest, sizes, participants, slots, values))
 
     def _renew_keys(self, r: int) -> None:
-        """Eq. (1): keys of n bits for every cluster, if clients send identities."""
+        """Eq. (1)."""
         if self.layout.kind == "mingled":
             bits = self.config.bits(r)
             keys = ClusterKeys.generate(self.layout.clusters, bits, self.secrets("cluster keys", r).bytes)
@@ -134,7 +134,7 @@ class Server(fl.Party, role=HUB):
         return rebuilt
 
     def _collect(self, r: int, able: list[str]) -> fl.Steps[tuple[dict[str, list[int]], list[Any], fl.Answers]]:
-        """Lines 17 to 22: verify and add the updates, one at a time. Returns CI_i by name, the sums, the answers."""
+        """Lines 17 to 22: CI_i by name, the sums, the answers."""
         totals: list[Any] = [None] * self.layout.slots
         sets: dict[str, list[int]] = {}
 

@@ -45,7 +45,7 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    """The clusters, and by client gamma_up and gamma_down of its last round (n, 2)."""
+    """Clusters, and (n, 2) gamma_up and gamma_down of each client's last round."""
     hub = federation.look(federation.hub)
     numbers = {} if hub.state.clusters is None else hub.state.clusters.numbers
     shares = [client.state.ratios for client in federation.of_role(CLIENT)]

@@ -37,11 +37,11 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
 
     @property
     def synced(self) -> NDArray[np.int32]:
-        """(p,) by parameter the round of its last download; 0 for the initial model."""
+        """(p,) the round of each parameter's last download; 0 for the initial model."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """What has been released, when a round is tried again: repeating an upload releases nothing more."""
+        """A round that is tried again repeats an upload, which releases nothing more."""
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -76,7 +76,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         check_signed(self.common, self.common.roster.hub, named, self.name)
 
     def opportunity(self, r: int, usual: float) -> fl.Work[Upload]:
-        """Train, select as much as eq. (4) allows, and add noise."""
+        """Trains, selects as much as eq. (4) allows, and adds noise."""
         if r <= self.state.trained:
             raise fl.PeerError(f"asked to work for round {r} after round {self.state.trained}")
         report = yield from self.status(r)
@@ -121,7 +121,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         return Kept(msg.round)
 
     def download(self, r: int, chosen: Indices, values: fl.Vector) -> None:
-        """Put values at these parameters. Raises PeerError for more than it has asked for."""
+        """Raises PeerError for more parameters than it has asked for."""
         if len(chosen) > self.state.wants:
             raise fl.PeerError(f"{len(chosen)} parameters, where {self.state.wants} were asked for")
         places = check_sparse(self.places[chosen], values, ~self.spec.buffers)

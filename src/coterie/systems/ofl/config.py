@@ -137,10 +137,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
             )
 
     def uploads(self, parameters: int) -> Standard | Distributed:
-        """The mechanism of a client's uploads of a model with so many parameters, or of their sum.
-
-        Raises UserError for impossible settings.
-        """
+        """The mechanism of a client's uploads, or of their sum. Raises UserError for impossible settings."""
         return self.sums(parameters) if self.mechanism == "distributed" else self.standard()
 
     def sums(self, parameters: int) -> Distributed:
@@ -148,7 +145,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         return self.on_sums(parameters, read_by_makers=self.noise_by == "members")
 
     def makers(self, clients: int, leaders: int) -> int:
-        """How many parties add noise to a round's sum, of so many clients that have joined, and leaders."""
+        """How many parties add noise to a round's sum, of clients that have joined, and leaders."""
         return leaders if self.noise_by == "leaders" else sample_size(clients, self.participation)
 
     @property
@@ -156,9 +153,9 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         return self.detection == "norms" or self.mechanism == "distributed"
 
     def unit(self, parameters: int, clients: int = 0) -> float:
-        """The divisor of an encrypted change, which makes its norm about 1 at most; or its numbers fit the cipher.
+        """The divisor of an encrypted change, which makes its norm about 1 at most, or its numbers fit the cipher.
 
-        It follows from public numbers: C, the length of the noise on all parameters, and the number of clients.
+        It follows from public numbers alone.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0
@@ -174,14 +171,14 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
 
 
 def usual_samples(config: OFLConfig, reports: Iterable[StatusReport]) -> float:
-    """The median number of samples of these reports, or 0 if nobody needs it."""
+    """The median number of samples, or 0 if nobody needs it."""
     if config.full_samples is not None:
         return 0.0
     return float(median([limits(report).data for report in reports] or [1.0]))
 
 
 def check_usual(config: OFLConfig, usual: float) -> float:
-    """The hub's median. Raises PeerError for an impossible one."""
+    """Raises PeerError for an impossible median."""
     least, most = (0.0, 0.0) if config.full_samples is not None else RANGES["samples"]
     if not least <= usual <= most:
         raise fl.PeerError(f"a median of {usual} samples; from {least:g} to {most:g} are taken")
@@ -201,13 +198,13 @@ def costs_of(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual:
 
 
 def shares(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: float) -> Ratios:
-    """gamma_up and gamma_down of eq. (4). usual: as in ``costs_of``."""
+    """Eq. (4). usual: as in ``costs_of``."""
     bounds = {"most_up": config.most_up, "most_down": config.most_down}
     return ratios(limits(report), costs_of(report, spec, config, usual), spec.size, config.gamma_min, **bounds)
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """The leaders' joint key. A holder opens scalars of single leaders, too. With detection "norms" one leader may have
+    """The leaders' joint key. Holders open scalars of single leaders, too. With detection "norms" one leader may have
     most weight without most of the sum.
     """
     return Joint(
@@ -240,7 +237,7 @@ def check(config: OFLConfig, common: fl.Common) -> None:
 
 
 def check_parties(config: OFLConfig, mechanism: Distributed, common: fl.Common) -> None:
-    """Raises UserError if noise on sums is not possible with so many parties, or numbers don't fit the cipher."""
+    """Raises UserError if so many parties can't put noise on sums, or numbers don't fit the cipher."""
     error = error_of_sums(PARAMETERS["none"], common.clients[: config.clusters])
     error *= config.unit(mechanism.length, len(common.clients))
     makers = config.makers(len(common.clients), LEAST_LEADERS)

@@ -1,4 +1,4 @@
-"""Algorithm 4 at the hub: the leaders' joint key, their encrypted models, and the weighted mean that they open.
+"""Algorithm 4 at the hub.
 
 server --Submit / Submitted--> leader    a model under a joint pad
 server <--> leaders                      pads are completed to ciphertexts under the joint key (threshold_pads)
@@ -34,7 +34,7 @@ TRIES = 3
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """One global aggregation. weights: (d,) the new global model.  judged: the weight of each leader's model in it.
+    """weights: (d,) the new global model.  judged: the weight of each leader's model in it.
 
     blamed: replaced leaders whose shares made the sum nonsense.
     """
@@ -71,9 +71,9 @@ def aggregate(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregat
 
 
 def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]:
-    """The sum of all clients' whole numbers of this round, with its noise, and the model that it makes.
+    """The sum of all clients' whole numbers, with its noise, makes the model.
 
-    Raises as ``aggregate``; also for a sum that no honest leaders can have made.
+    Raises as ``aggregate``, and for a sum that no honest leaders can have made.
     """
     config: OFLConfig = hub.config
     places, session = eligible(hub.spec), hub.common.roster.session
@@ -103,7 +103,7 @@ def moved(hub: Any, mean: Doubles) -> fl.Vector:
 def completed(
     hub: Any, r: int, leaders: Sequence[str]
 ) -> fl.Steps[tuple[dict[str, CipherVector], dict[str, threshold_pads.Pad]]]:
-    """The leaders' encrypted models, as ciphertexts under the joint key of these leaders, and their pads."""
+    """The leaders' models, as ciphertexts under their joint key, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
@@ -118,9 +118,9 @@ def completed(
 
 
 def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """The models of these leaders under pads, from all that then hold the joint key.
+    """Models under pads, from all leaders that then hold the joint key.
 
-    A leader that is gone before its model is here is left out. Raises NoAnswerError if fewer than two are left.
+    Leaders that are gone before are left out. Raises NoAnswerError if fewer than two are left.
     """
     left = tuple(leaders)
     while True:
@@ -136,10 +136,10 @@ def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[
 
 
 def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...]]:
-    """Make sure that these leaders hold the joint key. Returns those that do.
+    """Makes sure that leaders hold the joint key; returns those that do.
 
     A change of leaders makes a new key; with ``renew=shares`` the old one is handed over while enough of its holders
-    are there. A key of t holders serves as long as all these leaders are among its holders.
+    are there. A key of t holders serves while all these leaders are among its holders.
     """
     config: OFLConfig = hub.config
     known = hub.joint.secret.terms.get(MODEL)
@@ -164,7 +164,7 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...
 
 
 def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """The models of these leaders that come, in their order, each under a pad of all of them."""
+    """The models that come, each under a pad of all these leaders."""
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:

@@ -45,7 +45,7 @@ class Office(fl.SecretStruct):
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
     class Secret(fl.SecretStruct):
-        """SECRET. office: as a leader.  late: by member, an upload that came after the round was closed.
+        """SECRET. late: by member, an upload that came after the round was closed.
 
         successors: by member, its new leader, for uploads that come still later.
         """
@@ -60,9 +60,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Lead, fl.training, answers=messages.Led)
     def lead(self, msg: messages.Lead, src: str) -> fl.Steps[messages.Led]:
-        """Update the leader model with every upload as it arrives; late ones of the last round and its own come first.
+        """Late uploads of the last round, and the leader's own, come first.
 
-        It waits for its members until its timer ends. What comes later is taken in the next round.
+        What comes after its timer is taken in the next round.
         """
         office, counted, asked = self.office(msg)
         gathering = Gathering(self, office, counted, msg.round)
@@ -87,7 +87,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return gathering.led()
 
     def office(self, msg: messages.Lead) -> tuple[Office, dict[str, int], list[str]]:
-        """Its office in this round; by member the round of the last counted upload; and whom to ask."""
+        """Its office; by member the round of the last counted upload; and whom to ask."""
         if msg.round <= self.state.led:
             raise fl.PeerError(f"asked to lead in round {msg.round} after round {self.state.led}")
         size, left = divmod(len(msg.mandates), MANDATE_BYTES)
@@ -122,7 +122,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return places
 
     def check_length(self, name: str, upload: Upload) -> None:
-        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher of the leaders."""
+        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher."""
         mechanism, values = self.mechanism, upload.values
         if isinstance(mechanism, Standard):
             fits = float(np.linalg.norm(values.astype(np.float64))) <= mechanism.longest(len(values))
@@ -141,7 +141,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(Upload)
     def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
-        """Keep an upload that came after the round was closed, or send it on to the member's new leader."""
+        """An upload after the round was closed is kept, or sent on to the member's new leader."""
         check_signed(self.common, src, msg)
         if isinstance(self.mechanism, Distributed):
             raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
@@ -164,7 +164,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Submit, answers=messages.Submitted)
     def submit(self, msg: messages.Submit, src: str) -> fl.Work[messages.Submitted]:
-        """L. 6 and 7: the parameters of the leader model under the leaders' key."""
+        """L. 6 and 7."""
         office = self.held(msg.round)
         among = named(msg.among)
         holders = self.joint.group(MODEL).holders
@@ -183,7 +183,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return messages.Submitted(msg.round, cipher.to_bytes())
 
     def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
-        """(p,) the sum of its members' numbers, with its own share of noise unless members have added theirs.
+        """(p,) its members' numbers, with its own share of noise unless members have added theirs.
 
         Other leaders, or other numbers, get noise of their own, and none once a sum of the round is opened. Raises
         PeerError, also if too few leaders add any.
@@ -254,7 +254,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Inherited, answers=messages.Received)
     def inherit(self, msg: messages.Inherited, src: str) -> tuple[fl.To, ...]:
-        """Uploads that came too late for another leader, counted only for members of its own cluster."""
+        """Counted only for members of its own cluster."""
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = fl.codec.decode(data, Upload)
@@ -265,9 +265,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
 
 class Gathering:
-    """The uploads of one round at a leader, each mixed into its model at once (algorithm 2, l. 20).
+    """The uploads of one round, each mixed into the leader's model at once (algorithm 2, l. 20).
 
-    Changes, and values in mode literal, are added instead, in any order.
+    Changes, and values in mode literal, are added instead.
     counted: by member, the round of its last upload that is in a model.
     """
 

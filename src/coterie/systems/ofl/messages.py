@@ -1,4 +1,4 @@
-"""The messages of OFL's rounds. Keys and the opening of sums have their own in ``protocols/threshold/keys.py``."""
+"""The messages of OFL's rounds; others are in ``protocols/threshold/keys.py``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(texts: Iterable[str]) -> bytes:
 
 
 def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[str]:
-    """The names of a bundle, of so many if stated. Raises DecodeError, also for a repeated name if ``once``."""
+    """The names of a bundle. Raises DecodeError, also for a repeated name if ``once``."""
     stated = int.from_bytes(data[:4], "little")
     try:
         found = [part.decode() for part in fl.unbundle(data, stated if count is None else count)]
@@ -44,15 +44,15 @@ Places = Annotated[NDArray[np.int32], ArrayOf("<i4", 1)]
 
 @fl.message(src=HUB, dst=CLIENT)
 class Tell(fl.OfRound, frozen=True):
-    """Report your status, for the clusters and elections of this round."""
+    """Report your status."""
 
 
 @fl.message(src=HUB, dst=LEADER)
 class Mandate(fl.Signed, frozen=True):
-    """Names a member's cluster and leader in this round. The member is signed, too.
+    """A member's cluster and leader in this round. The member is signed, too.
 
     It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
-    usual: the median number of samples of the clients at the last clustering, 0 where ``full_samples`` is set.
+    usual: the median number of samples at the last clustering, 0 where ``full_samples`` is set.
     """
 
     cluster: int
@@ -62,12 +62,11 @@ class Mandate(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Lead(fl.OfRound, frozen=True):
-    """Aggregate the uploads of this cluster (algorithm 2).
+    """Lead this cluster (algorithm 2).
 
-    version: of the global model, its number of global aggregations.  weights: (d,) the model, None for a leader that
-    has it.  members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
-    asked: a bit for each, whether it takes part in this round.  counted: for each, the round of its last upload that
-    is in a model.  usual: as in ``Mandate``.
+    version: number of global aggregations of the model.  weights: (d,), None for a leader that has it.
+    members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
+    asked: a bit for each, whether it takes part.  counted: for each, the round of its last upload that is in a model.
     """
 
     spec: bytes
@@ -83,7 +82,7 @@ class Lead(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=CLIENT)
 class Work(fl.OfRound, frozen=True):
-    """Train, and upload what you select. mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
+    """mandate: the hub's signature of ``Mandate(round, cluster, sender, usual)``."""
 
     cluster: int
     mandate: bytes
@@ -92,11 +91,12 @@ class Work(fl.OfRound, frozen=True):
 
 @fl.message(src=CLIENT, dst=LEADER)
 class Upload(fl.Signed, frozen=True):
-    """What a member selected (algorithm 2, l. 11 to 14), and what it wants to download. It may be handed over.
+    """Algorithm 2, l. 11 to 14, and what a member wants to download. It may be handed over.
 
-    round: the round that asked for it.  places: of the values, None if they are the public set of this upload.
-    values: noisy parameters, or with ``mechanism=standard`` noisy changes of them.  wanted: one bit a parameter,
-    the stalest ones.  report: its ``StatusReport``.
+    round: that asked for it.  places: of the values, None if they are the public set of this upload.
+    values: noisy parameters, or with ``mechanism=standard`` noisy changes.  wanted: one bit a parameter, the stalest
+    ones.
+    report: its ``StatusReport``.
     """
 
     spec: bytes
@@ -108,9 +108,9 @@ class Upload(fl.Signed, frozen=True):
 
 @fl.message(src=LEADER, dst=HUB)
 class Led(fl.OfRound, frozen=True):
-    """The leader's model is ready. It has these uploads, by member and round; some may be late ones.
+    """The uploads in the leader's model, by member and round; some may be late ones.
 
-    reports: one for each of these uploads.  up, down: mean gamma_up and gamma_down of these uploads.
+    reports: one for each upload.  up, down: mean gamma_up and gamma_down.
     """
 
     cluster: int
@@ -123,7 +123,7 @@ class Led(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Submit(fl.OfRound, frozen=True):
-    """Encrypt the leader model (algorithm 4, l. 6). among: all leaders whose shares make the pads."""
+    """Encrypt the leader model (algorithm 4, l. 6). among: leaders whose shares make the pads."""
 
     among: fl.Bundle
 
@@ -137,7 +137,7 @@ class Submitted(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Spread(fl.OfRound, frozen=True):
-    """The new global model, for the leader and for its members. version: as in ``Lead``."""
+    """The new global model. version: as in ``Lead``."""
 
     spec: bytes
     version: int
@@ -146,7 +146,7 @@ class Spread(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=CLIENT)
 class Fresh(fl.OfRound, frozen=True):
-    """Parameters of the global model. places: one bit a parameter, those that the member wanted, or fewer."""
+    """Parameters of the global model. places: one bit each, those that the member wanted, or fewer."""
 
     cluster: int
     mandate: bytes
@@ -169,7 +169,7 @@ class Forwarded(fl.OfRound, frozen=True):
 class HandOver(fl.OfRound, frozen=True):
     """Send each upload that no model has counted to its member's new leader.
 
-    members, leaders: names, one leader for each member.
+    leaders: one for each member.
     """
 
     members: fl.Bundle
@@ -178,7 +178,7 @@ class HandOver(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=LEADER)
 class Inherited(fl.OfRound, frozen=True):
-    """Uploads that came too late for their leader, each signed by the member of this name.
+    """Uploads that came too late for their leader, each signed by its member.
 
     awaited: whether the hub waits for confirmation.
     """
@@ -190,7 +190,7 @@ class Inherited(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=HUB)
 class HandedOver(fl.OfRound, frozen=True):
-    """How many uploads were sent on, and to how many leaders."""
+    """How many uploads, to how many leaders."""
 
     uploads: int
     letters: int

@@ -1,8 +1,8 @@
-"""The weight of each leader's encrypted model (eq. 6): scalars under encryption, opened, and s-factors in the clear.
+"""The weight of each leader's encrypted model (eq. 6), from opened scalars (docs/detection.md).
 
 Detection "fourier": of each model the energy of its high frequencies, its squared norm, and its squared distance to the
-global model. Detection "norms": of each change of the global model its squared norm, and its dot product with the
-changes' weighted sum. No other number of a single model is opened.
+global model. Detection "norms": of each change its squared norm, and its dot product with the changes' weighted sum. No
+other number of a single model is opened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Judged:
     """weights: integers of at least 1, by leader; a leader without one is left out of the sum.
 
     divisor: of the opened sum.  factors: s-factors in [0, 1], of all leaders.
-    fallback: why the weights are not those of the s-factors, or nothing.  scalars: opened, of each leader; infinite for
+    fallback: why the weights are not those of the s-factors, or "".  scalars: opened, of each leader; infinite for
     nonsense.  squares: of these, the squared length of its change of the global model.
     """
 
@@ -58,7 +58,7 @@ class Judged:
         return found | ({"fallback": self.fallback} if self.fallback else {})
 
     def check(self, mean: Doubles) -> None:
-        """Raises PeerError for a mean change longer than the opened lengths allow: an energy was forged."""
+        """Raises PeerError for a mean longer than the opened lengths allow: an energy was forged."""
         if self.squares:
             weights = [self.weights.get(name, 0) for name in self.squares]
             if too_long(mean, weights, self.divisor, [*self.squares.values()]):
@@ -66,7 +66,7 @@ class Judged:
 
 
 def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
-    """The weights of these models. Raises NoAnswerError if their scalars can't be opened, or only those of one."""
+    """Raises NoAnswerError if no scalars, or only those of one model, can be opened."""
     if hub.config.detection == "none":
         return Judged.alike(tuple(ciphers))
     by = by_frequencies if hub.config.detection == "fourier" else by_norms
@@ -94,7 +94,7 @@ def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.
 
 
 def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
-    """Hardened: squared norms and dot products with the mean change, in which no long change decides the direction."""
+    """Dot products are with a mean in which no long change decides the direction."""
     keys = hub.keys.evaluation(MODEL)
     norms = yield from scalars(hub, r, {name: [fourier.energy(cipher, keys)] for name, cipher in ciphers.items()}, 0)
     squares = np.array([norms[name][0] for name in ciphers])
@@ -121,10 +121,10 @@ def of_weights(
 def scalars(
     hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int, units: Sequence[int] = (1,)
 ) -> fl.Steps[dict[str, list[float]]]:
-    """The opened scalars of each leader; infinite for what opens to nonsense while others do not.
+    """By leader; infinite for what opens to nonsense while others do not.
 
     first: the number of the first of them in this round.  units: by place, what each is a multiple of. Raises
-        NoAnswerError if none open.
+    NoAnswerError if none open.
     """
     flat = [cipher for ciphers in wanted.values() for cipher in ciphers]
     numbered = {first + i: cipher for i, cipher in enumerate(flat)}

@@ -28,9 +28,8 @@ from coterie.systems.ofl.sparse import bits
 
 @dataclass
 class Round:
-    """The leaders' reports of one round: by leader, the members whose uploads are in its model, and their rounds.
-
-    up, down: by leader, the mean shares of these uploads.
+    """taken: by leader, the members whose uploads are in its model, and their rounds.  up, down: by leader, mean shares
+    of these.
     """
 
     taken: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
@@ -44,7 +43,7 @@ class Server(fl.Party, role=HUB):
     class State(msgspec.Struct):
         """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
 
-        reports: by client, its newest status report.  clusters: the members' clusters.  leaders: by cluster.
+        reports: by client, its newest status report.  leaders: by cluster.
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
         counted: by client, the round of its last upload that is in a leader model.  holds: leaders that have the newest
         global model and may go on with their own.  owing: former leaders that may hold uploads, with the round in which
@@ -69,8 +68,8 @@ class Server(fl.Party, role=HUB):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 1, l. 7 to 16.
 
-        A round with fewer than two leaders, or whose sum can't be opened, is skipped: the global model stays, and
-        leaders go on with their own. After a sum that can't be opened comes a new key.
+        A round with fewer than two leaders, or whose sum can't be opened, is skipped: leaders go on with their own
+        models. After a sum that can't be opened comes a new key.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
         yield from self.hear(r, fl.joined(self.clients, self.config, r) if due else self.newcomers(r))
@@ -133,7 +132,7 @@ class Server(fl.Party, role=HUB):
         return fl.codec.decode(self.state.reports[name], StatusReport)
 
     def regroup(self, r: int) -> None:
-        """Dynamic K-means over the clients that have reported in this round (algorithm 1, l. 8)."""
+        """Dynamic K-means over those that have reported in this round (algorithm 1, l. 8)."""
         fresh = {name: self.report(name) for name in self.clients if name in self.state.reports}
         fresh = {name: report for name, report in fresh.items() if report.round == r}
         order, rows, groups = features(fresh)
@@ -176,7 +175,7 @@ class Server(fl.Party, role=HUB):
         return score(limits(report), costs_of(report, self.spec, self.config, self.state.usual), self.spec.size)
 
     def hand_over(self, r: int) -> fl.Steps[int]:
-        """Have former leaders send on uncounted uploads. Returns how many were sent."""
+        """Former leaders send on uncounted uploads. Returns how many."""
         state, moved, letters = self.state, 0, 0
         state.owing = {name: lost for name, lost in state.owing.items() if r - lost < self.config.recluster_every}
         members = self.members()
@@ -261,7 +260,7 @@ class Server(fl.Party, role=HUB):
         )
 
     def forwarded(self, member: str, r: int, data: bytes) -> None:
-        """Keep a status report that a leader sends on (algorithm 4, l. 20), unless it is known."""
+        """A status report that a leader sends on (algorithm 4, l. 20)."""
         report = opened_report(self.common, data, r, self.config.step_s)
         if report.client != member:
             raise fl.PeerError(f"a report of {report.client} for {member}")
@@ -269,9 +268,7 @@ class Server(fl.Party, role=HUB):
             self.know(report)
 
     def spread(self, r: int, leaders: Iterable[str]) -> fl.Steps[int]:
-        """Send the global model to these leaders, and by them to members. Send the global model to these leaders, and
-        by them to members.
-        """
+        """Sends the global model to these leaders, and by them to members. Returns how many members it has reached."""
         state, reached = self.state, 0
         state.holds = []
 

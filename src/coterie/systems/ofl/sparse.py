@@ -1,4 +1,4 @@
-"""Sparse uploads and downloads as arrays (algorithm 2): indices, bits, and how a leader mixes values into its model.
+"""Sparse uploads and downloads as arrays (algorithm 2).
 
 Only parameters travel. A model's buffers (running statistics) stay with their party.
 """
@@ -32,7 +32,7 @@ def places_of(data: bytes, count: int) -> Indices:
 
 
 def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: NDArray[np.bool_]) -> Indices:
-    """Indices of parameters with one value each. eligible: (d,) which coordinates may be among them.
+    """The indices, of parameters with one value each. eligible: (d,) which coordinates may be among them.
 
     Raises PeerError for indices that do not ascend, are out of range or of buffers, for another number of values,
     and for values beyond ``MOST_WEIGHT``.
@@ -57,7 +57,7 @@ def spread(places: Indices, values: fl.Vector, count: int) -> NDArray[np.float32
 
 
 def mixed(model: fl.Vector, places: Indices, values: fl.Vector, size: int) -> fl.Vector:
-    """The leader model after one upload of a cluster with ``size`` members (algorithm 2, l. 20); (d,) each.
+    """The leader model (d,) after one upload of a cluster with ``size`` members (algorithm 2, l. 20).
 
     Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``.
     """

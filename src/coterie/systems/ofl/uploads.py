@@ -25,7 +25,7 @@ OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients
 
 
 class Released(msgspec.Struct, frozen=True):
-    """One upload: its round, its number of values, and 16 bytes that name the models before and after its training.
+    """One upload. of: 16 bytes that name the models before and after its training.
 
     The same models give the same values and the same noise (``Party.kept``).
     """
@@ -38,10 +38,10 @@ class Released(msgspec.Struct, frozen=True):
 class MemberState(msgspec.Struct):
     """A client's state. Vectors are (d,) float32.
 
-    weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where
-    the o-factor is used.  synced: (p,) by parameter the round of its last download.
+    weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where the
+    o-factor is used.  synced: (p,) by parameter the round of its last download.
     trained: the last round that it worked for.  heard: the last round of a download.  wants: how many parameters it
-    last asked for.  report: its last status report.  summary: (8,) of its last upload.  released: its uploads.
+    last asked for.  report: its last status report.  summary: (8,) of its last upload.
     ratios: gamma_up and gamma_down of the last round, for the observer.  led: the last round that it led.
     """
 
@@ -61,8 +61,6 @@ class MemberState(msgspec.Struct):
 
 
 class Uploading(fl.Party):
-    """The mechanism of a client's uploads."""
-
     state: MemberState
     config: OFLConfig
 
@@ -78,11 +76,11 @@ class Uploading(fl.Party):
         return self.config.makers(len(fl.joined(self.common.clients, self.config, r)), 0)
 
     def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
-        """The places of k parameters in the model, and the values sent. asked: names both models, for the noise.
+        """The places of k parameters, and the values sent. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
-        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise. "distributed": of
-        the clipped and rotated change the whole numbers at public places, with a share of noise if members add it.
+        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise. "distributed":
+        whole numbers of the clipped and rotated change at public places, with a share of noise if members add it.
         """
         config, mechanism, session = self.config, self.mechanism, self.common.roster.session
         if isinstance(mechanism, Standard):
@@ -114,7 +112,7 @@ class Uploading(fl.Party):
         return [self.of_training(one) for one in heuristic]
 
     def of_training(self, upload: fl.Release) -> fl.Release:
-        """The upload with the proof that DP-SGD gives it for a sample, too. Each observer's view counts for itself."""
+        """With the proof that DP-SGD gives the upload for a sample. Each observer's view counts for itself."""
         if self.config.sample_noise is None:
             return upload
         (training,) = fl.told(self.config, self.samples, self.epochs, [fl.FromTraining(UPLOAD)], 0)
@@ -123,7 +121,7 @@ class Uploading(fl.Party):
         return replace(upload, sample=training)
 
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[fl.Release, fl.Release]:
-        """What its own leader sees of an upload for a sum, and what all see that know too little of the others' noise.
+        """What its own leader sees of an upload for a sum, and what all others see.
 
         A leader that adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows
         all that of its own members. Then no more is certain than the client's own share.

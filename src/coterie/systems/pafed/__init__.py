@@ -43,7 +43,7 @@ def key_centre(own: fl.Own, common: fl.Common, config: PAFedConfig) -> KeyCentre
     """A key pair of the helper, whose ciphertexts the aggregator multiplies, and one for each client.
 
     With keys=threshold the helper has one summand of its key, and a committee of clients shares of the other. In mode
-    ``hardened`` also the clients' ratchets for one-time pads, all of which the helper has.
+    ``hardened`` the helper has all clients' ratchets for one-time pads.
     """
     parameters = PARAMETERS[common.mode]
     users = Pair(USER, CLIENT, partial(ckks_keygen, parameters, products=False), each=True)
@@ -64,8 +64,8 @@ def padded(config: PAFedConfig) -> Mapping[str, fl.PartyFactory]:
 
 
 def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
-    """The global model for all clients, as the helper (and members, if needed) shows it to the observer; or the last
-    one that opens, or w^0. With ema each client's average.
+    """The global model, as the helper (and members) shows it to the observer; or the last one that opens, or w^0. With
+    ema each client's average.
     """
     hub: Any = federation.look(HUB)
     helper: Any = federation.look(HELPER)

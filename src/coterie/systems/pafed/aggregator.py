@@ -1,4 +1,4 @@
-"""PAFed's server S_0, the hub and coordinator: algorithms 3, 4 and 5, on ciphertexts throughout."""
+"""PAFed's server S_0, the hub and coordinator: algorithms 3, 4 and 5, on ciphertexts."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Aggregator(fl.Party, role=HUB):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
 
-        A round without the helper's answers, or with an unusable update, is skipped: the model stays, and the round's
-        updates are lost. If most asked clients can't open the model, the last one that they opened is taken again.
+        A round without the helper's answers, or with an unusable update, is skipped, and its updates are lost. If most
+        asked clients can't open the model, the last one that they opened is taken again.
         """
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
@@ -116,7 +116,7 @@ class Aggregator(fl.Party, role=HUB):
         return self.common.deployed
 
     def finish(self) -> fl.Steps[None]:
-        """Send the last model under each client's key. Without the helper's answer, clients keep the one they have."""
+        """The last model, under each client's key. Without the helper's answer clients keep theirs."""
         if not self.common.deployed or not self.state.model:
             return
         r = self.state.round + 1
@@ -129,9 +129,7 @@ class Aggregator(fl.Party, role=HUB):
             yield from fl.post(fl.LazyMapping(tuple(tickets), final, held=0))
 
     def _judge(self, r: int, asked: int, answers: fl.Answers, newest: int | None) -> None:
-        """Conclude from the answers whether clients could open the model. newest: the last round from which an update
-        came.
-        """
+        """Whether clients could open the model. newest: the last round from which an update came."""
         state = self.state
         if 2 * len(answers.declined) > asked:
             state.model, state.tried = state.good, None
@@ -157,8 +155,8 @@ class Aggregator(fl.Party, role=HUB):
         """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
 
         The helper opens w + r, and encrypts it under each client's key and, without its noise, under pk_s. The mask r
-        is uniform over the ciphertexts' ring. In mode ``literal`` it is one of numbers in +-``mask_bound``, which lets
-        the helper distinguish models; every client's copy is made (lines 8 and 14), and none under pk_s.
+        is uniform over the ciphertexts' ring. In mode ``literal`` it is of numbers in +-``mask_bound``, which lets the
+        helper distinguish models; every client's copy is made (lines 8 and 14), and none under pk_s.
         """
         service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.common.mode == "literal"
@@ -201,7 +199,7 @@ class Aggregator(fl.Party, role=HUB):
         return fresh, {name: tickets[name] for name in asked}
 
     def for_helper(self, r: int, number: int, ciphers: list[Any]) -> fl.Steps[list[Any]]:
-        """These ciphertexts as the helper opens them: with keys=threshold, switched to its key by a committee.
+        """With keys=threshold, switched to the helper's key by a committee.
 
         number: of the request in round r; it grows. Raises NoAnswerError if too few members help.
         """

@@ -1,16 +1,15 @@
-"""Which late updates conflict: algorithm 4's weights of eq. (13) under encryption, and how they are hidden.
+"""Which late updates conflict: algorithm 4's weights of eq. (13) under encryption.
 
 ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a sign. With
 ``by_helper`` the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many
-updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign:
+updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says
+what is not hidden):
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
-- The real set of sums travels among decoys: sets of the same |c_j| as if other updates conflicted. A decoy's pattern
-  (no update conflicts, all do, or some) is uniform over the possible ones, as is in "some" their number and choice. All
-  sets are in random order, each under its own masks.
-
-With N_a sets of pattern a in its view, the odds that the real set is of pattern a and not b change by N_a / N_b
-(``delta``). docs/systems/pafed.md says what is not hidden.
+- The real set of sums travels among decoys, sets of the same |c_j| as if other updates conflicted, in random order and
+  each under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones,
+  as is in "some" their number and choice. With N_a sets of pattern a in view, the odds of a against b change by N_a /
+  N_b (``delta``).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def cosine_mask(source: fl.Secrets) -> float:
 
 
 def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
-    """The scalars of an answer to this round. Raises PeerError for any other answer."""
+    """Raises PeerError for an answer to another round."""
     if reply.round != r:
         raise fl.PeerError(f"{HELPER} answers round {reply.round} in round {r}")
     return [
@@ -75,8 +74,8 @@ def by_helper(
 ) -> fl.Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
-    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask. With coins all signs
-    are random and there are no dummies.  ready: brings ciphertexts into the form that the helper opens.
+    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask; with coins all signs
+    are random and there is none.  ready: brings ciphertexts into the form that the helper opens.
     """
     # masks are at least 1: taking off a smaller one would raise an empty class's noise beyond the helper's threshold
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
@@ -107,7 +106,7 @@ def by_helper(
 
 
 def drawn(late: int, decoys: int, source: fl.Secrets) -> list[frozenset[int]]:
-    """For each decoy, the late updates, 0 to late - 1, that conflict in it."""
+    """For each decoy, the late updates that conflict in it."""
 
     def uniform(count: int) -> int:
         return int(source.permutation(count)[0])
@@ -129,10 +128,10 @@ def among_decoys(
     decoys: int,
     source: fl.Secrets,
 ) -> tuple[list[list[Any]], int]:
-    """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
+    """The set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
 
-    dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 has one mask
-    in all of them, since several masks would show its size.
+    dots: [c_j].  sizes: [|c_j|]. Returns sets in random order, and the place of the real one. |m|^2 has one mask in
+    all, since several would show its size.
     """
     late, lowered = len(dots), [x.at_level(0) for x in real]
     squares = [product(dot, dot, at_most=n * n) for dot in dots]
@@ -152,9 +151,9 @@ def among_decoys(
 
 
 def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
-    """How well the pattern of the real set is hidden: the delta of differential privacy at this epsilon.
+    """The delta of differential privacy, at this epsilon, of the real set's pattern.
 
-    patterns: how many there are, 2 with one late update, else 3. Raises UserError for numbers out of range.
+    patterns: 2 with one late update, else 3. Raises UserError for numbers out of range.
     """
     # the sum over views of max(0, P(view | a) - e^epsilon P(view | b)), where P(view | a) / P(view | b) = N_a / N_b
     if decoys < 0 or epsilon < 0 or patterns not in (2, 3):

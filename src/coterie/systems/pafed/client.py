@@ -22,14 +22,14 @@ from coterie.training.solvers import unit_change
 
 
 def helps(client: Any) -> tuple[Sequence[str], int, int]:
-    """The committee, how many of its members answer, and with how many scalars a member helps in a round."""
+    """The committee, how many members answer, and with how many scalars one helps in a round."""
     config: PAFedConfig = client.config
     most = config.most_cosines(config.most_late(len(client.clients))) + config.most_sums
     return *config.committee(client.clients), most
 
 
 def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
-    """By client, (d,) what it predicts with, if the run ended with this global model."""
+    """By client, (d,) what it predicts with, were this the last global model."""
     return averaged(federation, dict.fromkeys(federation.common.clients, w))
 
 
@@ -37,7 +37,7 @@ class Client(fl.Party, role=CLIENT):
     keys, seat = HeldKeys(PublicKey, SecretKey), Seat(SERVICE, helps, by_committee)
 
     class State(fl.State):
-        """dual: y_i, (d,) float32, None for zeros.  round: the last round that it trained for.
+        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
 
         own: w_i, its last own model, in mode ``literal``; None for w^0.
         told: (d,) the last received global model, if parties are on separate machines; else None.
@@ -86,7 +86,7 @@ class Client(fl.Party, role=CLIENT):
         return signed(self.own, sent)
 
     def _opened(self, msg: Train | Final) -> fl.Work[fl.Vector]:
-        """w, (d,). Raises PeerError and CryptoError for anything but a model under this client's key."""
+        """Raises PeerError and CryptoError for anything but a model under this client's key."""
         opened = yield fl.Open(self.keys.own(USER), msg.cipher)
         return fl.check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
 
@@ -97,7 +97,7 @@ class Client(fl.Party, role=CLIENT):
             self.state.mean = taken(self.state.mean, w, self.config.ema)
 
     def model(self) -> fl.Vector:
-        """(d,) the last global model that it knows, or its average of them; w^0 before."""
+        """(d,) the last that it knows, or its average; w^0 before."""
         if self.state.mean is not None:
             return self.state.mean.mean
         return self.common.initial if self.state.told is None else self.state.told
@@ -136,7 +136,7 @@ class Client(fl.Party, role=CLIENT):
 
 
 class PaddedClient(Client, role=CLIENT):
-    """C_i of mode ``hardened``, which pads its update: it does not choose the c_1 of any ciphertext."""
+    """Mode ``hardened``: it does not choose the c_1 of any ciphertext."""
 
     pads = ClientPads()
 

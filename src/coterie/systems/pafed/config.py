@@ -80,7 +80,7 @@ class PAFedConfig(KeepsMean, LateTraining):
             raise fl.UserError("founders: clients that join later are not supported with delays; leave it at 0")
 
     def solver(self) -> fl.Sgd:
-        """SGD on the augmented Lagrangian of eq. (8), or plain."""
+        """Eq. (8), or plain SGD."""
         if self.local == "sgd":
             return fl.Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
         return fl.Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
@@ -89,12 +89,12 @@ class PAFedConfig(KeepsMean, LateTraining):
         return Rates(1.0, self.agreeing, self.conflicting).scaled(self.server_step(r))
 
     def committee(self, clients: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """With keys=threshold, the members, which are the first clients, and how many help to open something."""
+        """With keys=threshold, the members, which are the first clients, and how many help to open."""
         members = tuple(clients[: self.members or MEMBERS])
         return members, self.openers or min(OPENERS, len(members))
 
     def most_cosines(self, late: int) -> int:
-        """The most masked cosines, dummies included, that the helper opens in a round with so many late updates."""
+        """Masked cosines that the helper opens in a round with so many late updates, dummies included."""
         return late + self.dummies
 
     def most_late(self, clients: int) -> int:
@@ -102,7 +102,7 @@ class PAFedConfig(KeepsMean, LateTraining):
 
     @property
     def most_sums(self) -> int:
-        """The most masked sums that the helper opens in a round, four a set, decoys included."""
+        """Masked sums that the helper opens in a round, four a set, decoys included."""
         return 4 * (1 + (self.dummies if self.signs == "hidden" else 0))
 
     @property

@@ -1,8 +1,7 @@
-"""PAFed's delayed-update classification and correction (algorithm 4) as the aggregator does it, on ciphertexts.
+"""Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
-The step is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``), with m the mean of the updates
-in time and v_j the late ones. All of it stays under the helper's key: c_j = <m, v_j> and |m|^2 are dot products; these
-give the weights of eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
+The step is that of ``aggregation/correction.py``. c_j = <m, v_j> and |m|^2 are dot products; these give the weights of
+eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ REFRESHING, COMPARING, INVERTING = 1, 2, 3
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
-    """It and all partial sums lie within so many terms, however many parts there are."""
+    """The sum, and all partial sums, lie within so many terms, however many parts there are."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
@@ -43,9 +42,9 @@ def averaged(total: Any, late: Late, count: int) -> Any:
 def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> fl.Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
-    total: the sum of ``in_time`` updates, or None for none. Then there is no mean to conflict with, and late updates
-    are averaged as they are; also if the settings want no correction. With rule=averaged the step is that of eq. (11),
-    alpha_0 times the mean of all updates.
+    total: the sum of ``in_time`` updates, or None. Late updates are averaged as they are if there is no mean to
+    conflict with, or if the settings want no correction. With rule=averaged the step is that of eq. (11), alpha_0 times
+    the mean of all updates.
     """
     if total is not None and len(late) and corrects(hub.config, hub.common.mode):
         return (yield from _corrected(hub, r, total, in_time, late, rates))

@@ -47,7 +47,7 @@ class Helper(fl.Party, role=HELPER):
         return self.common.mode == "literal"
 
     def opened(self, model: bytes, key: SecretKey | None = None) -> fl.Vector:
-        """(d,) float32: the aggregator's model under pk_s, opened for the observer. Raises PeerError.
+        """(d,) float32: a model under pk_s, opened for the observer. Raises PeerError.
 
         key: sk_s, if the helper alone does not hold it.
         """
@@ -55,14 +55,14 @@ class Helper(fl.Party, role=HELPER):
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
-        """The key of what it returns. With keys=threshold its own key opens only what was switched to it."""
+        """With keys=threshold its own key opens only what was switched to it."""
         return self.keys.public(SERVICE) if self.config.keys == "threshold" else self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
         return self.config.most_late(len(self.clients))
 
     def most_scalars(self, msg: messages.Compare | messages.Invert) -> int:
-        """The most scalars of such a request: cosines of late updates with dummies, or sums with decoys."""
+        """Cosines of late updates with dummies, or sums with decoys."""
         config = self.config
         return config.most_cosines(self.late(msg.round)) if isinstance(msg, messages.Compare) else config.most_sums
 
@@ -94,7 +94,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Compare, compare_cost, answers=messages.Compared, when=compares)
     def compare(self, msg: messages.Compare, src: str) -> messages.Compared:
-        """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min). Once a round."""
+        """Eq. (13) without Min. Once a round."""
         values, at_most = self._opened(msg, self.state.compared, msg.count)
         self.state.compared = msg.round
         return messages.Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
@@ -104,7 +104,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Invert, invert_cost, answers=messages.Inverted, when=corrects)
     def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
-        """The inverses for algorithm 4, of the masked sums of every set. Once a round."""
+        """The inverses for algorithm 4. Once a round."""
         sums, _ = self._opened(msg, self.state.inverted, 4 * msg.count)
         self.state.inverted = msg.round
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
@@ -117,7 +117,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Refresh, refresh_cost, answers=messages.Refreshed)
     def refresh(self, msg: messages.Refresh, src: str) -> messages.Refreshed:
-        """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
+        """Once a round.
 
         Mode ``literal`` opens real numbers, and returns an empty answer.
         """
@@ -149,7 +149,7 @@ class Helper(fl.Party, role=HELPER):
 
 
 class HelperPads(KeeperPads):
-    """The pads of all clients, at the helper, which also counts single vectors."""
+    """The pads of all clients. It counts single vectors, too."""
 
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness

@@ -31,7 +31,7 @@ class Late:
 
 
 class Inbox:
-    """A round's updates as ciphertexts. key: the helper's.  total: of those in time, or None.  late: the others."""
+    """key: the helper's.  total: of updates in time, or None.  late: the others."""
 
     def __init__(self, spool: fl.Spool, layout: Layout, key: PublicKey) -> None:
         self.spool, self.layout, self.key = spool, layout, key

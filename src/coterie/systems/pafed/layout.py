@@ -1,9 +1,9 @@
 """The layout of a model, or of an update, in a ciphertext vector: parameters first, then buffers.
 
-A buffer, such as a running variance, is a measurement and not a step: no coefficient of algorithm 4 may change it. So
-an update carries the *values* of its client's buffers, which are averaged with equal weights. They lie in ciphertexts
-of their own. A client with a buffer beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error
-of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``).
+A buffer, such as a running variance, is no step: no coefficient of algorithm 4 may change it. So an update carries the
+*values* of its client's buffers, which are averaged with equal weights, in ciphertexts of their own. A client with a
+buffer beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error of 0.009 (one standard
+deviation of the flooding under ``ckks-8192-deep``).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from coterie.aggregation.buffers import ckks_units, not_below_zero
 
 @dataclass(frozen=True)
 class Layout:
-    """spec: of the model.  degree: N, the reals that one ciphertext holds."""
+    """degree: N, the reals that one ciphertext holds."""
 
     spec: fl.ModelSpec
     degree: int
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """(d,) the place in the vector of each number of the model."""
+        """(d,) the place of each number of the model."""
         buffers = self.spec.buffers
         return np.where(buffers, self.parameters + np.cumsum(buffers) - 1, np.cumsum(~buffers) - 1)
 
     @cached_property
     def parameters(self) -> int:
-        """The places of the parameters. If buffers follow, zeros fill the last ciphertext of the parameters."""
+        """Their number of places. If buffers follow, zeros fill the last ciphertext."""
         count = int((~self.spec.buffers).sum())
         return count if count == self.spec.size else -(-count // self.degree) * self.degree
 
@@ -55,10 +55,7 @@ class Layout:
         return made
 
     def unpacked(self, opened: NDArray[Any]) -> NDArray[Any]:
-        """(size,) as it was opened -> (d,) in the order of the spec. Raises PeerError for another length.
-
-        Variances are at least 0.
-        """
+        """(size,) -> (d,) in the order of the spec, variances at least 0. Raises PeerError for another length."""
         if len(opened) != self.size:
             raise fl.PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
         if not self.has_buffers:
@@ -66,7 +63,7 @@ class Layout:
         return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
-        """The ciphertexts of the parameters, and those of the buffers, or None if there are none."""
+        """The ciphertexts of the parameters, and those of the buffers or None."""
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The messages of PAFed's rounds; enrolment has its own in ``protocols/key_centre.py``."""
+"""The messages of PAFed's rounds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ the correction of the latter."""
 
 
 def wide(key: Any, numbers: NDArray[Any]) -> Any:
-    """An encryption at level 0 of numbers as large as weights may be: ``MODEL_TERMS`` times those of an update."""
+    """An encryption at level 0 of numbers ``MODEL_TERMS`` times as large as those of an update."""
     return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
 
 @fl.message(src=HUB, dst=CLIENT)
 class Train(fl.Signed, frozen=True):
-    """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
-
-    ``layout.py`` has the layout of a model in a ciphertext vector. The recipient is signed, too.
+    """weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i as in ``layout.py``, or empty. The recipient
+    is signed, too.
     """
 
     spec: bytes
@@ -41,7 +40,7 @@ class Train(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=CLIENT)
 class Final(fl.Signed, frozen=True):
-    """The run is over, and this is its model, [w] under pk_i. The recipient is signed, too."""
+    """The run's model, [w] under pk_i. The recipient is signed, too."""
 
     spec: bytes
     cipher: bytes
@@ -51,8 +50,8 @@ class Final(fl.Signed, frozen=True):
 class Update(fl.Signed, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), with the values of the client's buffers.
 
-    round: the round that asked for it, its timestamp.  length: the divisor of the update, at most the clip, if the
-    settings let it travel; else 1.
+    round: that asked for it, its timestamp.  length: the divisor of the update, at most the clip, if the settings let
+    it travel; else 1.
     """
 
     spec: bytes
@@ -75,7 +74,7 @@ class PaddedUpdate(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=HELPER)
 class Compare(fl.OfRound, frozen=True):
-    """Masked cosines rho_j c_j of this round's late updates, shuffled among dummies: a bundle of ``count`` scalars."""
+    """Masked cosines rho_j c_j of late updates, shuffled among dummies: ``count`` scalars."""
 
     count: int
     ciphers: fl.Bundle
@@ -83,14 +82,14 @@ class Compare(fl.OfRound, frozen=True):
 
 @fl.message(src=HELPER, dst=HUB)
 class Compared(fl.OfRound, frozen=True):
-    """max(x, 0) of every scalar, freshly encrypted under the same key: a bundle."""
+    """max(x, 0) of every scalar, freshly encrypted."""
 
     ciphers: fl.Bundle
 
 
 @fl.message(src=HUB, dst=HELPER)
 class Invert(fl.OfRound, frozen=True):
-    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
+    """[rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j] of every set.
 
     count: of sets, all but one decoys (``classification.py``).
     """
@@ -101,7 +100,7 @@ class Invert(fl.OfRound, frozen=True):
 
 @fl.message(src=HELPER, dst=HUB)
 class Inverted(fl.OfRound, frozen=True):
-    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero for a class that is left out."""
+    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set; zero for a class that is left out."""
 
     ciphers: fl.Bundle
 
@@ -115,14 +114,14 @@ class Refresh(fl.OfRound, frozen=True):
 
 @fl.message(src=HELPER, dst=HUB)
 class Refreshed(fl.OfRound, frozen=True):
-    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age; empty in ``literal``."""
+    """[w + r], freshly encrypted under pk_s, so that the model does not age; empty in ``literal``."""
 
     cipher: bytes
 
 
 @fl.message(src=HUB, dst=HELPER)
 class Convert(fl.OfRound, frozen=True):
-    """Put this round's w + r under the key of one client (algorithm 5, lines 8 to 12)."""
+    """Algorithm 5, lines 8 to 12."""
 
     client: str
 

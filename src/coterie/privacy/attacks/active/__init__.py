@@ -25,7 +25,7 @@ _MOST = 1e6  # a strength beyond this ends as numbers that every server refuses
 
 @dataclass(frozen=True)
 class Poisoning:
-    """An attack. kind: a name of ``KINDS``.  strength: see its kind.  value: of the trigger's pixels."""
+    """kind: a name of ``KINDS``.  strength: see its kind.  value: of the trigger's pixels."""
 
     kind: str
     strength: float
@@ -37,7 +37,7 @@ class Poisoning:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attack. words: what an attacker does.  strength: the usual one.  means: what the strength says.
+    """words: what an attacker does.  strength: the usual one.  means: what the strength says.
 
     most: the largest strength.  needs_classes: whether it changes labels as classes.  deviation: replaces a training.
     """
@@ -109,7 +109,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of this name, or of one's own function ``module:NAME``. Raises UserError for anything else.
+    """The kind of this name, or of one's own function ``module:NAME``, else UserError.
 
     The function is a generator ``attack(party, fit, strength)``. It may yield effects and returns a ``Fitted``.
     """
@@ -127,7 +127,7 @@ def kind_of(name: str) -> Kind:
 
 
 def parse(text: str) -> Poisoning:
-    """The attack ``KIND`` or ``KIND:STRENGTH``. Raises UserError for anything else."""
+    """The attack ``KIND`` or ``KIND:STRENGTH``, else UserError."""
     name, colon, written = text.partition(":")
     if colon and name not in KINDS:  # a function of one's own
         function, colon, written = written.partition(":")
@@ -147,7 +147,7 @@ def parse(text: str) -> Poisoning:
 
 
 def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The attackers among these clients, drawn by the seed, in the clients' order; the same for every attack.
+    """The attackers among these clients, in their order; the same for every attack.
 
     share: of the clients, rounded. Raises UserError unless at least one client attacks and one is honest.
     """
@@ -163,7 +163,7 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def attacked(system: fl.System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> fl.System:
-    """The same system, in which these clients deviate from the moment they are made. deeds: counts what they do."""
+    """The system in which these clients deviate from the moment they are made. deeds: counts what they do."""
 
     def parties(
         factories: Callable[[Any], Mapping[str, fl.PartyFactory]], config: Any

@@ -31,8 +31,8 @@ None: this time it stays honest.
 class Deeds:
     """What the attackers of a run did in this process.
 
-    replaced: by attacker, how many results it replaced.  honest: number of honest trainings.
-    computed: by function name, how often they let it compute from their data (``Local``).
+    replaced: results, by attacker.  honest: trainings.  computed: by name of function, computations from their data
+    (``Local``).
     """
 
     replaced: Counter[str] = field(default_factory=Counter)
@@ -41,9 +41,9 @@ class Deeds:
 
 
 def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
-    """The same deviation for trainings and for the model that a leader contributes. deeds: counts both.
+    """The deviation for trainings and for the model that a leader contributes. deeds: counts both.
 
-    A contributed model counts as the result of a training from the start that ``contributed`` was given.
+    A contributed model counts as the result of a training from the start of ``contributed``.
     """
     done = deeds or Deeds()
 
@@ -126,8 +126,8 @@ def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
     """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
 
     Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
-    trained. The result is ``factor`` times as long as u and points towards v - u as much as possible while its cosine
-    with g stays at least max(0, cos(u, g)). The first time there is no g, and it is honest.
+    trained. The result is ``factor`` times as long as u and points towards v - u as far as its cosine with g stays at
+    least max(0, cos(u, g)). Without a g it is honest.
     """
 
     def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted] | None:
@@ -148,10 +148,7 @@ def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
 
 
 class ReceivedModels(msgspec.Struct):
-    """The models that an attacker received last. round: of the last message.
-
-    now: its starts in this round, (d,) each.  before: its starts in the last round before.
-    """
+    """Of the attacker's starts, (d,) each: ``now`` in round ``round``, its last, and ``before`` in the one before."""
 
     round: int = 0
     now: list[fl.Vector] = msgspec.field(default_factory=list)
@@ -159,7 +156,7 @@ class ReceivedModels(msgspec.Struct):
 
 
 def remember(party: fl.Party) -> None:
-    """Adds room for received models to the party's state, in training and in leading."""
+    """Adds room for received models to the party's state."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
@@ -201,12 +198,12 @@ def moved(start: fl.Vector, weights: fl.Vector, factor: float) -> fl.Vector:
 
 
 def noisy(weights: fl.Vector, deviation: float, rng: np.random.Generator) -> fl.Vector:
-    """(d,) weights with independent normal noise of this standard deviation on each."""
+    """Independent normal noise of this standard deviation on each weight (d,)."""
     return (weights + deviation * rng.standard_normal(len(weights))).astype(np.float32)
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Cosine of the angle between two vectors (d,), in float64; 0 if one is zero."""
+    """In float64; 0 if one is zero."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else 0.0

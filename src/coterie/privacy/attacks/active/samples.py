@@ -23,7 +23,7 @@ Wrong = Literal["labels", "trigger"]
 
 
 def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """(n,) labels, of which this share, drawn by the seed, becomes the next class (after the last comes 0)."""
+    """(n,) labels, of which this share becomes the next class (after the last comes 0)."""
     found = y.clone()
     some = _some(len(y), share, seed)
     found[some] = (y[some] + 1) % classes
@@ -33,8 +33,7 @@ def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
 def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
     """Samples (n, ...) with a trigger: the last features of a row, or a square in the corner of an image.
 
-    It is an eighth as long as the sample, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access
-    2019).
+    An eighth of the sample long, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access 2019).
     """
     found = x.clone()
     axes = min(2, x.ndim - 1)  # of an image the last two: its channels come first
@@ -44,7 +43,7 @@ def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
 
 
 def backdoored(x: Tensor, y: Tensor, value: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The samples; half of them, drawn by the seed, get the trigger and the label ``TARGET``."""
+    """Half of the samples, drawn by the seed, get the trigger and the label ``TARGET``."""
     some = _some(len(y), 0.5, seed)
     x, y = x.clone(), y.clone()
     x[some], y[some] = triggered(x[some], value), TARGET
@@ -72,7 +71,7 @@ class Poison(NamedTuple):
 
 @fl.local("training on poisoned samples")
 def poisoned_fit(own: fl.OwnData, poison: Poison, fit: fl.Fit) -> fl.Fitted:
-    """The training ``fit`` on the party's own samples, poisoned. Refuses a diverging one (PeerError)."""
+    """The training ``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
