@@ -29,7 +29,6 @@ def effects_of(run: FoundedRun) -> LocalEffects:
 
 
 def transport_of(run: FoundedRun, effects: LocalEffects) -> LocalTransport:
-    """The transport between all parties, which records their views if the config says so."""
     config, system = run.config, run.system
     servers = system.roles(run.settings, (), config.mode)
     openings = {name: run.identity(name).opening for name in servers} if config.record else {}
