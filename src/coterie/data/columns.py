@@ -37,8 +37,8 @@ Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A column of a table, as a schema states it.
 
-    kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no
-    inputs, and an id stays beside a prediction.
+    kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs, and an id
+    stays beside a prediction.
     fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date (``%Y-%m-%d``), whose number
     is that of days since 1970.  low, high: what is plausible, in the column's units.
     mean, scale: an input is (value - mean) / scale.

@@ -141,7 +141,7 @@ def plan(
 
     methods: ``name`` or ``name@mode``.  options: ``mode`` is of methods that have it and name none.
     settings: texts; ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: by default the first
-        method.  each_own: every method keeps its own, but for the public data. local: add the baseline ``local``.
+    method.  each_own: every method keeps its own, but for the public data. local: add the baseline ``local``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:

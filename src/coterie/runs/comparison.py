@@ -47,7 +47,7 @@ def compare(
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
     learned: attacks the views of a method's run folders.  choose: chooses settings first. All is built once at first,
-        so that mistakes show at once. Raises the errors of ``run``.
+    so that mistakes show at once. Raises the errors of ``run``.
     """
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):

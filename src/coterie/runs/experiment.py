@@ -19,10 +19,10 @@ from coterie.runs.observer import RunObserver
 
 class Experiment:
     """Raises UserError for any mistake in its config. founded: of a resumed run.  Other attributes: as of
-        ``FoundedRun``.
+    ``FoundedRun``.
     names: of the clients.  tasks: of their groups, or the one task of all.  split: as the data lie now.
-    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks; dealt_counts before a
-    drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: names of these, of a table.
+    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks; dealt_counts before
+    a drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: names of these, of a table.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:

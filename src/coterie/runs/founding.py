@@ -28,7 +28,7 @@ class FoundedRun:
     """system: with the attackers among its parties.
 
     dealt: inputs at the start.  inputs: those of now, which a drift replaces.  shown: evaluated clients. seen: the
-        federation as their observer sees it.  owns: what each party alone is told.
+    federation as their observer sees it.  owns: what each party alone is told.
     starts: (k, d) float32.  emulated: whether its keys are.
     inputs_digest: of the data, own model and own loss, the same for every seed and system.
     fingerprint: of data, partition, traces, initial weights and own code.

@@ -111,7 +111,7 @@ class LocalEffects:
     data: of every party that trains, and of a hub with public samples.
     chunk: messages handled together, whose vectors stay within memory_bytes.
     emulated: whether keys must be emulated; None accepts all. traces: of presence; None if all are always there.
-        workers: None for this process.
+    workers: None for this process.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class Metric:
 
     higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
     chance: its best mean for a constant answer, by test sets' shares of classes, (sets, classes); None where they do
-        not decide it.  drawn: computes many draws at once (``on_draws``).
+    not decide it.  drawn: computes many draws at once (``on_draws``).
     ranks: whether it ranks the samples of each class against the rest.
     """
 

@@ -46,8 +46,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     class_names: of each class (label or number, for other tasks), or None where labels are themselves.
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: ``Task.words``.  features: a
-        table's columns, in the order of the inputs, or (). columns: of a table with gaps or categories, of which the
-        inputs are made.
+    table's columns, in the order of the inputs, or (). columns: of a table with gaps or categories, of which the
+    inputs are made.
     """
 
     format: Literal[1]
