@@ -201,7 +201,6 @@ class _Told:
             self._progress(self._remote.file_name, min(self._done, self.total or self._done), self.total or None)
 
     def reset(self) -> None:
-        """All is there, and has been told."""
         self._done, self._progress = 0, None
 
     def close(self) -> None:

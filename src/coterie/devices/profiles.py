@@ -1,7 +1,7 @@
 """Device profiles: speed of computing and transfer, presence, and energy.
 
-Virtual time and energy of a simulation follow from these numbers and from nominal work (bytes, floating-point
-operations, reference seconds) alone, so they repeat exactly.
+Virtual time and energy follow from these numbers and nominal work (bytes, floating-point operations, reference seconds)
+alone.
 
 Named fleets, see :func:`fleet`:
 
@@ -42,14 +42,13 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Profile:
-    """One device. Speeds are sustained ones while training small models, not peaks.
+    """Speeds are sustained ones while training small models, not peaks.
 
-    compute_flops_per_s: in training.  up_bytes_per_s, down_bytes_per_s: from and to the device.  latency_s: of one
-    message, either way.  availability: probability in (0, 1] of being there when a round begins.  dropout: probability
-    in [0, 1) of vanishing within a round.  crypto_speed: relative to one core of a current x86 server.  budget: d of
-    FedCAPrivacy, the share in (0, 1] of the largest number of local epochs.  compute_watts, radio_watts: power above
-    idle while it computes, and while it sends or receives.  idle_watts: while it is there.  cpu_ghz, memory_gib: its
-    processor's frequency, and the memory for training.
+    up_bytes_per_s, down_bytes_per_s: from and to the device.  latency_s: of one message, either way.  availability:
+    probability in (0, 1] of being there when a round begins.  dropout: probability in [0, 1) of vanishing within a
+    round.  crypto_speed: relative to one core of a current x86 server.  budget: d of FedCAPrivacy, the share in (0, 1]
+    of the largest number of local epochs.  compute_watts, radio_watts: power above idle while it computes, and while it
+    sends or receives.  idle_watts: while it is there.  memory_gib: for training.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -75,7 +74,7 @@ class Profile:
                 raise UserError(f"device profile {self.name!r}: {key} is {value!r}: {error}") from None
 
     def joules(self, compute_s: float, radio_s: float, there_s: float = 0.0) -> dict[str, float]:
-        """Nominal energy of seconds of computing (training, cryptography), transfer and presence."""
+        """Nominal, of seconds of computing (training, cryptography), transfer and presence."""
         return {
             "compute": self.compute_watts * compute_s,
             "radio": self.radio_watts * radio_s,
@@ -140,7 +139,7 @@ FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "
 
 
 def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
-    """The profiles of ``clients`` clients: exact numbers of each tier, dealt by the seed.
+    """Exact numbers of each tier, dealt by the seed.
 
     Raises UserError for an unknown name, and for a file that cannot be read or describes no valid devices.
     """
