@@ -3,21 +3,13 @@
 Virtual time and energy follow from these numbers and nominal work (bytes, floating-point operations, reference seconds)
 alone.
 
-Named fleets, see :func:`fleet`:
+``devices/fleets.toml`` has the named fleets (see :func:`fleet`), in the form of a ``FILE.toml`` of one's own: tables
+``[[device]]`` with the fields of Profile and, optionally, ``share`` (relative number of clients, default 1) and
+``spread`` (sigma of the log-normal factor on each speed and on the memory, default 0). Two are not there:
 
-``uniform``    all clients the same ordinary device, always there
 ``paper``      FedCAPrivacy, section VI: d uniform in [0.2, 1] a client is its share of compute and bandwidth, and of
                the local epochs E_i = d * E_m, so that all clients train for the same time
-``mobile``     half phones (tier A), a fifth each of tablets (B) and laptops (C), a tenth edge boxes (D), each with
-               log-normal spread sigma = .35; there 90 % of the time, lost in 2 % of the rounds
-``slow_tail``  nine tenths as in ``uniform``, one tenth stragglers that are ten times slower in everything
-``mixed``      FedEPC's heterogeneous edge devices: a fifth gateways (0.48 GHz, 0.25 GiB), two fifths phones (1.8 GHz,
-               4 GiB), three tenths laptops (2.8 GHz, 16 GiB), a tenth edge boxes (3.5 GHz, 32 GiB), each with
-               log-normal spread sigma = .2 (on each speed, and on the free memory); all are always there
-``jetson``     OFL's testbed: Jetson Xavier NX boards of the types A to D in equal numbers (``devices/jetson.py``)
-``FILE.toml``  one's own, as in ``devices/fleets.toml``: tables ``[[device]]`` with the fields of Profile and,
-               optionally, ``share`` (relative number of clients, default 1) and ``spread`` (sigma of the log-normal
-               factor on each speed and on the memory, default 0)
+``jetson``     OFL's testbed (``devices/jetson.py``)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a client can add to a model without training: the prior of its own labels.
 
 A client that expects its own labels adds log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker,
-Neural Computation 2002, section 2). Other test labels would be worse off. So a client leaves the prior out where the
-model predicts other labels for a batch than for its own samples. A mixture that others tell may be false: a client has
-no prior where its own training samples speak against it.
+Neural Computation 2002, section 2). It does harm where test labels are others. So a client leaves the prior out where
+the model predicts other labels for a batch than for its own samples. A mixture that others tell may be false: a client
+has no prior where its own training samples speak against it.
 """
 
 from __future__ import annotations
