@@ -1,4 +1,4 @@
-"""The data sets known by name: classes, sizes, their publishers' files, and how to get these over HTTP."""
+"""The data sets known by name, with their publishers' files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ SYNTHETIC = "synthetic:FEATURESxCLASSES"
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether a data set of this name is made up."""
     return name.partition(":")[0] == "synthetic"
 
 

@@ -106,7 +106,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes in the order of a model's outputs, the positive one last."""
+        """The order of a model's outputs: the positive class last."""
         return tuple(sorted(self.classes, key=lambda name: name == self.positive))
 
 

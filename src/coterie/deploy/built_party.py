@@ -30,8 +30,6 @@ SPOOL_BYTES = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class BuiltParty:
-    """What a node needs."""
-
     home: Home
     plan: Plan
     config: Resolved
@@ -87,7 +85,7 @@ class BuiltParty:
 
 
 def build_party(home: Home) -> BuiltParty:
-    """Raises UserError for a plan or data that cannot work."""
+    """Raises UserError for a plan or data that can't work."""
     plan = plan_of(home)
     check_agreed(home, plan)
     config = plan.resolved

@@ -42,7 +42,7 @@ class RoundOutcome:
     """round: 0 is the set-up.  notes: the hub's own, as in a run.
 
     attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  seconds: by the machine's clock.  traffic: the hub's own.
+    gone: why a party was absent when asked.  traffic: the hub's own.
     """
 
     round: int

@@ -33,7 +33,7 @@ def as_hub(
 ) -> None:
     """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early.
 
-    serve: a context in which the status is served, until SIGTERM also if the run has ended.  say: as for a party.
+    serve: a context in which the status is served, until SIGTERM.  say: as for a party.
     adopted: called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does not
     mend itself, or if it runs already.
     """

@@ -124,7 +124,6 @@ _REFUSALS, _LATE, _FAILURES = RateLimited(), RateLimited(), RateLimited()
 
 
 def refusal(kind: str, src: str, reason: str) -> None:
-    """Into the log of the party that refused."""
     _REFUSALS.write("refused", kind=kind, src=src, reason=reason)
 
 

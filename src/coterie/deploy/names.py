@@ -41,7 +41,6 @@ def safe(name: str) -> str:
 
 
 def common(name: str) -> str:
-    """The common name in a certificate."""
     return name if name in RESERVED else safe(name)
 
 

@@ -1,12 +1,10 @@
 """The engine over NATS JetStream.
 
-A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
-consumer until b has acknowledged them.
+``docs/engines.md`` says how a packet travels.
 
 The last part of a packet (``nats_parts``) is sent when all others are stored. It alone has an identity that a second
-attempt shares, so a packet is stored once and wholly, or not at all. How many parts are on their way follows the line
-(``nats_link.Window``). A part is sent again if nothing that was sent before it was stored for ``ANSWER_S``. A packet
-that is pushed again goes on at the missing parts; at another server, and after a long sleep, it begins anew.
+attempt shares, so a packet is stored once and wholly, or not at all. A packet that is pushed again goes on at the
+missing parts; at another server, and after a long sleep, it begins anew.
 
 At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so packets
 come in order. Packets held here are not handed out a second time.

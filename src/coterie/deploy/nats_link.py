@@ -116,8 +116,6 @@ class Tunnel(TcpTransport):
 
 
 class Link:
-    """A connection on a loop of its own in one thread."""
-
     def __init__(self, token: str, servers: Sequence[str], tls: Tls, connect_s: float) -> None:
         self.token, self.servers, self._tls = token, servers, tls
         self._context = tls.context()
@@ -380,7 +378,6 @@ class Window:
                 turn.set_result(None)
 
     def answered(self, sent_s: float, now_s: float) -> None:
-        """A message was sent and is answered at these times of the loop's clock."""
         self._least_s = min(self._least_s, now_s - sent_s)
         waited_s = now_s - sent_s - self._least_s
         if waited_s < CALM_S:
@@ -466,7 +463,7 @@ async def connected(link: Link, most: int) -> frozenset[str]:
 
 
 def rights(link: Link) -> dict[str, Any]:
-    """This connection's user, account and permissions; {} if an earlier version's configuration forbids the question.
+    """A connection's user, account and permissions; {} if an earlier version's configuration forbids the question.
     Raises EngineError.
     """
     try:

@@ -46,14 +46,13 @@ class RolledBackError(UserError):
 
 
 class Node(StoredNode):
-    """stopped: ends it after the current packet.  scores, samples:
-    reported.  renew: takes newer plans in.  account: of what it releases.  former: its last commit of the run
-    before.
+    """stopped: ends it after the current packet.  scores, samples: reported.  renew: takes newer plans in.  former: its
+    last commit of the run before.
     announces: tells the hub that it takes part, before it is asked.
 
-    lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another attempt.
-    awaits_begin: it has started, and waits for the hub to say which of its commits it has heard of.  apart: the hub has
-    begun an attempt of this number before, so it takes nothing of this one.
+    lead: its coordination, if any.  interrupted: killed while it coordinated, so it waits for another attempt.
+    awaits_begin: until the hub says which of its commits it has heard of.  apart: the hub has begun an attempt of this
+    number before, so it takes nothing of this one.
     """
 
     answers_while_leading = False

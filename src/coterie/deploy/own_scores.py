@@ -15,7 +15,6 @@ from coterie.runs.metrics import metrics_of, named
 
 
 def observer_of(work: OwnWork) -> Evaluator | None:
-    """None without data."""
     if work.data is None:
         return None
     config, device = work.config, work.effects.how["device"]

@@ -62,13 +62,12 @@ class NodeLimits:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a deployment is run.
-
-    server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
-    party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a deployment is
-    founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties may report if their
-    owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with one shared seed and a
-    virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.  packet_gib: of one packet.
+    """server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how
+    long a party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a
+    deployment is founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties
+    may report if their owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with
+    one shared seed and a virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.
+    packet_gib: of one packet.
     store_gib: of all that wait.
     """
 
@@ -95,13 +94,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One version of the plan.
-
-    config: TOML text of a resolved ``RunConfig``.  roster: parties that have joined, also revoked ones, since the
-    others' numbers must not change.  members: all that are to join, with roles, in the roster's order.  signed_s: Unix
-    time.  revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if more than once.
-    certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a set-up of
-    its own.  aborted: it ends before its next round.  warm: parties begin with the former run's models.
+    """config: TOML text of a resolved ``RunConfig``.  roster: parties that have joined, also revoked ones, since the
+    others' numbers must not change.  members: all that are to join, with roles, in the roster's order.  signed_s:
+    Unix time.  revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if more than
+    once.
+    certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a set-up
+    of its own.  aborted: it ends before its next round.  warm: parties begin with the former run's models.
     """
 
     version: Size
@@ -207,7 +205,6 @@ def check_parties(plan: Plan, config: Resolved) -> None:
 
 
 def decode(data: bytes, kind: type[T], problem: str) -> T:
-    """From msgpack. Raises DecodeError."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

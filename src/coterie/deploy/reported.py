@@ -121,7 +121,7 @@ def why_missed(words: str) -> str:
 
 
 def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
-    """``result.json`` of a run without the sums of its lines. running: whether it goes on."""
+    """``result.json`` without sums of lines. running: whether the run goes on."""
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     deployment = {
         "engine": status.engine,
@@ -151,7 +151,7 @@ def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], runnin
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
-    """In words. known: keys of the result that have a value."""
+    """What nobody knows of a run, in words. known: keys of the result that have a value."""
     for key, words in _UNKNOWN.items():
         if key not in known:
             yield words

@@ -131,10 +131,6 @@ FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "
 
 
 def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
-    """Exact numbers of each tier, dealt by the seed.
-
-    Raises UserError for an unknown name, and for a file that cannot be read or describes no valid devices.
-    """
     for key, value, least in (("clients", clients, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise UserError(f"fleet {name!r}: {key} is {value!r}; it must be a whole number of at least {least}")

@@ -377,7 +377,6 @@ def forms(secret: bytes) -> set[bytes]:
 
 
 def of_pem(pem: bytes) -> bytes:
-    """Raises ValueError."""
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("no key of an elliptic curve")

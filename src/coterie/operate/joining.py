@@ -153,7 +153,6 @@ def own_fingerprint(place: Home) -> str:
 
 
 def samples_in_words(place: Home) -> str:
-    """So that an owner notices what is missing."""
     facts = place.about.facts
     own = read_data(place.data, facts)
     told = f"Its data: {len(own.y)} sample{'s' * (len(own.y) != 1)} to train on, {len(own.y_test):,} for tests"

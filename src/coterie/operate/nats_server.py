@@ -62,7 +62,6 @@ class Listen:
 
 
 def configuration(access: Access, listen: Listen) -> str:
-    """The text of ``nats.conf``."""
     tls = {
         "cert_file": str(listen.certificate),
         "key_file": str(listen.key),

@@ -78,7 +78,7 @@ def own_prior(path: Path) -> Prior:
 
 
 def own_account(path: Path) -> str:
-    """In words, what a party has released of its data until its last commit, with epsilon. Raises as ``own_model``."""
+    """In words, what a party has released until its last commit, with epsilon. Raises as ``own_model``."""
     found, kept = stored_party(read_home(path))
     return found.account.in_words(kept.released)
 

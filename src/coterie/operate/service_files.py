@@ -67,7 +67,7 @@ class Service:
 
 
 def service_files(path: Path, kind: Kind) -> Path:
-    """A folder for each host; returns the one of all. Raises UserError.
+    """Write a folder for each host; returns the one of all. Raises UserError.
 
     Replaces the whole folder of an earlier call; a symbolic link in its place is refused.
     """
@@ -94,7 +94,7 @@ def service_files(path: Path, kind: Kind) -> Path:
 
 
 def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Service]:
-    """Of all unrevoked members, and the engine's servers. Raises UserError."""
+    """Services of all unrevoked members, and the engine's servers. Raises UserError."""
     by_name = {one.name: one for one in members}
     if missing := [name for name, _ in plan.members if name not in by_name]:
         raise UserError(f"members.toml lacks {', '.join(missing)}: restore it, since files are made for its hosts")

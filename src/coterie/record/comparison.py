@@ -115,8 +115,6 @@ class Row(MethodScores, frozen=True, kw_only=True):
 
 
 class Lead(MethodScores, frozen=True, kw_only=True):
-    """The first method's lead over another one, paired by seed."""
-
     over: str
 
 

@@ -1,4 +1,4 @@
-"""The files of a run folder by name, JSON in them, and the kind of run that a folder holds."""
+"""The files of a run folder by name, and the kind of run in it."""
 
 from __future__ import annotations
 

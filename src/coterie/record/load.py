@@ -44,7 +44,7 @@ class Run:
 
     @property
     def client_role(self) -> str:
-        """The role of the clients: as recorded, else the one that trains."""
+        """As recorded, else the role that trains."""
         fitting = [key.removesuffix(_FIT) for key in self.total("phase_seconds") if key.endswith(_FIT)]
         return self.result.client_role or (fitting[0] if fitting else "client")
 

@@ -28,8 +28,6 @@ SAMPLE, CLIENT = "replace one sample", "replace one client"
 
 
 class AttackRecord(msgspec.Struct, frozen=True):
-    """A row of ``runs.findings``."""
-
     name: str
     verdict: Literal["nothing found", "cannot tell", "a little", "much", "everything"]
     leak: float
@@ -104,7 +102,7 @@ class NoiseRecord(msgspec.Struct, frozen=True):
 
 
 class Joules(msgspec.Struct, frozen=True):
-    """Nominal energy of all clients of a type together."""
+    """Nominal, of all clients of a type."""
 
     compute: Seconds
     radio: Seconds
@@ -264,7 +262,7 @@ class CostsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundRecord(CostsRecord, frozen=True, kw_only=True):
-    """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
+    """One line of ``metrics.jsonl``; None where not evaluated."""
 
     round: Count
     global_accuracy: Share | None = None

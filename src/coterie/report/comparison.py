@@ -528,7 +528,6 @@ def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
 
 
 def help_note(content: Content) -> str:
-    """How to read gains."""
     first = measures(content)[0]
     unit = "in points" if first["share"] else "in the metric's own unit"
     lower = "" if first["higher"] else ", above 0 where the metric is lower"

@@ -74,7 +74,6 @@ def plain(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A tick of a share."""
     return f"{100 * share:.4g} %"
 
 
@@ -234,8 +233,6 @@ class Bars:
 
 @dataclass
 class Image:
-    """Pixels (rows, columns, 4) uint8, the first row at ``top``, between these values of both axes."""
-
     pixels: NDArray[np.uint8]
     left: float
     right: float

@@ -1,4 +1,4 @@
-"""Progress: rounds, the latest accuracies and the remaining time, as bars or as lines."""
+"""Progress, as bars or as lines."""
 
 from __future__ import annotations
 

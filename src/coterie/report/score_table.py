@@ -89,7 +89,6 @@ def interval_note(seeds: int) -> str:
 
 
 def markdown(content: Row) -> str:
-    """content: of ``compare.json``."""
     head, *rows = _cells(content)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -102,7 +101,6 @@ def escaped(words: str) -> str:
 
 
 def latex(content: Row) -> str:
-    """A ``tabular`` for the package booktabs."""
     head, *rows = ([escaped(cell) for cell in line] for line in _cells(content))
     body = [f"{' & '.join(row)} \\\\" for row in rows]
     top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
@@ -186,7 +184,6 @@ def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
 
 
 def form_note(content: Row) -> str:
-    """How to read the table."""
     several = any(len(row["runs"]) > 1 for row in content["rows"])
     notes = [
         "tuned: where held-out loss and accuracy gain by a standard error",

@@ -1,4 +1,4 @@
-"""The tables of a report: scores, clusters, costs, mishaps, releases, attacks and devices."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def ends(run: Run) -> list[dict[str, Any]]:
 
 
 def own_scores(run: Run) -> dict[str, Any] | None:
-    """Columns, and a row for each named client."""
     names, samples = run.partition.names, run.partition.samples
     if not names or samples is None:
         return None

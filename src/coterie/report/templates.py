@@ -91,7 +91,6 @@ def tabled(rows: str, name: str, kind: str = "") -> Markup:
 
 
 def coded(words: str) -> Markup:
-    """Plain words in which `names` stand between backticks, as markup."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 

@@ -60,7 +60,6 @@ _NOTHING = "", 0.0
 
 
 def standings(content: Content) -> list[MethodStanding]:
-    """In the comparison's order."""
     field = f"local_{measures(content)[0]['name']}"
     return [
         MethodStanding(
@@ -88,7 +87,6 @@ def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def verdict(content: Content) -> list[str]:
-    """Sentences on the first method."""
     return [*_helps(content), *_ahead(content), *_leaks(content)]
 
 
@@ -186,7 +184,6 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def of_run(run: Run) -> list[str]:
-    """Sentences on a run by itself."""
     result, measure, own = run.result, run.leading, run.result.score(f"local_{run.leading.name}")
     said = []
     if own is not None:

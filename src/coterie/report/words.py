@@ -30,7 +30,6 @@ def scored(of: Mapping[str, Any], share: bool) -> str:
 
 
 def metric(of: float | None, share: bool) -> str:
-    """A share in percent, else a plain number."""
     return percent(of) if share else number(of)
 
 
@@ -61,7 +60,6 @@ def capital(name: str) -> str:
 
 
 def divided(partition: str) -> str:
-    """A partition in words, with its spec."""
     from coterie.data.schemes import FORMS, TASK_FORMS
 
     task, _, skew = partition.partition("+")

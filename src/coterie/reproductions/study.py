@@ -252,8 +252,6 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
 
 @dataclass(frozen=True)
 class CellProgress:
-    """rounds: of all.  done: finished ones.  seconds: these took."""
-
     cell: str
     seed: int
     rounds: int

@@ -1,4 +1,4 @@
-"""Comparisons: several methods on the same data, partition, seeds and budget, in one folder, with one table."""
+"""Comparisons: several methods on the same data, partition, seeds and budget."""
 
 from __future__ import annotations
 

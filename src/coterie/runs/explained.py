@@ -1,4 +1,4 @@
-"""What a classifier's probabilities and weights say: calibration, and odds ratios of a linear model."""
+"""Calibration of a classifier, and odds ratios of a linear one."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class NoAttackError(RunError):
 
 
 def is_divergence(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a diverged training, which the same options would repeat."""
+    """Whether an error, or its cause, is a diverged training."""
     while error is not None and not isinstance(error, DivergedError):
         error = error.__cause__
     return error is not None

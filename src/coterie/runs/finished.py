@@ -1,4 +1,4 @@
-"""A finished run: its folder read, and what makes it the same work as another one."""
+"""A finished run, and whether another one is the same work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FinishedRun:
         return self.models.clients
 
     def model(self, client: str) -> nn.Module:
-        """A client's trained module in evaluation mode, for scaled samples (``TrainedModel.module``)."""
+        """In evaluation mode, for scaled samples (``TrainedModel.module``)."""
         return self.models.of(client).module(self.architecture)
 
     def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:

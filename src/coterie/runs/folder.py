@@ -1,4 +1,4 @@
-"""The folder of a run: created with its config after all checks, and found again to continue."""
+"""The folder of a run: created after all checks, and found again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries a run's messages and computes its effects, all in this process but for the workers."""
+"""A run's transport and effects, in this process but for the workers."""
 
 from __future__ import annotations
 

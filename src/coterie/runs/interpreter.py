@@ -1,4 +1,4 @@
-"""The table of a simulation's effects. It trains clients together and opens identical ciphertexts once."""
+"""A simulation's effects: clients train together, and identical ciphertexts are opened once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys for signing, sealing and opening envelopes: those of the roster, and identities."""
+"""The keys for envelopes: the roster's, and identities."""
 
 from __future__ import annotations
 

@@ -40,14 +40,12 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For ``measures`` in ``result.json``."""
         short = {"auroc": "AUROC", "f1": "F1", "r2": "R²", "mae": "MAE", "rmse": "RMSE", "mcc": "MCC"}
         label = short.get(self.name, self.name.replace("_", " "))
         return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
 
     @property
     def worst(self) -> float:
-        """The value of a model that has diverged."""
         return 0.0 if self.share else float("-inf" if self.higher else "inf")
 
     def on_draws(self, labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:

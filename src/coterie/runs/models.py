@@ -59,7 +59,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetens
 
 
 class ClientEntry(msgspec.Struct, frozen=True):
-    """name: the client's own, if any.  data: in words.  files, shares: its models (mostly one)."""
+    """data: in words.  files, shares: of its models (mostly one)."""
 
     name: Word | None
     data: Words

@@ -135,12 +135,12 @@ class RunObserver(Evaluator):
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether this run's models are fine-tuned: on request, with one model a client and local training."""
+        """On request, with one model a client and local training."""
         known = all(hasattr(self.run.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
         return self.run.config.fine_tune != "no" and self.run.system.fine_tunes and known
 
     def fine_tuned(self, r: int) -> tuple[dict[str, fl.Vector], dict[str, tuning.Tuned]]:
-        """The model (d,) that every honest client predicts with after fine-tuning, and the tuned ones."""
+        """The model (d,) that each honest client then predicts with, and the tuned ones."""
         run, of = self.run, self.run.settings
         models = run.attackers.left_out(self.models(r))
         if any(isinstance(model, fl.Mixture) for model in models.values()):
@@ -171,7 +171,7 @@ class RunObserver(Evaluator):
         return found
 
     def grouping(self) -> Line:
-        """``{"grouping": ...}`` for a system with clusters: their agreement with the data's own groups."""
+        """For a system with clusters: ``{"grouping": ...}``."""
         membership, groups = self.observed().get("membership"), self.run.inputs.groups(self.run.shown)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 

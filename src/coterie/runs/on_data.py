@@ -54,7 +54,6 @@ class ClientData:
 
     @cached_property
     def test(self) -> NDArray[np.int64]:
-        """Indices into ``test_set``."""
         return self.tests() if callable(self.tests) else self.tests
 
     def arrays(self) -> dict[str, Any]:

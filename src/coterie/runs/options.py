@@ -1,4 +1,4 @@
-"""The options of a run, each with its words, its bounds and its completion, for the command line and the API.
+"""The options of a run, with words, bounds and completions, for command line and API.
 
 The command line reads this file at its start: it imports little.
 """

@@ -127,7 +127,6 @@ def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
 
 
 def peak_memory_bytes() -> int | None:
-    """This process's largest resident size so far, if known."""
     try:
         import resource
     except ImportError:  # Windows
@@ -183,7 +182,7 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 
 
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
-    """Memory that training needs on a device, without code: a formula, not a measurement.
+    """A formula, not a measurement; without code.
 
     Weights, gradients and one more vector; a batch's activations with their gradients; the client's samples; the
     largest message, as bytes and decoded. Numbers take four bytes.

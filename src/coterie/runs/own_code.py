@@ -1,4 +1,4 @@
-"""One's own code that a run's config names; digests of the modules' sources detect edits."""
+"""One's own code that a config names; digests of sources detect edits."""
 
 from __future__ import annotations
 

@@ -109,7 +109,6 @@ class RayCluster:
             raise UserError(f"there is no Ray cluster to be had {where}: {error}") from error
 
     def close(self) -> None:
-        """Give the workers back, and end Ray if it was begun here."""
         for worker in getattr(self, "workers", ()):
             ray.kill(worker.actor)
         self.workers = []

@@ -1,4 +1,4 @@
-"""One whole run: building, set-up, rounds, and the files in its folder."""
+"""One whole run."""
 
 from __future__ import annotations
 

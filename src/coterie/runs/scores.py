@@ -1,4 +1,4 @@
-"""What ``compare.json`` says of each method's finished runs: scores, leads, and what clients gain."""
+"""The content of ``compare.json``: scores, leads, and what clients gain."""
 
 from __future__ import annotations
 

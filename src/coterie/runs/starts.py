@@ -20,7 +20,7 @@ from coterie.training.model import Model
 
 
 def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> None:
-    """Raises UserError unless the loss of two samples is one number, or two, with a gradient."""
+    """Raises UserError unless two samples' loss is one number, or two, with a gradient."""
     outputs, labels = model.module_with(weights)(own.x[:2]).float(), own.y[:2]
     try:
         loss = model.loss(outputs, labels)

@@ -1,4 +1,4 @@
-"""What surrounds a run's clients: devices, links, presence and late answers. No party knows of it."""
+"""Devices, links, presence and late answers, of which no party knows."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a trained model beside its tensors. model: its architecture.  task: see ``data/targets.py``.
+    """model: the architecture.  task: see ``data/targets.py``.
     class_names: of each class (label or number, for other tasks), or None where labels are themselves.
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: ``Task.words``.  features: a
@@ -89,7 +89,6 @@ class Mixed(nn.Module):
         self.register_buffer("shares", torch.from_numpy(np.array(shares)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, classes) float32."""
         log_p = torch.stack([torch.log_softmax(model(x).double(), 1) for model in self.models])
         return torch.logsumexp(log_p + self.shares.log()[:, None, None], 0).float()
 

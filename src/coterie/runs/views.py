@@ -26,8 +26,6 @@ _RECORD = msgspec.msgpack.Decoder(tuple[str, str, float, int, str, str, str, int
 
 
 class ViewLog:
-    """Appends what a transcript has gained."""
-
     def __init__(self, path: Path, transcript: Transcript) -> None:
         self.log = Log(path, FILE_MODE)
         self.transcript = transcript

@@ -21,8 +21,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _per_sample(loss: Callable[..., Tensor]) -> Loss:
-    """Raises UserError unless labels have the outputs' shape."""
-
     def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.shape != labels.shape:
             raise fl.UserError(
