@@ -138,7 +138,7 @@ __all__ += [name for name in dir(core) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> Any:
-    """Sealed sums, which import a cipher, at their first use."""
+    """Sealed sums import a cipher: at their first use."""
     if name in ("SumClient", "SumKeys", "SumServer", "Sums"):
         return getattr(import_module("coterie.protocols.sums"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -291,7 +291,7 @@ def averaged_models(federation: Federation) -> Mapping[str, Vector]:
 
 
 def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
-    """What the clients' messages tell, or None if one of them does not say."""
+    """What clients' messages tell; None if one of them does not say."""
     kinds = {kind for handler in party_type(client).handlers.values() for kind in handler.answers} - {PaddedCounts}
     told = {kind: kind.TELLS for kind in kinds}
     if any(words is None for words in told.values()):
@@ -300,7 +300,7 @@ def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
 
 
 def _cited(doc: str) -> tuple[str, str]:
-    """Title and citation of a method from the first paragraph of its module."""
+    """Title and citation, from the first paragraph of a method's module."""
     paragraph = " ".join(doc.strip().split("\n\n")[0].split())
     title, _, citation = paragraph.partition(": ")
     return title, citation.replace('"', "").removesuffix(".") or title

@@ -168,7 +168,7 @@ def _shown(content: Row, shell: Console) -> Iterator[Any]:
 
 
 def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
-    """A head and a table for each method of ``runs.findings.together``."""
+    """For each method of ``runs.findings.together``."""
     for method in methods:
         yield head(method)
         yield from _found(method, shell)
@@ -176,7 +176,6 @@ def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
 
 
 def head(content: Row) -> Text:
-    """The run or method of an audit, in a line."""
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}[content["crypto"]]
     seeds = content.get("seeds", ())
     many = f", {len(seeds)} runs (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""

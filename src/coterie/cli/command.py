@@ -16,7 +16,7 @@ _WORDS = {"bool": "", "str": "TEXT", "int": "NUMBER", "float": "NUMBER", "list[s
 
 
 def _plain(parameter: Any) -> Any:
-    """The same parameter, whose help has a word instead of a type, and nothing for a flag."""
+    """Its help has a word instead of a type, and nothing for a flag."""
 
     def word(ctx: Any) -> str:
         shown = type(parameter).display_type_rich(parameter, ctx) or ""
@@ -31,21 +31,19 @@ class CommandGroup(TyperGroup):
     """``coterie`` itself."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, in plain words."""
         return [_plain(one) for one in super().get_params(ctx)]
 
 
 class Command(TyperCommand):
-    """One command. absent: why it lacks options of a similar command, by name."""
+    """absent: why it lacks options of a similar command, by name."""
 
     absent: Mapping[str, str] = MappingProxyType({})
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, in plain words."""
         return [_plain(one) for one in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line. The error for an unknown option names the probable one."""
+        """The error for an unknown option names the probable one."""
         ctx.meta[WORDS] = list(args)
         options = {word: one.name for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
         for place, word in enumerate(args[: args.index("--")] if "--" in args else args):

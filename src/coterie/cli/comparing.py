@@ -144,7 +144,7 @@ def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
 
 
 def folds_hint(content: Row, given: Mapping[str, Any]) -> str | None:
-    """A line about folds, if clients of one's own data have few test samples. given: options of the comparison."""
+    """A line about folds, if clients of one's own data have few test samples."""
     from coterie.data.own import is_path
 
     clients = content["benefits"][0]["clients"]
@@ -169,7 +169,7 @@ def _print_audits(done: Comparison) -> None:
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
-    """Tables with one row for each method: one, or on a narrow console three, for accuracies, leaks and costs."""
+    """One table, or on a narrow console three: accuracies, leaks and costs."""
     from coterie.report import comparison
     from coterie.report.score_table import score_columns
 
@@ -216,7 +216,7 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
 
 
 def lead_table(content: Row) -> Table:
-    """The lead of the first method over each other one, paired by seed. content: ``compare.json``."""
+    """content: ``compare.json``."""
     from coterie.report import comparison
 
     heads = (Column(head, justify="right") for _, head, _ in comparison.lead_columns(content))
@@ -228,7 +228,7 @@ def lead_table(content: Row) -> Table:
 
 
 def alone_table(content: Row) -> Table | None:
-    """What each client can make of its model, and on other test labels. content: ``compare.json``."""
+    """Clients' models in all forms, and on other test labels."""
     from coterie.report.score_table import FORMS_TITLE, form_note, form_table
 
     heads, rows = form_table(content)
@@ -245,7 +245,6 @@ def alone_table(content: Row) -> Table | None:
 
 
 def benefit_table(content: Row) -> Table:
-    """What each client gains by training together. content: ``compare.json``."""
     from coterie.report import comparison
 
     made = new_table()

@@ -1,4 +1,4 @@
-"""What the shell completes: words with their meanings, without slow imports."""
+"""What the shell completes: words and their meanings, without slow imports."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ WORDS = "coterie words"
 
 
 def systems() -> Words:
-    """The systems, with their titles."""
     from coterie.runs.registry import SYSTEMS
 
     return [(name, SYSTEMS[name].title) for name in SYSTEMS]
 
 
 def methods(ctx: typer.Context) -> Words:
-    """The systems that are not named yet, and each in its other modes."""
+    """Systems that are not named yet, also in other modes."""
     from coterie.runs.registry import SYSTEMS
 
     labels = {name: [name, *(f"{name}@{mode}" for mode in SYSTEMS[name].modes if mode != "paper")] for name in SYSTEMS}
@@ -34,14 +33,12 @@ def methods(ctx: typer.Context) -> Words:
 
 
 def datasets() -> Words:
-    """The data sets known by name."""
     from coterie.data.sources import NAMES
 
     return [*((name, "") for name in NAMES), ("synthetic:64x10", "made up: 64 features, 10 classes")]
 
 
 def models() -> Words:
-    """The models known by name."""
     from coterie.training.names import MODELS
 
     return list(MODELS.items())
@@ -57,35 +54,31 @@ def partitions() -> Words:
 
 
 def devices() -> Words:
-    """The fleets known by name."""
     from coterie.devices.profiles import FLEETS
 
     return [(name, "") for name in FLEETS]
 
 
 def poisonings() -> Words:
-    """The attacks of clients that misbehave."""
     from coterie.privacy.attacks.active import KINDS
 
     return [(name, kind.words) for name, kind in KINDS.items()]
 
 
 def traces() -> Words:
-    """The traces known by name."""
     from coterie.devices.traces import DIURNAL
 
     return [(DIURNAL, "")]
 
 
 def logs() -> Words:
-    """The tools that a run can be logged to."""
     from coterie.runs.logs import TARGETS
 
     return [(name, "") for name in TARGETS]
 
 
 def modes(ctx: typer.Context) -> Words:
-    """The modes of the systems that are named, or of all."""
+    """Of the named systems, or of all."""
     return [(mode, "") for mode in dict.fromkeys(mode for system in named(ctx.meta[WORDS]) for mode in system.modes)]
 
 
@@ -104,7 +97,7 @@ def settings(ctx: typer.Context, incomplete: str) -> Words:
 
 
 def choices(option: str) -> Callable[[], Words]:
-    """The values of an option of a run that takes one of some."""
+    """The values of an option that takes one of some."""
 
     def values() -> Words:
         from coterie.runs.config import OPTIONS
@@ -120,7 +113,7 @@ def _values(alternatives: Iterable[Any]) -> Iterator[str]:
 
 
 def named(words: Iterable[str]) -> list[System]:
-    """The systems named in a command line, or else all."""
+    """The systems in a command line, else all."""
     from coterie.protocol.errors import UserError
     from coterie.runs.registry import SYSTEMS, get
 

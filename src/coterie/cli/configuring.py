@@ -10,7 +10,7 @@ from coterie.protocol.errors import UserError
 
 
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
-    """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
+    """From the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.record.folder import CONFIG, check_writable
     from coterie.runs.config import RunConfig, check_options, resolve
     from coterie.runs.config_file import from_toml
@@ -38,7 +38,7 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
 
 
 def shared_options(given: dict[str, Any], texts: list[str], file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Options and settings of all methods of a comparison. The command line wins over the file. Raises UserError."""
+    """Options and settings of all methods. The command line wins over the file. Raises UserError."""
     from coterie.runs.config import check_options
     from coterie.runs.config_file import read_toml
     from coterie.runs.own_code import check_code

@@ -143,9 +143,8 @@ def agree(
 
 
 def changes(home: Any) -> Iterator[str]:
-    """What the newest plan of this home changes of the last run to which its owner has agreed, a line each.
-
-    The words are the operator's.
+    """What the home's newest plan changes of the last run to which its owner has agreed, a line each, in the operator's
+    words.
     """
     from coterie.deploy import plan as plans
     from coterie.deploy.home import RUNS, Home, has_agreed, plan_of, read_private

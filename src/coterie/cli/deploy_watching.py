@@ -281,7 +281,7 @@ def _line_in_words(line: dict[str, Any]) -> str:
 
 
 def _since(path: Path, end: int) -> tuple[list[bytes], int]:
-    """The whole lines written after this place, and the place after them. A rotated file begins anew."""
+    """Whole lines written after this place, and the place after them. A rotated file begins anew."""
     try:
         with path.open("rb") as file:
             if file.seek(0, 2) < end:

@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 class SafeConsole(Console):
-    """Prints no control characters but line ends and its own: a name of another party's choice commands no terminal."""
+    """Prints no control characters but line ends and its own: another party's name commands no terminal."""
 
     def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
         for one in super().render(*args, **kwargs):
@@ -38,7 +38,7 @@ class SafeConsole(Console):
 
 
 def say(words: str, *, err: bool = False, nl: bool = True) -> None:
-    """Write words as they stand, never wrapped, but as ``SafeConsole`` without control characters."""
+    """Never wrapped, but as ``SafeConsole`` without control characters."""
     typer.echo(printable(words, but="\n"), err=err, nl=nl)
 
 
@@ -48,7 +48,7 @@ def complain(message: str, head: str = "Error", style: str = "bold red") -> None
 
 
 def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
-    """Standard output; off a terminal it has a least width, so that tables are whole."""
+    """Off a terminal it has a least width, so that tables are whole."""
     usual = SafeConsole(highlight=False, soft_wrap=soft_wrap)
     if usual.is_terminal:
         return usual
@@ -56,12 +56,11 @@ def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
 
 
 def new_table(*columns: Column | str, **look: Any) -> Table:
-    """A table with a rule below its head; title and caption begin on the left. look: as rich's ``Table`` takes it."""
+    """A rule below the head; title and caption on the left. look: as of rich's ``Table``."""
     return Table(*columns, box=SIMPLE, pad_edge=False, title_justify="left", caption_justify="left", **look)
 
 
 def fits(table: Table, shell: Console) -> bool:
-    """Whether a table is shown whole."""
     return Measurement.get(shell, shell.options.update(width=10_000), table).maximum <= shell.width
 
 
@@ -70,9 +69,8 @@ _loaded = False
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A command's imports. They last as long as its process, so the garbage collector never goes through them.
-
-    That would take a quarter of their time. For the first command of a process alone, which has made no garbage yet.
+    """A command's imports, which the garbage collector never goes through: that would take a quarter of their time. For
+    the first command of a process alone, which has made no garbage yet.
     """
     global _loaded
     if _loaded:
@@ -108,7 +106,7 @@ def _warnings_shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM interrupts the main thread's work as Ctrl-C does, unless the process was started to ignore it."""
+    """SIGTERM interrupts as Ctrl-C does, unless the process was started to ignore it."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -125,9 +123,7 @@ def _terminable() -> Iterator[None]:
 
 
 def guarded(command: F) -> F:
-    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C or
-    SIGTERM.
-    """
+    """Exceptions become exit codes: 1 for a failure, 2 for the caller's mistake, 130 for Ctrl-C or SIGTERM."""
 
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""The lists of ``coterie list``: what each holds, and its rows."""
+"""The lists of ``coterie list``."""
 
 from __future__ import annotations
 

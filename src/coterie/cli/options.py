@@ -1,4 +1,4 @@
-"""The options that ``run`` and ``compare`` share, and how they become a run's config."""
+"""The options that ``run`` and ``compare`` share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _OPTIONS = (
 
 
 def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
-    """Give a command all of these options in place of its ``**options``, by panels, below its own.
+    """Put these options, by panels, in place of a command's ``**options``.
 
     first: those that lead their panel.  without: those that the command does not have.
     """
@@ -88,7 +88,7 @@ def positive(option: str, value: float) -> float:
 
 
 def listed(values: Sequence[str]) -> tuple[str, ...]:
-    """The names in a repeatable option's values, each of which may hold several with commas."""
+    """Names in a repeatable option, whose values may hold several with commas."""
     return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())
 
 

@@ -55,9 +55,8 @@ def run(system: System = None, **options: Any) -> None:
 
 
 def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
-    """Draw the report of a run, and print its most important results.
-
-    found: label and value of each result.  how: stands after the title.  below: a line after the table.
+    """Draw the report, and print the most important results. found: label and value of each result.  how: stands after
+    the title.  below: a line after the table.
     """
     from coterie.report import render
     from coterie.report.summary import lasted

@@ -1,4 +1,4 @@
-"""The data sets known by name: classes, sizes, their publishers' files, and how to get these over HTTP."""
+"""The data sets known by name, with their publishers' files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ SYNTHETIC = "synthetic:FEATURESxCLASSES"
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether a data set of this name is made up."""
     return name.partition(":")[0] == "synthetic"
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the web. md5: as its publisher or torchvision states it (nobody can make a file for a *given* MD5)."""
+    """A file on the web. md5: as its publisher or torchvision states it."""
 
     url: str
     md5: str
@@ -54,8 +53,7 @@ class NamedDataSet:
 
     samples: training and test samples of the complete set; None where the split is ours.
     read: reads the publishers' files in one folder; None where they are not all there.
-    place: a subfolder to look in, beside that of the data set's name, where downloads go. Files of MNIST and
-        Fashion-MNIST have equal names, so bare ones in a data folder never count.
+    place: a subfolder, where downloads go: the files of MNIST and Fashion-MNIST have equal names.
     remote: these files on the web.  by_hand: where to get them if none have a checksum.
     """
 
@@ -187,14 +185,14 @@ ALL_LABELS = {f"{name}_all": name for name in ("cora", "citeseer", "pubmed")}
 
 
 class _Told:
-    """The progress of a download from pooch: block by block, and at the end all once more."""
+    """The progress of a download from pooch, block by block."""
 
     def __init__(self, remote: RemoteFile, progress: Progress | None) -> None:
         self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
         self._remote, self._progress = remote, progress
 
     def update(self, count: int) -> None:
-        """More bytes, the last block as if whole. Raises UserError for a too large file."""
+        """The last block counts as whole. Raises UserError for a too large file."""
         self._done += count
         if self._done > _MAX_BYTES:
             raise UserError(f"{self._remote.url} sends more than {_MAX_BYTES >> 20} MiB: refused")
@@ -202,7 +200,6 @@ class _Told:
             self._progress(self._remote.file_name, min(self._done, self.total or self._done), self.total or None)
 
     def reset(self) -> None:
-        """All is there, and has been told."""
         self._done, self._progress = 0, None
 
     def close(self) -> None:
@@ -210,10 +207,10 @@ class _Told:
 
 
 def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
-    """Download into ``folder``, unless the right file is there, and return the path. A failure leaves nothing behind.
+    """Download into ``folder`` unless the right file is there, and return the path. A failure leaves nothing behind.
 
-    Raises UserError if the address does not answer, the content is wrong, or the folder cannot be written.
-    timeout_s: how long to wait for the server to say anything.
+    Raises UserError if the address does not answer, the content is wrong, or the folder can't be written.
+    timeout_s: how long the server may be silent.
     """
     import pooch  # here, as it and what it needs would make every list wait
     from requests import HTTPError, RequestException, Timeout

@@ -20,7 +20,7 @@ BLUR = 1 / 32
 
 @dataclass(frozen=True)
 class SampleChange:
-    """A change of normalised samples. key: equal for equal changes.  words: for people.
+    """A change of normalised samples. key: equal for equal changes.
 
     apply: from samples (n, *input_shape) float32, which it may overwrite, and their data set.
     """
@@ -31,7 +31,9 @@ class SampleChange:
 
 
 def turned(turn: Fraction) -> SampleChange:
-    """Counter-clockwise by a share of a full circle; right angles exactly, others with stored zeros in the corners."""
+    """Counter-clockwise by a share of a full circle: right angles exactly, others by bilinear interpolation with stored
+    zeros in the corners.
+    """
 
     def apply(x: Floats, dataset: Dataset) -> Floats:
         if turn % Fraction(1, 4) == 0:
@@ -49,8 +51,6 @@ def turned(turn: Fraction) -> SampleChange:
 
 
 def shifted(gain: float, offset: float) -> SampleChange:
-    """A sensor's gain, and an offset in units of normalised samples."""
-
     def apply(x: Floats, dataset: Dataset) -> Floats:
         x *= np.float32(gain)
         x += np.float32(offset)
@@ -60,7 +60,7 @@ def shifted(gain: float, offset: float) -> SampleChange:
 
 
 def blurred(deviation: float) -> SampleChange:
-    """By a Gaussian filter of this many pixels; borders continue as they end."""
+    """By a Gaussian filter of this many pixels; borders repeat their last value."""
 
     def apply(x: Floats, dataset: Dataset) -> Floats:
         from scipy import ndimage
@@ -88,9 +88,9 @@ def recoloured(turn: Fraction) -> SampleChange:
 
 
 def changes_of(kind: str, dataset: Dataset, groups: int, draw: np.random.Generator) -> list[SampleChange | None]:
-    """What each group sees, by the word of a partition; the first one sees samples as they are.
+    """What each group sees; the first one sees samples as they are.
 
-    Raises UserError for samples that cannot be changed so. draw: of gains and offsets.
+    Raises UserError for samples that cannot be changed so.
     """
     _check(kind, dataset, groups)
     shares = [Fraction(g, groups) for g in range(1, groups)]

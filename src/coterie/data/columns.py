@@ -1,8 +1,8 @@
-"""Columns of a table, as inputs of a model; a schema states those of all parties' tables.
+"""Columns of a table, as inputs of a model.
 
 A number's gap becomes a stated value, or with ``gaps=mean`` the training samples' mean. A category becomes one input
 for each of its values; a gap has none. A date is its number of days. Then a column's mean is subtracted, and its scale
-divides. (scikit-learn's ColumnTransformer does the same, but travels as a pickle.)
+divides. (scikit-learn's ColumnTransformer travels as a pickle.)
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A column of a table, as a schema states it.
 
-    kind: where it is not said, values make a ``category`` and a format makes a ``date``. ``id`` and ``ignore`` are no
-    inputs, and an id stays beside a prediction.
+    kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs, and an id
+    stays beside a prediction.
     fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date (``%Y-%m-%d``), whose number
-    is that of days since 1970.  low, high: what is plausible, in the units of the column.  unit: for people.
+    is that of days since 1970.  low, high: what is plausible, in the column's units.
     mean, scale: an input is (value - mean) / scale.
 
     Raises ValueError for what cannot be.
@@ -75,7 +75,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of its inputs: ``age``, or ``cp=1``, ``cp=2``, ... of a category, or none."""
+        """Their names: ``age``, or ``cp=1``, ``cp=2``, ... of a category, or none."""
         if self.values is not None:
             return tuple(f"{self.name}={value}" for value in self.values)
         return (self.name,) if self.kind in ("number", "date") else ()
@@ -84,7 +84,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"columns": "column"}):
     """What all parties' tables have in common. label: the column of labels, one of ``classes``.
 
-    positive: the class of which a probability speaks, such as ``ill``. Raises ValueError for what cannot be.
+    positive: the class of a probability, such as ``ill``. Raises ValueError for what cannot be.
     """
 
     label: Word
@@ -106,7 +106,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes in the order of a model's outputs, the positive one last."""
+        """The order of a model's outputs: the positive class last."""
         return tuple(sorted(self.classes, key=lambda name: name == self.positive))
 
 
@@ -127,7 +127,7 @@ def ordered(values: set[str]) -> tuple[str, ...]:
 
 
 def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
-    """The columns with the values that all rows have, and the means of the training rows, (n,) ``train``, in gaps.
+    """The columns with all rows' values, and for gaps the means of the training rows, (n,) ``train``.
 
     Raises UserError for a column of gaps alone, and for two inputs of one name.
     """
@@ -163,7 +163,6 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 
 def encoded(columns: Sequence[Column], rows: Cells) -> NDArray[np.float64]:
-    """The inputs (n, inputs) of rows."""
     parts = []
     for column, cells in zip(columns, rows.T, strict=True):
         if column.values is None:

@@ -33,9 +33,9 @@ _KINDS: dict[int, Kind] = {2: "tabular", 3: "series", 4: "image", 5: "volume"}  
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of labelled nodes, among them the training and test nodes of a data set.
+    """A graph of labelled nodes.
 
-    x: (n, f) float32, every row divided by its sum; empty rows stay zero.
+    x: (n, f) float32, rows sum to 1, empty ones to 0.
     edges: (2, E) int64 node pairs; undirected, each once, no self-loops, unless the file says otherwise.
     y: (n,) int64 classes, -1 where a node has none.  train, val, test: int64 node numbers, disjoint.
     """
@@ -50,9 +50,9 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose samples they are. column: what names the clients.  names: of the clients.
+    """Whose samples they are. column: what names the clients.
 
-    train, test: (N,) int64, the client's number of every training and test sample.
+    train, test: (N,) int64, client numbers.
     """
 
     column: str
@@ -63,21 +63,20 @@ class Owners:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples with labels; made by :func:`from_arrays` or ``load``, which check everything.
+    """Training and test samples with labels, made and checked by :func:`from_arrays` or ``load``.
 
     x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tables and
         graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
     y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
-    classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
-    owners: whose samples they are, if known.  features, label_columns: of a table, or ().
-    columns: of the table, if features were made of gaps and categories, or by a schema.
+    classes: for other tasks the number of a model's outputs.
+    features, label_columns: of a table, or ().
+    columns: of a table with gaps or categories, or with a schema.
     scaled: whether a schema has scaled them already.
     rows_test: (N,) the rows of the test samples in a table whose split follows the seed, or None.
-    source: origin and number of the samples, for people to read.
-    graph: for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
+    source: origin and number of the samples, for people.
+    graph: rows of ``x_train`` are ``graph.x[graph.train]``.
 
-    ``inputs`` normalises by the training samples, for each channel of images and volumes and each feature of the
-    others.
+    ``inputs`` normalises by the training samples: each channel of images and volumes, each feature of others.
     ``standard``: (x - mean) / std. ``unit``: the lowest value becomes 0, the highest 1, over all channels at once.
     Tables of zeros and ones stay, and a constant becomes 0. Rows of graphs sum to 1 from loading.
     """
@@ -103,7 +102,7 @@ class Dataset:
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
-        """What ``inputs`` subtracts and divides by, in stored units, shaped to broadcast over a sample."""
+        """What ``inputs`` subtracts and divides by: stored units, broadcast over a sample."""
         x = self.x_train
         words = self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))
         if self.scaled or self.kind == "graph" or words:
@@ -119,7 +118,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """A digest, in hex, of stored samples and labels, of the labels' names and units, and of owners."""
+        """Hex digest of samples and labels as stored, of the labels' names and units, and of owners."""
         arrays = [self.x_train, self.y_train, self.x_test, self.y_test, self.targets.zero, self.targets.unit]
         arrays += [] if self.owners is None else [self.owners.train, self.owners.test]
         arrays += [] if self.graph is None else [self.graph.x, self.graph.edges]
@@ -133,9 +132,8 @@ class Dataset:
         return hashed.hexdigest()
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Normalised samples ``(n, *input_shape) float32``, freshly made; without ``indices`` the whole split.
-
-        They begin at a multiple of ``ALIGNED`` bytes.
+        """Normalised samples ``(n, *input_shape) float32``, made anew and aligned to ``ALIGNED``; by default the whole
+        split.
         """
         stored, (zero, unit) = _rows(self.x_train, self.x_test, indices, split), self.zero_and_unit
         x = _aligned(stored.shape)
@@ -145,7 +143,7 @@ class Dataset:
         return x
 
     def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
-        """Labels ``(n,) int64`` of the same samples as ``inputs`` gives."""
+        """``(n,) int64``, of the samples of ``inputs``."""
         return _rows(self.y_train, self.y_test, indices, split)
 
 
@@ -160,14 +158,14 @@ def from_arrays(
     kind: Kind | None = None,
     source: str = "arrays",
 ) -> Dataset:
-    """Check one's own arrays and make a :class:`Dataset` of them. Raises UserError naming the array and what is wrong.
+    """A :class:`Dataset` of one's own arrays. Raises UserError naming the array and what is wrong.
 
     x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images, (N, f)
         for tables, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite floats.
     y: (N,) or (N, 1) integers, 0..classes-1.
-    kind: of the samples; by default it follows from the axes. Three axes are grey images if all values are whole
-        numbers from 0 to 255; other arrays of three axes need it.
-    classes: by default the highest label + 1, and every class must have a training sample.
+    kind: by default it follows from the axes. Three axes are grey images if all values are whole numbers from 0 to 255;
+        other arrays of three axes need it.
+    classes: by default the highest label + 1; each must have a training sample.
     """
     where = f"data set {name!r} ({source})"
     train = _samples(x_train, f"{where}: x_train", kind)
@@ -198,7 +196,7 @@ def from_arrays(
 
 
 def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
-    """A :class:`Dataset` whose samples are the training and test nodes of a graph (already checked)."""
+    """A :class:`Dataset` of the training and test nodes of a checked graph."""
     graph = Graph(**{name: _frozen(array) for name, array in vars(graph).items()})
     train, test = graph.train, graph.test
     data = from_arrays(name, graph.x[train], graph.y[train], graph.x[test], graph.y[test], classes=classes)
@@ -210,7 +208,7 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 
 
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
-    """Training and test indices, ascending, for data in one piece: no seed, the same on every machine.
+    """Training and test indices, ascending, of data in one piece, without a seed.
 
     share: of test samples. In order of class, then of the file, every fifth sample is one (for a share of .2), from the
         first on.
@@ -226,7 +224,7 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
 def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
     """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class.
 
-    Seeds 0 to folds - 1 test each sample once, the next ones again in other parts. Seed 0 of five is ``fixed_split``.
+    Each ``folds`` seeds test every sample once; the next ones cut other parts. Seed 0 of five is ``fixed_split``.
     """
     again, part = divmod(seed, folds)
     draw = rng(again, "split", "folds").permutation(len(y)) if again else np.arange(len(y))
@@ -236,7 +234,6 @@ def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
 
 
 def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
-    """(N, C, H, W), (N, f), (N, t, f) or (N, C, D, H, W), uint8 or float32."""
     x = np.asarray(x)
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
@@ -270,7 +267,7 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    """These samples or targets, (n, ...); raises UserError for non-finite ones."""
+    """The same samples or targets (n, ...); raises UserError for non-finite ones."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(

@@ -1,7 +1,6 @@
 """Drift: clients whose data change in the middle of a run.
 
-``--drift 0.2@10``: before round 10 a fifth of the clients, drawn by the seed, pass their data on in a cycle: training
-and test samples, and the task.
+Some clients pass their samples and their task on in a cycle (``docs/partitions.md``).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ FIRST = 2
 
 @dataclass(frozen=True)
 class Drift:
-    """share: of the clients, in (0, 1].  round: before which they exchange their data, at least 2."""
+    """share: of the clients, in (0, 1].  round: before which they exchange data, at least 2."""
 
     share: float
     round: int
 
     def givers(self, clients: int, seed: int) -> tuple[int, ...]:
-        """For every client the number of the one whose data it has from then on, mostly itself.
+        """For every client the one whose data it has from then on, mostly itself.
 
         round(share * clients) exchange, in a cycle of random order. Raises UserError for fewer than two.
         """
@@ -48,7 +47,7 @@ class Drift:
 
 
 def parse_drift(text: str, rounds: int) -> Drift:
-    """``SHARE@ROUND`` of a run of so many rounds. Raises UserError for anything else, and for a later round."""
+    """``SHARE@ROUND``. Raises UserError for anything else, and for a round after ``rounds``."""
     share, _, number = text.partition("@")
     try:
         found = Drift(float(share), int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
@@ -65,7 +64,6 @@ def parse_drift(text: str, rounds: int) -> Drift:
 
 
 def passed_on(values: Sequence[T], givers: Sequence[int]) -> tuple[T, ...]:
-    """What each client has after the exchange, of what each had before."""
     return tuple(values[giver] for giver in givers)
 
 

@@ -1,6 +1,6 @@
 """The form of all parties' samples, and a party's own samples in it: read, checked, and as the model takes them.
 
-A schema in the plan states how tables are scaled, or owners of arrays agree on it. Bytes are divided by 255.
+The plan's schema scales tables; owners of arrays agree on it. Bytes are divided by 255.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of all parties' samples, to check data and build models.
+    """The form of all parties' samples, which checks data and builds models.
 
-    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
-    schema: of tables, whose inputs and classes these are.
+    outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    schema: of tables, with these inputs and classes.
     """
 
     input_shape: tuple[Size, ...]
@@ -60,18 +60,17 @@ class OwnSamples:
     y_test: NDArray[np.int64] | NDArray[np.float32]
 
     def to_bytes(self) -> bytes:
-        """The npz file of which ``read_data`` reads the same."""
+        """An npz file for ``read_data``."""
         file = io.BytesIO()
         np.savez(file, x=self.x, y=self.y, x_test=self.x_test, y_test=self.y_test)
         return file.getvalue()
 
 
 def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSamples:
-    """The samples in a csv or parquet file by the plan's schema, or in an ``.npz`` file with x and y, and mostly x_test
-    and y_test.
+    """The samples of a csv or parquet file by the plan's schema, or of an ``.npz`` file: x, y, perhaps x_test, y_test.
 
-    An empty x_test means no tests. Without x_test every fifth sample of each class is kept for tests. tests: False for
-    the hub's public samples. Raises UserError for anything that the plan's model cannot take.
+    An empty x_test means no tests; without x_test every fifth sample of each class is kept for tests. tests: False for
+    the hub's public samples. Raises UserError for what the plan's model cannot take.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
@@ -92,7 +91,6 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
 
 
 def _of_table(path: Path, schema: Schema, tests: bool) -> OwnSamples:
-    """The same parts as in a simulation. Raises UserError."""
     own = prepared(path, schema)
     x = _samples(own.x, str(path))
     if not tests:

@@ -1,6 +1,6 @@
-"""Readers of data sets' files. None of them unpickles anything.
+"""Readers of data sets' files, without pickles.
 
-Every reader raises UserError with the file's name for a bad file.
+Each raises UserError with the file's name for a bad file.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _reading(path: Path, form: str) -> Iterator[None]:
 
 
 def swollen(size: int, claimed: int) -> bool:
-    """Whether a file of so many bytes claims too many more in memory to be read."""
+    """Whether a file of this size claims too much memory to be read."""
     return claimed > max(_FREE, _MOST_TIMES * size)
 
 
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
-    """Raises UserError for a small file that claims to hold very much, before anything is read.
+    """Raises UserError for a swollen file, before it is read.
 
     claimed: bytes in memory.  again: how to write it readably.
     """
@@ -62,10 +62,9 @@ def check_claim(path: Path, claimed: int, again: str = "without compression") ->
 
 
 def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arrays:
-    """All arrays of an ``.npz`` file. Raises UserError, also for arrays of Python objects and for a small file that
-    claims to hold very much.
+    """All arrays of an ``.npz`` file. Raises UserError, also for Python objects and swollen files.
 
-    check: is given empty arrays of the same names, shapes and types before any is read; raises UserError.
+    check: is given empty arrays of the same shapes and types first, and raises UserError.
     """
     with _reading(path, "an .npz file of plain arrays"):
         if not zipfile.is_zipfile(path):
@@ -92,7 +91,7 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """An array of the shape and type in the header of an archive's member, without memory.
+    """An array of the shape and type in a member's header, without memory.
 
     Raises UserError for Python objects, and ValueError unless the member is as long as its header says.
     """
@@ -144,7 +143,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The named members of a tar archive (any compression), found by the end of their path, in memory."""
+    """The named members of a tar archive (any compression), found by the end of their path."""
     found: dict[str, bytes] = {}
     with _reading(path, "a tar archive"), tarfile.open(path) as archive:
         for member in archive:

@@ -51,9 +51,9 @@ def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
 
 
 def with_all_labels(graph: Graph) -> Graph:
-    """The same graph with all labelled nodes but those of test and validation for training.
+    """All labelled nodes train but those of test and validation.
 
-    This is the split of Chen, Ma and Xiao (FastGCN, ICLR 2018).
+    Chen, Ma and Xiao (FastGCN, ICLR 2018).
     """
     free = graph.y >= 0
     free[np.concatenate([graph.val, graph.test])] = False
@@ -61,7 +61,7 @@ def with_all_labels(graph: Graph) -> Graph:
 
 
 def row_normalised(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows divided by their sums; a row of zeros stays (as Kipf and Welling, ICLR 2017)."""
+    """Rows divided by their sums; a row of zeros stays (Kipf and Welling, ICLR 2017)."""
     sums = x.sum(axis=1, keepdims=True)
     return np.divide(x, np.where(sums > 0, sums, np.float32(1)), dtype=np.float32)
 
@@ -94,9 +94,9 @@ def _members(part: NDArray[Any], key: str, nodes: int, where: str) -> Ints:
 def read_linqs(path: Path) -> Graph:
     """``cora.tgz``, ``citeseer.tgz`` or ``Pubmed-Diabetes.tgz`` as LINQS publishes them.
 
-    Without the Planetoid split: the first 20 nodes of every class in file order train; of the rest 1,500, evenly spaced
-    in file order, are 1,000 for test and 500 for validation (all of the rest, 2 : 1, where there are fewer). Links to
-    missing papers, self-links, directions and repetitions are dropped.
+    Not the Planetoid split: the first 20 nodes of every class train; of the rest 1,500, evenly spaced in the file, are
+    1,000 test and 500 validation nodes (if there are fewer, all, 2 : 1). Links to missing papers, self-links,
+    directions and repetitions are dropped.
     """
     stem = path.name.removesuffix(".tgz")
     if stem == "Pubmed-Diabetes":

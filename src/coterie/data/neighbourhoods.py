@@ -6,7 +6,7 @@ Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmet
 
 A sample at node v is (rows, f + 1) float32: first v itself, then its neighbours, then zeros. The first f columns are
 rows of sqrt(f) A^ X, the last one is the weight in A^. A client's A^ is that of its own subgraph; test nodes are seen
-in the whole graph. ``augmented``: the views of You et al. (NeurIPS 2020), table 1, without their contrastive loss.
+in the whole graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Nodes(Dataset):
-    """A graph data set whose samples are neighbourhoods: ``input_shape`` is (rows, f + 1).
+    """Samples are neighbourhoods: ``input_shape`` is (rows, f + 1).
 
     inside: (n,) bool, the nodes of the subgraph in which training nodes are seen; None for the whole graph.
     """
@@ -40,7 +40,7 @@ class Nodes(Dataset):
     inside: Mask | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Neighbourhoods (n, rows, f + 1) float32 of these nodes, of test nodes in the whole graph."""
+        """(n, rows, f + 1) float32; test nodes in the whole graph."""
         assert self.graph is not None
         nodes = getattr(self.graph, split)
         nodes = nodes if indices is None else nodes[np.asarray(indices, np.int64)]
@@ -49,9 +49,7 @@ class Nodes(Dataset):
 
 
 def as_nodes(dataset: Dataset) -> Nodes:
-    """The same data, with neighbourhoods for samples, of at most ``MOST_ROWS`` rows. Raises UserError for data
-    without a graph.
-    """
+    """Neighbourhoods of at most ``MOST_ROWS`` rows for samples. Raises UserError for data without a graph."""
     if dataset.graph is None:
         raise UserError(
             f"model gcn takes nodes of a graph, and {dataset.name} is none: use cora, citeseer or pubmed, or a file of "
@@ -65,7 +63,7 @@ def as_nodes(dataset: Dataset) -> Nodes:
 def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
     """A (n, n) as scipy's CSR: 1 for linked nodes in either direction; zeros on the diagonal.
 
-    inside: (n,) the nodes of a subgraph, whose links alone are kept.
+    inside: (n,) the nodes whose links are kept.
     """
     from scipy.sparse import csr_array  # slow to import
 
@@ -88,10 +86,10 @@ def normalised(links: Any) -> Any:
 
 
 def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
-    """The samples (len(nodes), rows, f + 1) of these nodes. x: (n, f).  links: ``adjacency``.
+    """(len(nodes), rows, f + 1). x: (n, f).  links: ``adjacency``.
 
-    Of a node with ``rows`` neighbours or more, rows - 1 are drawn (without a seed), and their weights are multiplied by
-    neighbours / drawn: A^ H1 is right in expectation, and A^ X exact.
+    Of more neighbours rows - 1 are drawn (without a seed), and their weights are multiplied by neighbours / drawn: A^
+    H1 is right in expectation, and A^ X exact.
     """
     matrix, features = normalised(links), x.shape[1]
     lot = rng(0, "graph", "neighbours").permutation(len(x))
@@ -108,10 +106,10 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
 
 
 def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
-    """Which nodes (n,) the subgraph of each party has; no node is in two. dealt: the nodes of each.
+    """The nodes (n,) of each party's subgraph; no node is in two. dealt: to each.
 
-    A node that is dealt to nobody (test, validation or unlabelled) joins a node beside it: first those beside a dealt
-    one, then those beside a joined one; among several by lot, from the seed.
+    A node dealt to nobody joins a neighbour's: first those beside a dealt one, then those beside these; among several
+    by lot.
     """
     owner = np.full(len(graph.y), -1, np.int64)
     for party, own in enumerate(dealt):
@@ -127,7 +125,7 @@ def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
 
 
 def in_subgraphs(split: Split, tasks: Sequence[Task]) -> tuple[tuple[Task, ...], Task]:
-    """Each client's task, and the hub's (for public data). Of ``Nodes`` each party sees its own subgraph alone."""
+    """Each client's task, and the hub's (for public data). Of ``Nodes`` a party sees its own subgraph."""
     found = [*of_clients(split, tasks), Task(tasks[0].dataset)]  # public data are of the plain task
     held = split.held_out or (np.empty(0, np.int64),) * split.clients
     dealt = [*map(np.concatenate, zip(split.train, held, strict=True)), split.public]
@@ -147,12 +145,12 @@ View = Callable[[Graph, Mask, np.random.Generator], Graph]
 
 
 def drop_nodes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """A fifth of the subgraph's nodes lose all their edges."""
+    """A fifth of the nodes lose all edges."""
     return _kept(graph, inside & ~_drawn(inside, draw))
 
 
 def perturb_edges(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """A fifth of the subgraph's edges go, and as many random ones come."""
+    """A fifth of the edges go, as many random ones come."""
     own = _within(graph, inside)
     going = _drawn(own, draw)
     new = draw.choice(np.flatnonzero(inside), (2, int(going.sum())))
@@ -160,14 +158,14 @@ def perturb_edges(graph: Graph, inside: Mask, draw: np.random.Generator) -> Grap
 
 
 def mask_attributes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """The features of a fifth of the subgraph's nodes become zeros."""
+    """The features of a fifth of the nodes become zeros."""
     x = graph.x.copy()
     x[_drawn(inside, draw)] = 0
     return replace(graph, x=x)
 
 
 def walk(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """Only edges between the four fifths of the subgraph's nodes that a random walk reaches first.
+    """Only edges between the four fifths of the nodes that a random walk reaches first.
 
     Each step takes a random edge out of the nodes reached; if there is none, a random node.
     """
@@ -193,7 +191,9 @@ VIEWS: Mapping[str, View] = {
 
 
 def augmented(data: Nodes, draw: np.random.Generator) -> Nodes:
-    """The same training nodes in one of the four augmented views of the subgraph, by lot."""
+    """The training nodes in one view of the subgraph, by lot: You et al. (NeurIPS 2020), table 1, without the
+    contrastive loss.
+    """
     assert data.graph is not None
     inside = np.ones(len(data.graph.y), bool) if data.inside is None else data.inside
     view = list(VIEWS.values())[int(draw.integers(len(VIEWS)))]

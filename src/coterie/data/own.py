@@ -1,14 +1,8 @@
 """One's own data: files and Python objects whose samples belong to named clients, as one :class:`Dataset`.
 
-Every source becomes a list of :class:`Samples`, one for each client or one for all, which :func:`dataset` joins:
-
-- a folder with one csv, npz or parquet file a client, named by the file (column ``client``);
-- one such file; a column of it may name the client of every sample (``by``);
-- in Python a mapping of clients, a table, a torch ``Dataset``, or a pair of arrays (:func:`from_python`).
-
-A table has labels in ``target``, perhaps a column ``split`` (``train`` or ``test``), and else numbers. An npz file has
-``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test`` (then ``NAME_train`` and ``NAME_test`` name the
-clients), and perhaps ``kind`` (of ``x``) and ``targets`` (names of the columns of ``y``).
+Every source becomes a list of :class:`Samples`, one for each client or one for all, which :func:`dataset` joins.
+``docs/data.md`` has the forms. Four arrays of an npz file (``x_train``, ...) have ``NAME_train`` and ``NAME_test`` for
+clients.
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ PARTIES = "parties-own"
 
 
 def is_path(data: str) -> bool:
-    """Whether a data set's name is a path. Known names win: write ./mnist for such a folder.
+    """Whether a data set's name is a path. Known names win: ./mnist is such a folder.
 
     Raises UserError for a name that no file can have.
     """
@@ -69,7 +63,7 @@ def is_path(data: str) -> bool:
 
 
 def name_of(data: str) -> str:
-    """The name of a data set for people and folders: a path's last part without its ending."""
+    """For people and folders: a path's last part without its ending."""
     return Path(data).stem if is_path(data) else data
 
 
@@ -86,7 +80,7 @@ def load_own(
     categories: str | None = None,
     schema: Schema | None = None,
 ) -> Dataset:
-    """The data set in a folder of one file a client, or in one file. by: the column that names clients.
+    """The data set in one file, or in a folder of one file a client. by: the column that names clients.
 
     test_share, fold: as of ``dataset``.  gaps, categories: as the options.  schema: of tables, which says all but `by`.
     Raises UserError naming the client, the file and the column.
@@ -122,7 +116,6 @@ def load_own(
 
 @contextlib.contextmanager
 def _advising(path: Path, schema: Schema | None) -> Iterator[None]:
-    """Errors in tables without a schema name the commands that show all findings at once."""
     try:
         yield
     except UserError as error:
@@ -138,7 +131,7 @@ def _advising(path: Path, schema: Schema | None) -> Iterator[None]:
 
 
 def from_python(data: Any, *, by: str | None = None, target: str | None = None) -> list[Samples]:
-    """Samples of Python objects. by: the column that names the clients of a table. Raises UserError.
+    """by: the column that names the clients of a table. Raises UserError.
 
     data: a mapping client -> one client's samples; a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face
         dataset); a torch ``Dataset`` of pairs, or a pair of them for training and test; ``(x, y)``; or ``(x_train,
@@ -152,7 +145,7 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
 
 
 def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
-    """The samples of clients by name. Raises UserError for a repeated or empty name."""
+    """The samples of clients by name. Raises UserError for repeated or empty names."""
     names = [text(name.strip(), "the name of a client") for name, _ in clients]
     if twice := [name for name, count in Counter(names).items() if count > 1 or not name]:
         raise UserError(f"two clients are called {twice[0]!r}: rename one" if twice[0] else "a client has no name")
@@ -164,9 +157,9 @@ def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
 def to_arrays(
     parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None, folds: int | None = None
 ) -> Arrays:
-    """All samples as arrays of an npz file, from which :func:`load_own` reads the same data set.
+    """The arrays of an npz file from which :func:`load_own` reads the same data set.
 
-    folds: if the data are read with these, they are not split here.
+    folds: data read with these are not split here.
     """
     one = _join(parts, test_share, None if folds is None else (folds, 0))
     assert one.test is not None
@@ -184,7 +177,7 @@ def to_arrays(
 
 
 def packed(arrays: Arrays) -> tuple[str, bytes]:
-    """The name and the content of the file of these arrays; equal arrays have equal names."""
+    """A file's name and content; equal arrays have equal names."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
     if swollen(content.tell(), sum(array.nbytes for array in arrays.values())):
@@ -204,10 +197,10 @@ def dataset(
     task: TaskKind = "classes",
     fold: Fold | None = None,
 ) -> Dataset:
-    """The data set of all samples. column: what names their clients.  task: what labels are.  Raises UserError.
+    """The data set of all samples. column: names their clients.  Raises UserError.
 
-    test_share: of every client's samples, for sources without a split (by default .2), evenly over the labels, without
-        a seed.  fold: which part of every client's samples tests instead.
+    test_share: of every client's samples without a split (by default .2), evenly over labels, without a seed.  fold:
+    the part that tests instead.
     """
     one = _join(parts, test_share, fold)
     assert one.test is not None
@@ -308,7 +301,7 @@ def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
 
 
 def _comparable(y: NDArray[Any]) -> NDArray[Any]:
-    """Labels as numbers, if all are numbers, else as text: the split does not depend on the kind of file."""
+    """Numbers if all are, else text: the split does not depend on the kind of file."""
     try:
         return y.astype(np.float64)
     except (ValueError, TypeError):
@@ -351,7 +344,6 @@ def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> No
 
 
 def checked_kind(kind: str | None) -> Kind | None:
-    """What samples are, or UserError."""
     if kind is not None and kind not in get_args(Kind):
         raise UserError(f"kind is {kind!r}{suggest(kind, get_args(Kind))} Known: {', '.join(get_args(Kind))}")
     return kind  # type: ignore[return-value]

@@ -1,6 +1,6 @@
 """Who holds which samples: partitions of a training set over clients, and test samples of the same distribution.
 
-Every training sample goes to one client, except unused labels of ``labels``.
+``docs/partitions.md`` describes them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from coterie.protocol.randomness import rng
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Index lists of every client, ascending int64: into the training set and into the test set.
+    """Index lists of every client, ascending int64, into the training and the test set.
 
-    A training sample has one client; a test sample may serve several.
-    groups: (clients,) int64, the true group of a client: its label set for ``labelsets``, its task where tasks differ
-        (``coterie.data.tasks``); else None. With ``domains`` indices are into the data set of the client's own group.
+    A training sample has at most one client; a test sample may serve several.
+    groups: (clients,) int64, the true groups: label sets for ``labelsets``, tasks where they differ; else None. With
+        ``domains`` indices are into the data set of the client's own group.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
-    held_out: training indices that each client keeps out of its training (``hold_out``); or ().
+    held_out: training indices kept out of training (``hold_out``); or ().
     names: of the clients in one's own data, or ().
-    public: training indices of the server's public data (``set_aside``); no client has them.
+    public: training indices of the server's public data (``set_aside``).
     """
 
     spec: str
@@ -47,7 +47,6 @@ class Split:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """(clients,) number of training samples."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
 
@@ -62,11 +61,11 @@ def partition(
 ) -> Split:
     """Deal the training set to ``clients`` as ``spec`` says, and draw each client's test samples.
 
-    y_train, y_test: (N,) integer labels.  seed: decides everything.
-    min_samples: training samples of each client at least. ``dirichlet`` sees to it, see :func:`_top_up` (by default 10,
-        or half the mean where that is less); the other forms raise where it can't hold (by default 1).
-    test_samples: of each client, drawn without repetition in its own training label shares; fewer where the test set
-        has too few of a class. Labels that the test set lacks are left out.
+    y_train, y_test: (N,) integer labels.
+    min_samples: of each client. ``dirichlet`` tops up (by default to 10, or half the mean if that is less); other forms
+        raise if it can't hold (by default 1).
+    test_samples: of each client, drawn without repetition in its training label shares; fewer where the test set has
+        too few of a class. Labels that it lacks are left out.
 
     Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``.
     """
@@ -105,10 +104,10 @@ def partition(
 
 
 def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64]:
-    """Training samples that become the server's public data, ascending: round(share * N) of N, drawn by the seed.
+    """The server's public data among N training samples, ascending: round(share * N), drawn by the seed.
 
-    strata: (N,) integers, a sample's class or owner. Each gives its share within one sample, and keeps at least one.
-        Raises UserError for a share outside [0, 0.5], or one that gives no sample.
+    strata: (N,) integers, a class or owner: each gives its share within one sample, and keeps one at least. Raises
+    UserError for a share outside [0, 0.5], or one that gives no sample.
     """
     if not 0 <= share <= 0.5:
         raise UserError(f"public is the share of the training data that the server holds: 0 to 0.5, not {share}")
@@ -123,7 +122,7 @@ def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64
 
 
 def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "train") -> NDArray[np.int64]:
-    """The training or test samples that a run uses, ascending: so many of all N, drawn by the seed; None for all.
+    """The samples of N that a run uses, ascending, drawn by the seed; None for all.
 
     strata: (N,) integers, a sample's class. Each class keeps its share within one sample. Raises UserError for more
         samples than there are, or fewer than two of a class.
@@ -142,7 +141,6 @@ def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "
 
 
 def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) -> NDArray[np.int64]:
-    """``wanted`` of N samples, ascending. Each stratum gives its share within one sample, and keeps at least one."""
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     quota = wanted / len(strata) * sizes
     counts = np.floor(quota).astype(np.int64)
@@ -158,7 +156,7 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
     """The same split with ``share`` of every client's training samples moved to ``held_out``.
 
     A client gives round(share * n) of its n samples, at least one, and always keeps one. Which follows from the seed,
-    its number and its own samples alone. Raises UserError for a share outside (0, 1), or a second time.
+    its number and its samples. Raises UserError for a share outside (0, 1), and for a second time.
     """
     if not 0 < share < 1:
         raise UserError(f"the share of held-out samples must lie between 0 and 1, not {share}")
@@ -171,14 +169,14 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
 def held_out_of(
     seed: int, client: int, own: NDArray[np.int64], share: float = 0.2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What one client keeps of its training samples, and what it holds out (see ``hold_out``)."""
+    """What one client keeps, and what it holds out (see ``hold_out``)."""
     count = min(len(own) - 1, max(1, round(share * len(own))))
     given = np.random.default_rng([seed, 0x401D, client]).choice(len(own), count, replace=False)
     return np.delete(own, given), own[np.sort(given)]
 
 
 def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train") -> NDArray[np.int64]:
-    """``(clients, classes) int64``: each client's samples of each class; part: "train" or "test"."""
+    """``(clients, classes) int64`` samples of each class. part: "train" or "test"."""
     if part not in ("train", "test"):
         raise UserError(f"part is {part!r}; it must be 'train' or 'test'")
     lists = split.test if part == "test" else split.train
@@ -186,7 +184,6 @@ def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train
 
 
 def whole(name: str, value: Any, least: int) -> None:
-    """Raises UserError unless the value is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 
@@ -211,7 +208,6 @@ def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[
 
 
 def pools_of(y_test: Counts, present: Counts) -> tuple[NDArray[np.int64], ...]:
-    """The test samples (n,) of each of these labels (K,), ascending indices."""
     return tuple(np.flatnonzero(y_test == label).astype(np.int64) for label in present)
 
 
@@ -220,7 +216,7 @@ def drawn_test(
 ) -> tuple[NDArray[np.int64], ...]:
     """Each client's test samples, ascending indices, in the proportions of its training samples.
 
-    counts: (clients, K) of training samples.  pools: of each label.  samples: at most, of a client. Raises UserError
+    counts: (clients, K) of training samples.  pools: indices of each label.  samples: a client's most. Raises UserError
         for a client without any.
     """
     stock = np.array([len(pool) for pool in pools])

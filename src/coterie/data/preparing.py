@@ -1,4 +1,4 @@
-"""Tables by a schema: everything that is wrong with one at once, its samples, new samples, and a proposed schema."""
+"""Tables by a schema: all findings at once, samples, new samples, and a proposed schema."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Remark:
-    """where: file, column and rows.  what: is wrong there, and what helps.  fault: whether the file cannot be used."""
+    """where: file, column and rows.  fault: the file cannot be used."""
 
     where: str
     what: str
@@ -68,7 +68,7 @@ class Remark:
 
 
 def read_schema(path: Path) -> Schema:
-    """The schema in a TOML file. Raises UserError that names the file and what is wrong with it."""
+    """Raises UserError that names the file and the fault."""
     try:
         return msgspec.convert(tomllib.loads(path.read_bytes().decode()), Schema)
     except OSError as error:
@@ -84,16 +84,16 @@ def to_toml(schema: Schema) -> str:
 
 
 def days(cell: Any, format: str) -> float:
-    """A date as days since 1970. Raises ValueError for a cell of another form."""
+    """Days since 1970. Raises ValueError for another form."""
     if isinstance(cell, np.datetime64):
         return float(cell.astype("datetime64[s]").astype(np.int64)) / 86400
     return (datetime.strptime(str(cell).strip(), format) - _EPOCH).total_seconds() / 86400
 
 
 def value_of(column: Column, cell: Any) -> float | str | None:
-    """What a cell holds: a number, a category's word, or None for a gap.
+    """A number, a category's word, or None for a gap.
 
-    Raises ValueError that says what is wrong with it and what helps, ``{}`` standing for the cell.
+    Raises ValueError with what helps, ``{}`` standing for the cell.
     """
     word = str(int(cell)) if isinstance(cell, bool | np.bool_) else str(cell).strip()
     if word.lower() in MISSING:
@@ -136,7 +136,7 @@ def is_date(word: str, format: str) -> bool:
 
 
 def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples | None, list[Remark]]:
-    """The samples in a csv or parquet file, None if there is a fault, and all that is to be said of the file.
+    """The samples of a csv or parquet file, None if there is a fault, and all findings.
 
     x: (n, inputs) float64, scaled.  y: (n,) int64, of ``schema.names``.  by: the column that names clients.
     """
@@ -165,7 +165,7 @@ def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples 
 
 
 def prepared(path: Path, schema: Schema, by: str | None = None) -> Samples:
-    """The same; raises UserError with all faults."""
+    """As ``checked``; raises UserError with all faults."""
     samples, found = checked(path, schema, by)
     if samples is None:
         _refuse(found, f"`coterie prepare check SCHEMA {path.name}` lists all findings")
@@ -176,10 +176,10 @@ def prepared(path: Path, schema: Schema, by: str | None = None) -> Samples:
 def new_samples(
     path: Path, columns: Sequence[Column], labels: Sequence[str] = (), task: TaskKind = "classes"
 ) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
-    """Samples to be predicted from a csv or parquet file, their labels, and what names them, by column.
+    """Samples of a csv or parquet file to predict, their labels, and what names them, by column.
 
-    columns: of training, found by name.  labels: the columns of labels in training; if unknown, one of ``TARGETS``.
-    task: of training. Labels are None if the file has none, and for other tasks than ``classes``. Raises UserError.
+    columns: of training.  labels: columns of labels in training; if unknown, one of ``TARGETS``. Labels are None if the
+    file has none, and for other tasks than ``classes``. Raises UserError.
     """
     if not columns:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
@@ -200,9 +200,9 @@ def new_samples(
 def cells_of(
     table: Table, columns: Sequence[Column], beside: Collection[str | None], who: str
 ) -> tuple[Cells, list[Remark]]:
-    """The cells of columns that are inputs, (n, columns), and what is wrong with them, and with the table's columns.
+    """The cells of inputs, (n, columns), and what is wrong with them and with the table's columns.
 
-    beside: names of other columns that it may have.  who: knows the columns, for the messages.
+    beside: other columns that it may have.  who: knows the columns, for messages.
     """
     inputs, known = _inputs(columns), {column.name for column in columns} | {*beside}
     found = [_lacking(table, column.name) for column in inputs if column.name not in table.columns]
@@ -235,7 +235,7 @@ def _lacking(table: Table, name: str) -> Remark:
 
 
 def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remark]]:
-    """As ``_read`` with ``value_of``; a column of good numbers is read at once, which is faster."""
+    """As ``_read``; a column of good numbers is read at once, which is faster."""
     cells = table.columns[column.name]
     if column.kind == "number" and cells.dtype.kind in "biufO":
         low, high = plausible(column)
@@ -301,10 +301,10 @@ def _refuse(found: Iterable[Remark], advice: str = "") -> None:
 def propose(
     paths: Sequence[Path], label: str | None, positive: str | None = None, categories: Collection[str] = ()
 ) -> tuple[Schema, list[Remark]]:
-    """A schema for these csv or parquet files, and what its reader should know of it.
+    """A schema for csv or parquet files, and what its reader should know.
 
-    label: the column; None for one of ``TARGETS``.  positive: a class; None for the last of two.  categories: columns
-    whose values are categories though they are numbers. Raises UserError.
+    label: None for one of ``TARGETS``.  positive: None for the last of two.  categories: columns of numbers that are
+    categories. Raises UserError.
     """
     tables = [read_table(path) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
@@ -337,7 +337,6 @@ def propose(
 
 
 def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, str]:
-    """What the cells of a column look like, without gaps, and what its reader should know of that, or nothing."""
     found, plain = [word_of(cell) for cell in cells], name.strip().lower()
     formats = [one for one in DATES if all(is_date(cell, one) for cell in cells)]
     points = (word.replace(",", ".", 1) if has_decimal_comma(word) else word for word in found)  # a fault of the file

@@ -1,7 +1,4 @@
-"""Samples of one file or Python object: tables (csv, parquet, columns), named arrays (npz), torch ``Dataset``s.
-
-The libraries of objects are not imported.
-"""
+"""Samples of one file or Python object: tables (csv, parquet, columns), named arrays (npz), torch ``Dataset``s."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
 
 @dataclass(frozen=True)
 class Prepared:
-    """How tables are read. gaps: whether features may have some.  categories: columns that are no numbers."""
+    """gaps: whether features may have some.  categories: columns that are no numbers."""
 
     gaps: bool = False
     categories: tuple[str, ...] = ()
@@ -45,12 +42,12 @@ class Prepared:
 class Samples:
     """Samples of one client, or of many. where: the client and file, for errors.
 
-    x: (N, ...) numbers.  y: (N,) labels, whole numbers or text; (N, k) if several.
+    x: (N, ...) numbers.  y: (N,) whole numbers or text; (N, k) if several.
     owner: (N,) names of clients, or None.
-    test: (N,) bool, which are test samples, or None if a share is to be split off.
-    features, targets: column names of x and y, for a table.
-    kind: of the samples, where the source says it.  columns: of x, which then holds their cells (``data/columns.py``).
-    schema: by which x are inputs and y numbers of classes already.
+    test: (N,) bool, or None if a share is to be split off.
+    features, targets: a table's columns of x and y.
+    columns: of x, which then holds their cells (``data/columns.py``).
+    schema: by which x are inputs and y classes already.
     """
 
     where: str
@@ -67,18 +64,17 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns (N,). where: the client and file.  lines: of the file, one a row, if it has lines."""
+    """Columns (N,). where: the client and file.  lines: of the file, one a row, if any."""
 
     where: str
     columns: Mapping[str, NDArray[Any]]
     lines: Sequence[int] = ()
 
     def at(self, name: str, row: int) -> str:
-        """Where a value stands, for errors."""
         return self.among(name, [row])
 
     def among(self, name: str, rows: Sequence[int]) -> str:
-        """The same of several rows, the first ones by number."""
+        """Where the first of these rows are, for errors."""
         some = [str(self.lines[row] if self.lines else row + 1) for row in rows[:_SHOWN]]
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         unit = f"{'line' if self.lines else 'row'}{'s' * (len(rows) > 1)}"
@@ -86,7 +82,6 @@ class Table:
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """The samples of one file. prepared: for a table that may have gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
@@ -106,7 +101,7 @@ def read_table(path: Path) -> Table:
 def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the arrays of samples, labels and clients.
 
-    Raises UserError, also for an unused array, and for one without one entry for each sample.
+    Raises UserError, also for an unused array or one of another length.
     """
     pairs = ("x", "y") if "x" in arrays else ("features", "labels")
     whole = all(key in arrays for key in pairs)
@@ -139,7 +134,7 @@ def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...
 
 
 def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
-    """Samples of an npz file's named arrays. Raises UserError, also for an unused array."""
+    """Raises UserError, also for an unused array."""
     keys, owners = npz_keys(arrays, by, where)
     whole = len(keys) == 2
     parts = [[arrays[key] for key in found] for found in (keys[::2], keys[1::2], owners)]
@@ -157,10 +152,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 
 
 def from_table(table: Table, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """Samples of a table. prepared: for gaps and categories.
-
-    Raises UserError naming the column and the row or line.
-    """
+    """Raises UserError naming the column and the row or line."""
     where, columns = table.where, table.columns
     labels = label_columns_of(columns, target, by, where)
     if by is not None and by not in columns:
@@ -199,7 +191,7 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
     """Labels or names (N,): stripped text as objects; arrays of numbers as they are.
 
-    what: they are, and at: where each stands, for errors. Raises UserError for a missing one or other types.
+    what, at: what they are and where, for errors. Raises UserError for a missing one or other types.
     """
     if values.dtype.kind in "biu" or values.ndim != 1:
         return values
@@ -220,7 +212,7 @@ def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[
 
 
 def text(value: Any, what: str) -> str:
-    """A value as text; raises UserError for what UTF-8 cannot hold. what: it is."""
+    """Raises UserError for what UTF-8 cannot hold. what: it is."""
     try:
         word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
         word.encode()
@@ -230,14 +222,14 @@ def text(value: Any, what: str) -> str:
 
 
 def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
-    """The names of clients (N,) as stripped text; raises UserError for a missing one."""
+    """Clients' names (N,), stripped; raises UserError for a missing one."""
     if values.ndim != 1:
         raise UserError(f"{where} has shape {values.shape}: give one name of a client for each sample")
     return np.array([str(name) for name in words(values, "client", at)], object)
 
 
 def _read_csv(path: Path) -> Table:
-    """The columns of a csv file with a header, as text. Raises UserError.
+    """The columns of a csv file with a header, as text.
 
     If its header has semicolons and no comma, they separate its cells, and decimal commas become points.
     """
@@ -327,7 +319,7 @@ def _decoded_bytes(facts: Any) -> int:
 
 
 def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, NDArray[Any]]:
-    """A table's columns by name. Raises UserError for two names of the same text."""
+    """Raises UserError for two names of the same text."""
     names = list(names)
     if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
         raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
@@ -356,7 +348,7 @@ def label_columns_of(table: Mapping[str, Any], target: str | None, by: str | Non
 
 
 def _numbers(table: Table, name: str, gaps: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-    """A column (N,) of finite numbers, 0 in ``gaps`` (N,); raises UserError with the row."""
+    """(N,) finite numbers, 0 in ``gaps`` (N,)."""
     column = table.columns[name]
     if gaps is not None and gaps.any():
         column = np.where(gaps, 0, column.astype(object))
@@ -398,7 +390,7 @@ def _what_to_do(name: str, column: NDArray[Any]) -> str:
 
 
 def _cells(table: Table, name: str, prepared: Prepared) -> NDArray[Any]:
-    """A column (N,) of finite numbers, or of a category's words, None in gaps; raises UserError with the row."""
+    """(N,) finite numbers, or a category's words, None in gaps."""
     cells, found = table.columns[name], np.empty(len(table.columns[name]), object)
     gaps = np.array([str(cell).strip().lower() in MISSING for cell in cells], np.bool_)
     if gaps.any() and not prepared.gaps:
@@ -437,7 +429,6 @@ def no_column(where: str, name: str, known: Sequence[str]) -> UserError:
 
 
 def samples_of(data: Any, by: str | None, target: str | None, where: str) -> Samples:
-    """One object's samples: a table, arrays, or a torch ``Dataset``."""
     if (table := _table(data, where)) is not None:
         if set(table) & {"x", "x_train"} and all(np.ndim(v) > 1 for k, v in table.items() if k.startswith("x")):
             return from_npz(dict(table), by, where)
@@ -484,7 +475,7 @@ def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def is_table(data: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is of columns, arrays or flat lists, and not of clients."""
+    """Whether a mapping is of columns (arrays or flat lists), not of clients."""
     return all(
         isinstance(column, np.ndarray) or (isinstance(column, list) and all(np.ndim(value) == 0 for value in column))
         for column in data.values()

@@ -1,19 +1,18 @@
 """How many samples of which class each client gets, by the spec of a partition.
 
-``FORMS`` says what each spec does. Sources and details:
+Sources and details of ``FORMS``:
 
 ``dirichlet``  p_k ~ Dir(BETA, ..., BETA) over clients, for each class k (Yurochkin et al., ICML 2019; Li et al., ICDE
                2022)
-``hsu``        q_i ~ Dir(ALPHA * prior) over classes, the prior being the training set's own class shares (Hsu, Qi and
-               Brown, 2019). With K classes of equal size the label skew of ``hsu:ALPHA`` is that of
-               ``dirichlet:ALPHA/K``
+``hsu``        q_i ~ Dir(ALPHA * prior) over classes, the prior being the training set's class shares (Hsu, Qi and
+               Brown, 2019). With K equal classes its skew is that of ``dirichlet:ALPHA/K``
 ``shards``     McMahan et al., 2017
 ``labelsets``  an equal number of clients to each set, each set's samples dealt evenly to its clients; with ``LO-HI``
                sets of LO to HI labels, and clients in proportion to them (MingledPie's homogeneous and heterogeneous
                clusters). With ``iid`` a share RATE of each client's samples is drawn from all labels (its IID rate,
                appendix C.2); with FIRST only for clients from that number on (its newcomers, appendix C.3)
-``labels``     every label is held by (nearly) equally many clients, which share its samples evenly ("#C = M" of Li et
-               al.). A label that no client holds (clients * M < classes) stays unused
+``labels``     (nearly) equally many clients hold every label and share its samples evenly ("#C = M" of Li et al.). A
+               label that no client holds (clients * M < classes) stays unused
 """
 
 from __future__ import annotations
@@ -58,12 +57,11 @@ OWN_FORMS = {"by:COLUMN": "one client for each value of a column of your own dat
 
 
 def kinds(forms: Iterable[str]) -> list[str]:
-    """The words that forms begin with."""
     return list(dict.fromkeys(re.split(r"[:+\[]", form)[0] for form in forms))
 
 
 class Division(NamedTuple):
-    """counts: (clients, K).  For ``labelsets`` groups: (clients,), and sets: the classes of each, ascending."""
+    """counts: (clients, K).  For ``labelsets`` groups: (clients,), and sets: their classes, ascending."""
 
     counts: Counts
     groups: Counts | None = None
@@ -75,7 +73,7 @@ Scheme = Callable[[Counts, int, int, np.random.Generator], Division]
 
 
 def parse(spec: str) -> Scheme:
-    """The scheme of a spec; raises UserError for none. It doesn't know the data."""
+    """The scheme of a spec, whatever the data. Raises UserError for an unknown spec."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
@@ -110,13 +108,13 @@ def parse(spec: str) -> Scheme:
 
 
 def is_own(spec: str) -> bool:
-    """Whether a spec names a function of one's own, as ``module:NAME``."""
+    """Whether a spec is ``module:NAME`` of one's own."""
     known = kinds([*FORMS, *TASK_FORMS, *OWN_FORMS])
     return is_object(spec) and spec.partition(":")[0] not in known
 
 
 def _own(spec: str) -> Scheme:
-    """``function(sizes, clients, rng)``: counts (clients, K), or a pair of these and the clients' groups (clients,)."""
+    """``function(sizes, clients, rng)``: counts (clients, K), or these and groups (clients,)."""
     function = import_object(spec, "partition")
 
     def scheme(sizes: Counts, clients: int, floor: int, rng: np.random.Generator) -> Division:
@@ -192,10 +190,10 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 
 
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
-    """Bring every client to ``floor`` samples by moving samples. log_q: (clients, K), label proportions, unnormalised.
+    """Move samples until every client has ``floor``. log_q: (clients, K), label proportions, unnormalised.
 
-    A client that is short gets classes drawn from its own label proportions; lots decide what clients above the floor
-    lose. So the label skew stays, and the mean of every client's count of a class, (class size) / clients.
+    A client that is short gets classes by its own proportions; lots decide what clients above the floor lose. So the
+    label skew stays, and so does the mean count of a class, (class size) / clients.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)
@@ -251,9 +249,9 @@ def _label_sets(
 
 
 def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
-    """Every client puts a share ``rate`` of its samples, by lot, into one pot, and draws as many from it.
+    """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many.
 
-    Sizes stay, and the pot has the labels of all these clients' data. Fractions are rounded up or down at random.
+    Fractions are rounded up or down at random.
     """
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
@@ -296,7 +294,7 @@ def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
 
 
 def proportional_sizes(total: int, weights: Counts) -> Counts:
-    """``(parts,)`` sizes that sum to ``total >= parts``, nearest to ``weights``' shares, at least one each."""
+    """``(parts,)`` sizes >= 1 that sum to ``total >= parts``, nearest to ``weights``' shares."""
     quota = total * weights / weights.sum()
     sizes: Counts = np.maximum(np.floor(quota), 1).astype(np.int64)
     while missing := total - int(sizes.sum()):
@@ -315,7 +313,7 @@ def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
 
 
 def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
-    """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``; shares' rows sum to 1.
+    """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``.
 
     By systematic sampling: with one random offset a row, an entry is its mean rounded up or down, unbiased.
     """
@@ -327,7 +325,7 @@ def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
 
 
 def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Generator) -> Counts:
-    """Give every row ``want[i]`` units, of kinds drawn with its own weights, out of a limited supply of each kind.
+    """Give every row ``want[i]`` units, of kinds drawn by its weights, from a limited supply of each.
 
     want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``. ->
     (rows, kinds) counts. If a kind is short, lots among all that asked decide, and losers draw again.

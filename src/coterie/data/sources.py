@@ -56,11 +56,10 @@ def load(
     progress: Progress | None = None,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> Dataset:
-    """The data set ``name``, one of ``NAMES``, that of a file ``NAME.npz``, or one's own at a path, checked.
+    """The data set ``name``: one of ``NAMES``, of a file ``NAME.npz``, or one's own at a path, checked.
 
-    own: how to read one's own data: ``by``, ``target``, ... (``data/own.py``), or None. ``heart`` takes ``by``,
-        ``test_share`` and ``fold``.
-    data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
+    own: how to read one's own data (``load_own``). ``heart`` takes ``by``, ``test_share`` and ``fold``.
+    data_dir: looked in first.  download: whether a missing set may be fetched.
     Raises UserError if the data are missing (saying what to put where) or bad.
     """
     said = {key: value for key, value in own.items() if value is not None}
@@ -102,7 +101,7 @@ def load(
 
 
 def cache_dir() -> Path:
-    """The platform's per-user folder for downloaded data, such as ``~/.cache/coterie``."""
+    """The user's folder of downloads, such as ``~/.cache/coterie``."""
     return platformdirs.user_cache_path("coterie", appauthor=False)
 
 

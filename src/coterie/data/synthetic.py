@@ -1,20 +1,11 @@
 """Made-up samples for any number of clients, each client's made when it is asked: ``--data synthetic:64x10``.
 
-``synthetic:FxK`` has F features and K classes. A sample is one of its class's two centres (on average 5 apart from any
-other), by a fair coin, plus standard normal noise. Centres, 10,000 test samples and as many reference samples, which
-scale all samples and of which public ones are, follow from F and K alone; a client's samples from the seed and its
-number. Its counts of classes follow the partition's law, with m = 100 samples on average (or ``samples`` / clients):
-
-``iid``               m samples, their classes all alike
-``hsu:ALPHA``         m samples, in proportions of its own: Dirichlet(ALPHA / K, ...)
-``dirichlet:BETA``    of each class m/K times a Gamma(BETA) variable over its mean, the limit of the Dirichlet partition
-                      for very many clients; at least ``min_samples`` (by default 10, or m/2 if that is less)
-``labels:LO-HI``      m samples of LO to HI classes, all alike; ``labels:M`` of M classes
-``shards:N``          m samples in N equal pieces, each of a class by lot
-``labelsets:K``       m samples of the classes of its group's set; the sets are drawn by the seed
-``permute:K+SKEW``, ``swap:K+SKEW``   groups with different labels, crossed with any of the first five
-
-A client's test samples have the proportions of its own classes.
+``docs/scale.md`` says what each partition means here, and how many samples a client has. A sample is one of its class's
+two centres (on average 5 apart from any other), by a fair coin, plus standard normal noise. Centres, 10,000 test
+samples and as many reference samples follow from F and K alone; a client's samples from the seed and its number.
+``dirichlet`` is the limit of that partition for very many clients, with at least ``min_samples`` (by default 10, or m/2
+if that is less). ``permute`` and ``swap`` go with any law but ``labelsets``. Test samples have a client's own class
+proportions.
 """
 
 from __future__ import annotations
@@ -65,7 +56,7 @@ def shape_of(name: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def synthetic(name: str) -> Dataset:
-    """The test set, and reference samples as training samples, of ``synthetic:FxK``; raises UserError."""
+    """The test set, with reference samples as training samples; raises UserError."""
     _, classes = shape_of(name)
     labels = np.arange(_WHOLE_SET, dtype=np.int64) % classes
     train, test = (drawn(name, labels, rng(0, name, part)) for part in ("reference", "test"))
@@ -75,14 +66,13 @@ def synthetic(name: str) -> Dataset:
 
 @lru_cache(maxsize=4)
 def _centres(name: str) -> Floats:
-    """(classes, 2, features): centres whose distances are 5 on average."""
     features, classes = shape_of(name)
     normal = rng(0, name, "centres").standard_normal((classes, _CENTRES, features), dtype=np.float32)
     return normal * np.float32(_APART / np.sqrt(2 * features))
 
 
 def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
-    """Samples (n, features) float32 of these classes (n,), in stored units."""
+    """(n, features) float32 of classes (n,), in stored units."""
     centres = _centres(name)
     chosen = centres[labels, source.integers(_CENTRES, size=len(labels))]
     return chosen + source.standard_normal(chosen.shape, dtype=np.float32)
@@ -90,9 +80,8 @@ def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """The split of such data, without lists of indices. count: of the clients.  tasks: of the groups.
-
-    law: of a client's samples.  Indices of ``public`` are into the reference samples.
+    """The split of synthetic data, without lists of indices. count: of the clients.  tasks: of the groups. Indices of
+    ``public`` are of reference samples.
     """
 
     count: int = 0
@@ -104,11 +93,10 @@ class Drawn(Split):
         return self.count
 
     def task(self, client: int) -> Task:
-        """The task of a client's group."""
         return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
 
     def counts(self, client: int) -> Counts:
-        """(classes,) training samples of each class, as the data set names them. Read-only."""
+        """(classes,) training samples, by the data set's names. Read-only."""
         assert self.law is not None
         return _counts(self.law, self.seed, client)
 
@@ -118,11 +106,10 @@ class Drawn(Split):
         return pools_of(dataset.y_test, np.arange(dataset.classes))
 
     def size(self, client: int) -> int:
-        """Training samples of a client."""
         return int(self.counts(client).sum())
 
     def train_samples(self, client: int) -> tuple[Floats, Ints]:
-        """A client's normalised samples (n, features) and labels (n,) of its task, made anew."""
+        """Normalised samples (n, features) and labels (n,) of the client's task, made anew."""
         task, counts = self.task(client), self.counts(client)
         labels = np.repeat(np.arange(len(counts)), counts)
         x = drawn(task.dataset.name, labels, rng(self.seed, f"client/{client}", "samples"))
@@ -130,7 +117,7 @@ class Drawn(Split):
         return (x - zero) / unit, labels if task.names is None else task.names[labels]
 
     def test_samples(self, client: int) -> Ints:
-        """Indices into the test set, ascending, in the proportions of the client's own classes."""
+        """Indices into the test set, ascending."""
         source = rng(self.seed, f"client/{client}", "test samples")
         (found,) = drawn_test(self.counts(client)[None], self._pools, TEST_SAMPLES, source)
         return found
@@ -153,7 +140,7 @@ def deal_synthetic(
     public: float = 0.0,
     samples: int | None = None,
 ) -> tuple[Drawn, tuple[Task, ...]]:
-    """As ``tasks.deal``, for ``synthetic``. samples: of all clients together, on average. Raises UserError."""
+    """As ``tasks.deal``, for ``synthetic``. samples: of all clients, on average. Raises UserError."""
     whole("clients", clients, 1)
     whole("seed", seed, 0)
     kind, skew = parts_of(spec)
@@ -180,7 +167,7 @@ def deal_synthetic(
 
 
 def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Ints, ...]:
-    """The disjoint class sets of ``labelsets:K``, of nearly equal sizes, drawn by the seed; raises UserError."""
+    """The disjoint classes of ``labelsets:K``, nearly equal, drawn by the seed; raises UserError."""
     found = re.fullmatch("labelsets:([1-9][0-9]{0,8})", skew)
     if found is None or int(found[1]) > min(classes, clients):
         raise UserError(
@@ -251,7 +238,6 @@ def _proportions(weights: NDArray[np.float64], many: int, source: np.random.Gene
 
 
 def _gammas(classes: int, beta: float, mean: float, least: int, source: np.random.Generator, client: int) -> Counts:
-    """Of each class a Gamma(beta) variable over its mean, times mean / classes; ``least`` samples in all."""
     log_g = log_gamma(np.full((1, classes), beta), source)
     wanted = mean / classes / beta * np.exp(log_g).sum()
     total = max(least, int(np.floor(wanted + source.random())))

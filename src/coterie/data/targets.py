@@ -1,4 +1,4 @@
-"""What a data set's labels are (classes, several labels at once, or numbers) and what outputs say of them."""
+"""What a data set's labels are: classes, several labels at once, or numbers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EXACT = 2.0**53  # below it a double is exact
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """task: what is learnt.  names: of the classes, labels or numbers, in the order of the outputs, or None.
+    """names: of classes, labels or numbers, in the order of outputs, or None.
 
     ``classes``: labels are (n,) int64, outputs (n, classes) logits.
-    ``multilabel``: labels are (n, labels) float32 zeros and ones, outputs (n, labels) logits, one for each label alone.
+    ``multilabel``: labels are (n, labels) float32 zeros and ones, outputs (n, labels) logits.
     ``regression``: labels and outputs are (n, numbers) float32: stored units minus zero, divided by unit, (numbers,)
     float64 each, so that training samples have mean 0 and deviation 1.
     """
@@ -32,7 +32,7 @@ class Targets:
     unit: Doubles | None = None
 
     def scores(self, outputs: NDArray[Any]) -> Doubles:
-        """Outputs (..., k) as probabilities (..., k), or for regression as numbers in stored units."""
+        """Probabilities (..., k), or for regression numbers in stored units."""
         from scipy.special import expit, softmax  # here, so that a list of data sets does not wait for scipy
 
         outputs = np.asarray(outputs, np.float64)
@@ -41,13 +41,12 @@ class Targets:
         return np.asarray(expit(outputs)) if self.task == "multilabel" else self.stored(outputs)
 
     def stored(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Labels in the units of the data."""
         if self.zero is None or self.unit is None:
             return labels
         return np.asarray(labels * self.unit + self.zero)
 
     def counts(self, labels: NDArray[Any], outputs: int) -> NDArray[np.int64]:
-        """(outputs,) samples of each class or with each label; for regression (1,), the number of samples."""
+        """(outputs,) samples of each class or label; for regression (1,)."""
         if self.task == "classes":
             return np.bincount(labels, minlength=outputs).astype(np.int64)
         if self.task == "multilabel":
@@ -59,9 +58,9 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 
 
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value. Raises UserError.
+    """Labels as numbers 0, 1, ... (N,) in the order of their values, and these values' names. Raises UserError.
 
-    labels: where they are from, and (n,) numbers or text. Text of a number is a number: 1 and 1.0 are one class.
+    labels: their source, and (n,) numbers or text. Text of a number is a number: 1 and 1.0 are one class.
     """
     for where, y in labels:
         if y.ndim != 1:
@@ -119,7 +118,7 @@ def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
 def several(
     y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
-    """Labels of ``multilabel``, (n,) or (n, k) zeros and ones, as (n, k). Raises UserError."""
+    """Of ``multilabel``: (n,) or (n, k) zeros and ones, as (n, k). Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     for labels in (train, test):
         if not np.isin(labels, (0, 1)).all():
@@ -131,7 +130,7 @@ def several(
 def standardised(
     y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
-    """Numbers of ``regression``, (n,) or (n, k), as (n, k): mean 0, deviation 1 in training. Raises UserError."""
+    """Of ``regression``: (n,) or (n, k), as (n, k), mean 0 and deviation 1 in training. Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     zero, unit = train.mean(0), train.std(0)
     if (same := np.ptp(train, axis=0) == 0).any():
@@ -155,7 +154,6 @@ def _numbers(y: NDArray[Any], where: str) -> Doubles:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value, or its text, is a number."""
     try:
         float(value)
     except (ValueError, TypeError):

@@ -1,18 +1,8 @@
 """Partitions over groups of clients whose *tasks* differ: other inputs, or other labels for the same inputs.
 
-``rotate:K``      group g sees every image turned counter-clockwise by g 360/K degrees (Ghosh et al., NeurIPS 2020): by
-                  right angles exactly, by others with bilinear interpolation and stored zeros in the corners
-``permute:K``     each group has the labels in an order of its own (Sattler, Müller and Samek, 2020), drawn from the
-                  seed; group 0 keeps them. Of the first ``classes`` groups no two give a label the same meaning
-``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others
-``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
-``shift:K``       each group's samples have a gain and an offset of their own, as other sensors have, drawn from the
-                  seed; group 0 keeps them
-``blur:K``        group g sees images through a Gaussian filter of g/32 of their shorter side
-``colour:K``      group g sees colour images with hues turned by g 360/K degrees
-
-A label skew may follow (``rotate:4+dirichlet:0.3``), by default ``iid``; a seed deals the same indices with and without
-groups. Groups are drawn by lot, of sizes that differ by at most one. A task changes training and test samples alike.
+``docs/partitions.md`` says what each form does. ``rotate`` is of Ghosh et al. (NeurIPS 2020), ``permute`` of Sattler,
+Müller and Samek (2020). Each data set of ``domains`` is normalised by itself. A seed deals the same indices with and
+without groups. A task changes training and test samples alike.
 """
 
 from __future__ import annotations
@@ -40,7 +30,7 @@ Load = Callable[[str], Dataset]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the clients of one group learn: the changed samples of a data set, with renamed labels.
+    """The task of a group: the changed samples of a data set, with renamed labels.
 
     names: (classes,) int64, what each label becomes; None for itself.
     """
@@ -50,18 +40,18 @@ class Task:
     names: Ints | None = None
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Normalised samples of this task ``(n, *input_shape) float32``; without ``indices`` the whole split."""
+        """Normalised samples ``(n, *input_shape) float32``; by default the whole split."""
         x = self.dataset.inputs(indices, split)
         return x if self.change is None else self.change.apply(x, self.dataset)
 
     def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
-        """Labels ``(n,) int64`` of the same samples."""
+        """Labels ``(n,) int64``."""
         y = self.dataset.labels(indices, split)
         return y if self.names is None else self.names[y]
 
     @property
     def words(self) -> str:
-        """The task for people: ``"mnist, turned by 90 degrees"``."""
+        """For people: ``"mnist, turned by 90 degrees"``."""
         changed = "" if self.change is None else f", {self.change.words}"
         named = "" if self.names is None else f", labels 0, 1, ... called {', '.join(map(str, self.names))}"
         return f"{self.dataset.name}{changed}{named}"
@@ -78,14 +68,13 @@ def deal(
     public: float = 0.0,
     samples: int | None = None,
 ) -> tuple[Split, tuple[Task, ...]]:
-    """Any partition of a data set, and the task of each of the split's groups; one task where all have the same.
+    """Any partition of a data set, and the task of each group; one task where all have the same.
 
     The split's indices are into the data set of the client's own task.  min_samples: as in ``partition``.
-    load: gives the other data sets of ``domains`` by their names.  clients: None, or the right number, for data that
-        name their clients themselves (``by:COLUMN``).
-    public: share of the training samples of ``dataset`` that no client gets (``Split.public``), stratified by class, or
-        by client where the data name their clients.  samples: how many training samples of each data set are used,
-        stratified by class; None for all. Raises UserError for a spec that is unknown or cannot be met.
+    load: the other data sets of ``domains``.  clients: None, or the right number, for ``by:COLUMN``.
+    public: share of ``dataset``'s training samples that no client gets, stratified by class, or for ``by:COLUMN`` by
+        client.  samples: how many of each data set are used, stratified by class; None for all. Raises UserError for a
+        spec that is unknown or cannot be met.
     """
     if column_of(spec) is not None:
         if samples is not None:
@@ -106,7 +95,6 @@ def deal(
     taken = used[id(dataset)][set_aside(_labels(dataset)[used[id(dataset)]], public, seed)]
 
     def part_of(skew: str, data: Dataset, count: int, own_seed: int) -> Split:
-        """What public data leave of a data set, dealt to so many clients."""
         y, y_test = _labels(data), _labels(data, "test")
         left = used.setdefault(id(data), kept_of(y, samples, seed))
         left = np.setdiff1d(left, taken, assume_unique=True) if data is dataset else left
@@ -170,7 +158,7 @@ def _labels(dataset: Dataset, part: Part = "train") -> Ints:
 
 
 def column_of(spec: str) -> str | None:
-    """The column of ``by:COLUMN``, None for another partition. Raises UserError if it names none."""
+    """COLUMN of ``by:COLUMN``, None for another partition. Raises UserError if it names none."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     word, _, column = spec.partition(":")
@@ -200,14 +188,14 @@ def _as_owned(spec: str, dataset: Dataset, clients: int | None, seed: int, least
 
 
 def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The task of every client; the clients of a group share the object."""
+    """The task of every client; those of a group share the object."""
     if len(tasks) == 1 or split.groups is None:
         return (tasks[0],) * split.clients
     return tuple(tasks[g] for g in split.groups)
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The task (``""`` for none) and the label skew of a spec; raises UserError for an unknown or misplaced part."""
+    """The task (``""`` for none) and the label skew; raises UserError for an unknown or misplaced part."""
     if is_own(spec):
         return "", spec
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
@@ -286,10 +274,10 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
 
 
 def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
-    """``groups`` different orders (classes,) int64 of the labels, the first as they are; at most classes!.
+    """``groups`` (<= classes!) different orders (classes,) int64 of the labels, the first as they are.
 
-    Any two of the first ``classes`` differ at every label: the labels stand on a circle in a random order, and each
-    group moves on by another number of places. The rest are random.
+    Any two of the first ``classes`` differ at every label: labels on a circle in random order, turned by other numbers
+    of places. The rest are random.
     """
     circle = draw.permutation(classes)
     steps = [0, *draw.permutation(np.arange(1, classes))][:groups]

@@ -1,4 +1,4 @@
-"""A party's own account of what it has released of its data: its ledger, which nobody else has.
+"""A party's own ledger of what it has released of its data; nobody else has it.
 
 It counts every attempt of a round, also those given up. Reported scores are releases without a proof.
 """
@@ -53,7 +53,7 @@ class Account:
         return said or "nothing was released yet"
 
     def facts(self, entries: Entries) -> dict[str, Any]:
-        """For the log: epsilon by relation, and by observer; delta; and the number of releases by kind."""
+        """For the log: epsilon by relation and observer, delta, and releases by kind."""
         counts: Counter[str] = Counter()
         for entry in entries:
             counts[entry.release.what] += len(entry.rounds)

@@ -1,4 +1,4 @@
-"""One party, its member and its effects, from a home and its plan.
+"""One party, from a home and its plan.
 
 Only in a rehearsal (``deploy try``) do all parties share the seed of the config.
 """
@@ -30,8 +30,6 @@ SPOOL_BYTES = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class BuiltParty:
-    """What a node needs. work: with its own data alone."""
-
     home: Home
     plan: Plan
     config: Resolved
@@ -53,35 +51,33 @@ class BuiltParty:
         return self.party.samples if "samples" in self.work.allowed else 0
 
     def scores(self) -> dict[str, float]:
-        """Its current model's scores on its own held-out samples that it may report."""
+        """The current model's scores on own held-out samples, as far as it may report them."""
         model = self.own_model() if may_score(self.work) else None
         return {} if model is None else own_scores(self.work, self.observer, model, self.told)
 
     @cached_property
     def observer(self) -> Any:
-        """The ``Evaluator`` of its own data; None without data."""
         return observer_of(self.work)
 
     @property
     def told(self) -> NDArray[np.int64] | None:
-        """(classes,) the label counts of its model's training data, as messages have told it."""
+        """(classes,) label counts of its model's training data, as told by messages."""
         counts = self.config.definition.counts
         return None if counts is None or self.work.data is None else counts(self.party)
 
     def renew(self, data: bytes) -> tuple[Any, fl.Common]:
-        """Take in a newer plan with its keys and public facts. Raises PeerError for another one, and NewPlanError."""
+        """Raises PeerError for another one, and NewPlanError."""
         plan = renewed(self.home, self.plan, data)
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
 
     def own_model(self) -> fl.ClientModel | None:
-        """The client's current model, by its own state alone; None for a party without."""
+        """By the client's own state alone; None for other parties."""
         if self.party.name not in self.party.common.clients:
             return None
         return self.config.definition.predicts(self.party)
 
     @property
     def done(self) -> int:
-        """How many rounds the hub has committed."""
         if (data := FileStore(self.home.state).load()) is None:
             return 0
         kept, _ = unpack(data, self.party)
@@ -89,7 +85,7 @@ class BuiltParty:
 
 
 def build_party(home: Home) -> BuiltParty:
-    """The party of this home, by its plan. Raises UserError for a plan or data that cannot work."""
+    """Raises UserError for a plan or data that can't work."""
     plan = plan_of(home)
     check_agreed(home, plan)
     config = plan.resolved
@@ -122,7 +118,7 @@ def build_party(home: Home) -> BuiltParty:
 
 
 def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
-    """The party of a home in its state of the last commit, of any run, and the rest of that. Raises UserError."""
+    """The party as of the last commit, of any run, and the rest of that commit. Raises UserError."""
     at = home if home.state.exists() else home.former
     stored = None if at is None else FileStore(at.state).read()
     if at is None or stored is None:

@@ -1,6 +1,4 @@
-"""A party's device, and the clock of its node: the machine's, or in a rehearsal a virtual one, which gives a
-simulation's results.
-"""
+"""A party's device and clock: the machine's, or in a rehearsal a virtual one, as in a simulation."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class Times(msgspec.Struct):
     """A party's part of the virtual clock. busy: until when the party works.
 
     at: the hub's instant in the round.  links: by recipient, when the last message arrives.
-    delayed: messages that the experiment holds back, with the round until which, in the order of writing.
+    delayed: messages held back, with the round until which, in the order of writing.
     """
 
     at: Instant = NOWHEN
@@ -40,10 +38,7 @@ class Times(msgspec.Struct):
 
 
 class Clock:
-    """Seconds since the plan was signed, by the machine's clock; within a process it never goes back.
-
-    origin_s: that instant, in seconds since 1970.
-    """
+    """Seconds since the plan was signed (origin_s, since 1970); within a process it never goes back."""
 
     rehearsed = False
 
@@ -73,7 +68,7 @@ class Clock:
 class RehearsedClock(Clock):
     """Times follow from sizes, nominal costs and ``links``, as in a simulation.
 
-    names: of all parties, in the order of the roster, the hub first.
+    names: in the order of the roster, the hub first.
     """
 
     rehearsed = True

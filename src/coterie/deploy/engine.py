@@ -1,4 +1,4 @@
-"""The engine, which moves bytes between the parties of a federation (``nats.py``, and another in tests).
+"""The engine, which moves bytes between parties (``nats.py``, and another in tests).
 
 It delivers at least once, keeps the order of each pair of parties, and authenticates the sender.
 """
@@ -35,13 +35,12 @@ class FullError(EngineError):
 
 
 class NotAdmittedError(EngineError):
-    """This party may not connect: its certificate was revoked or has expired. It ends the node."""
+    """The party's certificate was revoked or has expired. It ends the node."""
 
 
 class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
-    """A packet on its way out. dst: its recipient.  body: wrapped.
-
-    key: it is stored once under this key, so nobody else may guess it: the engine would drop the packet as known.
+    """body: wrapped. key: a packet is stored once under it, so nobody else may guess it: the engine would drop the
+    packet as known.
     """
 
     dst: str
@@ -50,7 +49,7 @@ class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(Protocol):
-    """One packet that has come. It comes again, also after a restart of either side, until ``done``.
+    """A packet. It comes again, also after a restart of either side, until ``done``.
 
     src: the authenticated sender.  body: the bytes as pushed; a node may drop them (b""). ``done`` and ``working`` may
     be called from any thread.
@@ -60,23 +59,22 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled and its consequences are stored: it comes no more. Never raises or waits."""
+        """Its consequences are stored: it comes no more. Never raises or waits."""
 
     def working(self) -> None:
-        """Work goes on, so it must not come again yet. Called every few seconds. Never raises."""
+        """It must not come again yet. Called every few seconds. Never raises."""
 
 
 class Engine(Protocol):
-    """The connection of one party. name: of the party.  Its own methods are called from one thread only."""
+    """The connection of one party, for one thread."""
 
     name: str
 
     def nodes(self) -> Collection[str]: ...
 
     def push(self, dst: str, body: bytes, key: str) -> None:
-        """Store a packet of any size for another party; returns when stored. The same key is stored once.
-
-        Raises UndeliverableError if it never will be, FullError if too much waits, and EngineError otherwise.
+        """Returns when the packet, of any size, is stored. The same key is stored once. Raises UndeliverableError if it
+        never will be, FullError if too much waits, and EngineError otherwise.
         """
 
     def push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
@@ -101,7 +99,7 @@ class Engine(Protocol):
         return found
 
     def pull(self, wait_s: float) -> Delivery | None:
-        """The next packet for this party, or None if none comes within ``wait_s`` seconds. Raises EngineError.
+        """None if no packet comes within ``wait_s`` seconds. Raises EngineError.
 
         Packets of one sender come in order, also when repeated. Several may be held before the first is ``done``.
         """
@@ -114,7 +112,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files: a party's certificate and key, and the authority's certificate."""
+    """PEM files: a party's certificate and key, the authority's certificate."""
 
     certificate: Path
     key: Path
@@ -137,9 +135,9 @@ class Access:
     """Who may use the server.
 
     parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; None admits any certificate
-    of the party, and then of all.  watchers: those that may ask who is connected: the hub, and others that lead.
-    operator: of the operator's own key.  members: all that may be admitted later.  refused: keys of those that are told
-    that they are not admitted.
+    of the party, and then of all.  watchers: may ask who is connected: the hub, and others that lead.
+    operator: of the operator's own key.  members: may be admitted later.  refused: keys of those that are told that
+    they are not.
     """
 
     # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its
@@ -152,13 +150,13 @@ class Access:
     refused: Collection[str] = ()
 
     def pinned(self) -> tuple[str, ...]:
-        """The keys with which TLS begins; empty if those of a party are not known."""
+        """The keys with which TLS begins; empty if a party's are not known."""
         keys = [*self.parties.values(), self.operator, *self.refused]
         return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
 
 
 def mark(access: Access) -> str:
-    """A subject among the operator's rights: a server that has read this access names it when the operator asks."""
+    """A subject among the operator's rights, which a server names once it has read this access."""
     known = sorted(access.parties.items()), sorted(access.watchers), sorted(access.members), access.pinned()
     return f"coterie.access.{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"
 

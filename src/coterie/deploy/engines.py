@@ -18,7 +18,7 @@ def check_installed() -> None:
 
 
 def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
-    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached."""
+    """Raises UserError without the extra, EngineError if no server is reached."""
     check_installed()
     from coterie.deploy.nats import NatsEngine
 

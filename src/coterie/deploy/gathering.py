@@ -25,10 +25,10 @@ Tell = Callable[..., None]
 def wait_for_begin(
     home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Say = lambda words: None
 ) -> Delivery | None:
-    """Wait until the hub has begun and the home holds the newest plan. Gives its first packet, or None if ``stopped``.
+    """Wait until the hub has begun and the home holds the newest plan. Returns its first packet, None if ``stopped``.
 
-    say: is told once if the engine has nothing for this party, such as a broker that was not told of the approvals.
-    Raises NotAdmittedError, and NewPlanError for the plan of a later run.
+    say: is told once if the engine has nothing for this party, as a broker that does not know the approvals. Raises
+    NotAdmittedError, and NewPlanError for the plan of a later run.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():

@@ -1,6 +1,6 @@
 """The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state.
 
-Files are written whole. ``Home`` locates them; the functions read and check them.
+Files are written whole.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``home.json``. server: URL.  operator: the public key of the federation's operator, hex.
+    """``home.json``. server: URL.  operator: the operator's public key, hex.
 
     report: scores that the owner allows to be sent to the hub.  epochs: local epochs in a round; 0 for the plan's
-    maximum.  accelerator: ``cpu``, ``cuda`` or ``auto``, of this machine.
+    maximum.  accelerator: of this machine.
     """
 
     name: str
@@ -67,18 +67,18 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``agreed.json``: the newest run to which the owner of a home has agreed, and the hash of its plan then."""
+    """``agreed.json``: the newest run to which the owner has agreed, and its plan's hash then."""
 
     run: int = 1
     plan_sha256: str = ""
 
 
 class Home:
-    """Where things are in a home, and what it says about itself (``About``).
+    """Where things are in a home, and ``About`` it.
 
     common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of the secret keys.  tls_key:
-    SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest that it has seen.  data: its own
-    samples.  state: what its node stores in the run of this plan.  run: a former one, whose plan and state are meant.
+    SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest seen.  data: own samples.  state:
+    what its node stores in the run of this plan.  run: a former one, whose plan and state are meant.
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
@@ -114,7 +114,7 @@ class Home:
 def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], object] = lambda home: None) -> Home:
     """A new home with fresh keys, whole or not at all.
 
-    fill: writes its other content. Raises UserError if the place is taken, or lies in a home.
+    fill: writes its other content. Raises UserError if the place is taken or in a home.
     """
     check_name(about.name)
     check_new(path, "a home")
@@ -135,7 +135,7 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
 
 
 def read_home(path: Path) -> Home:
-    """The home in this folder. Raises UserError for a folder that is none, or of another user."""
+    """Raises UserError for a folder that is no home, or of another user."""
     check_own(path)
     about = decode_json(path / INFO, read_private(path / INFO), About)
     check_name(about.name)
@@ -143,7 +143,7 @@ def read_home(path: Path) -> Home:
 
 
 def plan_of(home: Home) -> Plan:
-    """The plan in this home. Raises UserError if there is none, or its operator has not signed it."""
+    """Raises UserError if there is none, or its operator has not signed it."""
     if not home.plan.exists():
         raise UserError(
             f"{home.path} has no plan yet: when the operator has approved {home.name}, run "
@@ -158,11 +158,10 @@ def plan_of(home: Home) -> Plan:
 
 
 def take_plan(home: Home, data: bytes) -> Plan:
-    """Keep a plan that came from the hub or with a certificate, and the renewed certificate in it. Returns the plan
-    that the home then holds.
+    """Keep a plan that came, and the renewed certificate in it. Returns the plan that the home then holds.
 
-    With the plan of a new run, the former one's plan and state move to a folder of their own (``RUNS``). Raises as
-    ``check_plan``, and then changes nothing.
+    With a new run, the former one's plan and state move to ``RUNS``. Raises as ``check_plan``, and then changes
+    nothing.
     """
     old, new = check_plan(home, data)
     if old is not None and new.version == old.version:
@@ -176,7 +175,7 @@ def take_plan(home: Home, data: bytes) -> Plan:
 
 
 def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
-    """The plan that the home holds, if any, and the one that came, which may take its place.
+    """The plan that the home holds, if any, and the one that came.
 
     Raises OlderPlanError for an older one, and PeerError for one that is forged, another of the same version or
     session, without this party's keys and role, with a renewed certificate of other keys, with other terms for the same
@@ -220,7 +219,7 @@ def _put_by(home: Home, run: int) -> None:
 
 
 def take_back(home: Home, plan: Plan) -> None:
-    """Put the state of this plan's run back, if this party was stopped while it took the plan of the next one."""
+    """Put the state of this plan's run back, if the party was stopped while it took the next plan."""
     former = Home(home.path, home.about, plan.run)
     if former.state.exists():
         with writing(home.state):
@@ -228,7 +227,7 @@ def take_back(home: Home, plan: Plan) -> None:
 
 
 def agree(home: Home, plan: Plan) -> None:
-    """Record that the owner of this home agrees to the run of this plan."""
+    """Record that the home's owner agrees to the run of this plan."""
     write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan_hash(plan))) + b"\n")
 
 
@@ -241,7 +240,7 @@ def has_agreed(home: Home, plan: Plan) -> bool:
 
 
 def check_agreed(home: Home, plan: Plan) -> None:
-    """Raises UserError, with the command that agrees, for a run to which the owner has not agreed."""
+    """Raises UserError, with the command that agrees, unless the owner has agreed."""
     if not has_agreed(home, plan):
         raise UserError(agreement_words(home, plan))
 
@@ -255,7 +254,7 @@ def agreement_words(home: Home, plan: Plan) -> str:
 
 
 def _renewed(home: Home, plan: Plan) -> bytes | None:
-    """The certificate in this plan that ends later than the home's, if any. Raises PeerError for one of other keys."""
+    """A certificate that ends later than the home's, if any. Raises PeerError for one of other keys."""
     found = plan.certificates.get(home.name)
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
         return None
@@ -299,7 +298,7 @@ def _check_same_run(home: Home, old: Plan, new: Plan) -> None:
 
 
 def hub_home(folder: Path) -> Home:
-    """The hub's home in an operator's folder, updated to the newest plan. Raises UserError."""
+    """In an operator's folder, updated to the newest plan. Raises UserError."""
     home, newest = read_home(folder / HUB), folder / PLAN
     try:
         take_plan(home, read_private(newest))
@@ -321,12 +320,12 @@ def _check_member(home: Home, plan: Plan) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file for this user alone, whole or not at all."""
+    """For this user alone, whole or not at all."""
     atomic_write(path, data, FILE_MODE)
 
 
 def read_private(path: Path, size: int | None = None) -> bytes:
-    """The bytes of a private file. Raises UserError for a link, a pipe, a large file, or another size than this."""
+    """Raises UserError for a link, a pipe, a large file, or another size than this."""
     with reading(path, ADVICE), opened(path, follow=False) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES or (size is not None and len(data) != size):
@@ -335,7 +334,6 @@ def read_private(path: Path, size: int | None = None) -> bytes:
 
 
 def decode_json(path: Path, data: bytes, kind: type[T]) -> T:
-    """The object in this JSON file. Raises UserError for another type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The hub's node: it begins rounds and attempts, runs their coordination, and receives the parties' reports."""
+"""The hub's node: begins rounds and attempts, coordinates them, and receives reports."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ EXCLUDED = {
 
 
 class LeaderStoppedError(RunError):
-    """A party needs another attempt: it stopped while coordinating, or has seen this attempt before."""
+    """A party stopped while coordinating, or has seen this attempt before: another one is needed."""
 
 
 @dataclass
 class RoundOutcome:
-    """The outcome of a round (0: the set-up). notes: of the hub's own, as in a run.
+    """round: 0 is the set-up.  notes: the hub's own, as in a run.
 
     attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  seconds: by the machine's clock.  traffic: the hub's own.
+    gone: why a party was absent when asked.  traffic: the hub's own.
     """
 
     round: int
@@ -56,26 +56,26 @@ class RoundOutcome:
 
 
 class Plans:
-    """What the operator's folder says of the plan while a run goes on. This one never changes.
+    """What the operator's folder says of the plan during a run; here it never changes.
 
-    asks_all: it was restored, so all are asked for their newest plan first.  invites: owners have to agree to this run.
+    asks_all: the folder was restored, so all are asked for their newest plan first.  invites: owners must agree to this
+    run.
     """
 
     asks_all = invites = False
 
     def newest(self) -> bytes | None:
-        """The plan, as the operator has signed it, at the first call and after each change; else None."""
+        """The signed plan at the first call and after each change; else None."""
         return None
 
     def over(self) -> bool:
-        """Whether the operator ends this run."""
         return False
 
     def check_shown(self, data: bytes) -> None:
-        """Raises NewPlanError for a newer plan than this one, and PeerError for one of somebody else."""
+        """Raises NewPlanError for a newer plan, and PeerError for somebody else's."""
 
     def away(self, here: Collection[str]) -> Collection[str]:
-        """The parties that the hub yet waits for, of those that are not here."""
+        """The absent parties that the hub waits for."""
         return ()
 
     def unshown(self, shown: Collection[str]) -> Collection[str]:
@@ -107,9 +107,8 @@ class HubNode(Node):
         self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None) -> list[RoundOutcome]:
-        """The set-up, rounds 1 to ``rounds`` and the finish; continues after the last commit.
-
-        Yields the rounds run now. Raises RunError if the set-up or all rounds fail.
+        """Set-up, rounds 1 to ``rounds`` and finish, after the last commit. Returns the rounds run now. Raises RunError
+        if the set-up or all rounds fail.
         """
         self.open()
         spool = self.member.spool
@@ -149,7 +148,7 @@ class HubNode(Node):
         return ran
 
     def _gather(self) -> None:
-        """After a restore ask all for their newest plan, and before a further run for it, as long as it takes."""
+        """After a restore wait for all parties' newest plans, and before a further run for agreement."""
         if self._gathers:
             plan = self.plans.newest() or b""
             for name in self.others:
@@ -176,7 +175,6 @@ class HubNode(Node):
         return set(self.others) - self.kept.heard.keys() if self.plans.invites else ()
 
     def _wait_for_servers(self, gone: Collection[str]) -> None:
-        """Wait, at most ``patience_s``, for servers whose absence lost a round."""
         servers = set(gone) - set(self.member.party.common.clients)
 
         def away() -> Collection[str]:
@@ -221,7 +219,7 @@ class HubNode(Node):
         return one
 
     def _reached(self) -> Era:
-        """The attempt in which more than half of the others are, as they say, or a later one."""
+        """An attempt at least as late as more than half of the others claim to be in."""
         most, eras = len(self.others) // 2, sorted(self._ahead.values(), reverse=True)
         return eras[most] if len(eras) > most else self.era
 
@@ -234,7 +232,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Commit, with all messages that wait for the next attempt; then they need not come again."""
+        """Also commit messages that wait for the next attempt, so that they need not come again."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]

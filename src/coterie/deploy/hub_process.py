@@ -31,11 +31,11 @@ def as_hub(
     say: Say = silent,
     adopted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run the hub from the operator's folder: all rounds that are not done yet. Raises what ends it early.
+    """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early.
 
-    serve: a context in which the status is served, until SIGTERM also if the run has ended.  say: as for a party.
-    adopted: is called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does
-    not mend itself, or if it runs already.
+    serve: a context in which the status is served, until SIGTERM.  say: as for a party.
+    adopted: called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does not
+    mend itself, or if it runs already.
     """
     home = read_home(folder / HUB)
     with running(home, stderr=stderr) as stopped:

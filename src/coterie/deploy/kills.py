@@ -21,7 +21,7 @@ _FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill. round: 0 is the set-up.
+    """round: 0 is the set-up.
 
     mid: it dies while it works on a message of that round, and stays away until others notice. Otherwise it dies when
     the round begins for it, and restarts at once.
@@ -75,7 +75,7 @@ class Doomed(NodeObserver):
 
 
 def doomed(kill: Kill | None, effects: Effects, observer: NodeObserver) -> tuple[Effects, NodeObserver]:
-    """The effects and the observer of a node that is killed so; themselves if it is not."""
+    """The effects and the observer of a node that is killed so."""
     if kill is None:
         return effects, observer
     watched = Doomed(kill, observer)

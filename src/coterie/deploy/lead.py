@@ -25,11 +25,10 @@ def waiting(letter: Letter, spool: Spool) -> Parcel:
 
 
 class CoordinationDriver:
-    """Drives a coordination. In a rehearsal an event waits until all events that can precede it on the virtual clock
-    are known.
+    """In a rehearsal an event waits until all that can precede it on the virtual clock are known.
 
-    compute: runs an effect.  quiescent: whether nothing is under way in the federation (only the hub can know).
-    request: the packet that its handler answers, and its letter; None for the hub's round.  at: when it begins.
+    quiescent: whether nothing is under way in the federation (only the hub can know).
+    request: the packet and letter that it answers; None for the hub's round.  at: when it begins.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class CoordinationDriver:
         return 60.0 if self._clock.rehearsed else max(0.0, self.coordination.wake_s - self._clock.now()[0])
 
     def begin(self, step: Any = None) -> None:
-        """Run to the first wait. step: one that the generator has yielded already."""
+        """step: one that the generator has yielded already."""
         self.coordination.start(self.at[0], step)
         self.go_on()
 
@@ -143,7 +142,6 @@ class CoordinationDriver:
 def wait_for(
     away: Callable[[], Collection[str]], stopped: threading.Event, patience_s: float, poll_s: float
 ) -> Collection[str]:
-    """Wait until nobody is away, or ``stopped``."""
     ends, told = time.monotonic() + patience_s, False
     while not stopped.is_set() and (missing := away()):
         if time.monotonic() >= ends:

@@ -1,7 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
 Only here is the reason of a refusal written, since it may hold the party's own numbers. Fields are numbers and short
-words; any other object is written as the name of its type, so that no secret and no model gets into a log by mistake.
+words; other objects are written as their type's name, so that no secret or model gets into a log by mistake.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
 def plain(value: Any, *, depth: int = 2) -> Any:
-    """A field as written: numbers, short words, and small lists and tables of those. Else the type's name.
+    """A field as written: numbers, short words, small lists and tables of those; else the type's name.
 
-    depth: how many lists and tables may hold each other: epsilon is a table by observer and relation.
+    depth: of nested lists and tables: epsilon is a table by observer and relation.
     """
     if value is None or isinstance(value, bool | int):
         return value
@@ -76,7 +76,7 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start(path: Path, party: str, *, stderr: bool = False) -> None:
-    """Write this process's log to a file (``log.jsonl`` in the party's home), and also to stderr if wanted.
+    """Log to a file (``log.jsonl`` in the party's home), and to stderr if wanted.
 
     Replaces an earlier call's log. Raises UserError for a symbolic link, RunError if it can't be written.
     """
@@ -106,7 +106,7 @@ class RateLimited:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """None for an event that comes too fast and is only counted; else the count, as a field."""
+        """None for an event that comes too fast and is only counted; else a field with the count."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:
@@ -124,7 +124,6 @@ _REFUSALS, _LATE, _FAILURES = RateLimited(), RateLimited(), RateLimited()
 
 
 def refusal(kind: str, src: str, reason: str) -> None:
-    """Write a refusal with its reason, into the log of the party that refused."""
     _REFUSALS.write("refused", kind=kind, src=src, reason=reason)
 
 
@@ -135,7 +134,7 @@ class NodeObserver(Observer):
     def waits(self, why: str) -> None: ...
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
-        """A handler has failed with an error that is not for its sender. The message is refused."""
+        """A handler has failed with an error that its sender is not told."""
 
     def began(self, era: Era) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Names of parties and addresses of the engine's servers, and their forms in subjects, file names and certificates."""
+"""Names of parties, addresses of servers, and their forms in subjects, file names and certificates."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def safe(name: str) -> str:
 
 
 def common(name: str) -> str:
-    """The common name in the certificate of a party, the operator or the server."""
     return name if name in RESERVED else safe(name)
 
 
 def addresses(server: str) -> tuple[tuple[str, int], ...]:
-    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError."""
+    """Hosts and ports in ``nats://host:port``, or several with commas. Raises UserError."""
     found = []
     for url in server.split(","):
         try:
@@ -67,7 +66,7 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
 
 
 def urls(server: str) -> list[str]:
-    """The addresses as the client library takes them. Raises UserError."""
+    """For the client library. Raises UserError."""
     return [f"nats://{bracketed(host)}:{port}" for host, port in addresses(server)]
 
 
@@ -80,7 +79,7 @@ def bracketed(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself, so that no other reaches it."""
+    """Whether a host is this machine, so that no other reaches it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

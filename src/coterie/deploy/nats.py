@@ -1,12 +1,10 @@
 """The engine over NATS JetStream.
 
-A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
-consumer until b has acknowledged them.
+``docs/engines.md`` says how a packet travels.
 
 The last part of a packet (``nats_parts``) is sent when all others are stored. It alone has an identity that a second
-attempt shares, so a packet is stored once and wholly, or not at all. How many parts are on their way follows the line
-(``nats_link.Window``). A part is sent again if nothing that was sent before it was stored for ``ANSWER_S``. A packet
-that is pushed again goes on at the missing parts; at another server, and after a long sleep, it begins anew.
+attempt shares, so a packet is stored once and wholly, or not at all. A packet that is pushed again goes on at the
+missing parts; at another server, and after a long sleep, it begins anew.
 
 At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so packets
 come in order. Packets held here are not handed out a second time.
@@ -80,8 +78,8 @@ class _Packet:
 
 @dataclass
 class _Begun:
-    """A packet of which parts are stored. of: the server that has them, key, size.  missing: identities of its other
-    parts, by index.  fresh_s: until when those that are stored are surely held, as Unix seconds.
+    """A packet of which parts are stored. of: server, key, size.  missing: identities of the other parts, by index.
+    fresh_s: Unix seconds until which stored ones are surely held.
     """
 
     of: tuple[str, str, int]
@@ -96,11 +94,9 @@ class _Handle(NamedTuple):
 
 
 class NatsEngine(Engine):
-    """The connection of one party to NATS. Raises EngineError if no server is reached, with the reason.
-
-    servers: ``nats://host:port``; several if they form a cluster.  parties: all possible recipients.  spool: a folder
-    for incomplete packets.  connect_s: how long to wait for a server at first.  push_s: how long to go on while nothing
-    is stored, also while the server is away.  largest: bytes of a packet.
+    """Raises EngineError if no server is reached. servers: ``nats://host:port``; several if they form a cluster.
+    parties: all possible recipients.  spool: a folder for incomplete packets.  connect_s: for a server at first.
+    push_s: how long to go on while nothing is stored.  largest: bytes of a packet.
     """
 
     def __init__(
@@ -140,7 +136,7 @@ class NatsEngine(Engine):
         self._link.soon(self._begin)
 
     def nodes(self) -> Collection[str]:
-        """The connected parties, or the last known while the server is away; all if this one may not ask."""
+        """Connected parties, or the last known while the server is away; all if this one may not ask."""
         fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
         if self._sees and not fresh and self._link.is_up():
             try:
@@ -225,7 +221,6 @@ class NatsEngine(Engine):
         del self._begun[dst]
 
     async def _send(self, dst: str, packet: _Begun, body: bytes, indexes: Iterable[int]) -> None:
-        """Store these parts, each when it is this packet's turn."""
         count = parts_of(len(body))
 
         async def store(index: int) -> None:
@@ -282,7 +277,7 @@ class NatsEngine(Engine):
         raise EngineError(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     async def _publish(self, dst: str, data: bytes, headers: dict[str, str], number: int) -> None:
-        """Raises TimeoutError if neither this part nor one that was sent before it is answered for ``ANSWER_S``."""
+        """Raises TimeoutError if neither this part nor an earlier one is answered for ``ANSWER_S``."""
         clock = asyncio.get_running_loop().time
         sent_s, answers = clock(), self._link.stream.publish(subject(dst, self.name), data, STALE_S, headers=headers)
         answer = asyncio.ensure_future(answers)

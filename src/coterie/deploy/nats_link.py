@@ -66,8 +66,7 @@ CALM_S = 1.0
 
 
 class Tunnel(TcpTransport):
-    """A TCP connection. To a server at port 443 it goes as HTTPS goes: through the proxy of ``HTTPS_PROXY``, unless
-    ``NO_PROXY`` names the host.
+    """TCP. To port 443 it goes through the proxy of ``HTTPS_PROXY``, unless ``NO_PROXY`` names the host.
 
     The proxy is told host and port (CONNECT), and passes on TLS, which it cannot read.
     """
@@ -105,8 +104,8 @@ class Tunnel(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        """As the client library. Until the server has shown its certificate, nobody has signed what ends this, so it is
-        no refusal for good (TLS 1.3: the server refuses a certificate later).
+        """Until the server has shown its certificate, nobody has signed what ends this, so it is no refusal for good
+        (TLS 1.3: the server refuses a certificate later).
         """
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
@@ -117,8 +116,6 @@ class Tunnel(TcpTransport):
 
 
 class Link:
-    """A connection to NATS on a loop of its own in one thread, for callers that block."""
-
     def __init__(self, token: str, servers: Sequence[str], tls: Tls, connect_s: float) -> None:
         self.token, self.servers, self._tls = token, servers, tls
         self._context = tls.context()
@@ -142,7 +139,7 @@ class Link:
         self.stream: JetStreamContext = self.client.jetstream(timeout=ANSWER_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait. Raises EngineError, also if the server denies something meanwhile."""
+        """Raises EngineError, also if the server denies something meanwhile."""
         closed = EngineError(f"the connection of {self.token} is closed")
         with self._lock:
             if self._refused is not None or self._closing:
@@ -175,7 +172,7 @@ class Link:
         return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
 
     async def takes(self, subject: str) -> bool:
-        """Whether a stream takes what is published there, by a question that stores nothing.
+        """Whether a stream takes what is published there; stores nothing.
 
         Raises TimeoutError, OSError or nats.errors.Error without an answer.
         """
@@ -191,7 +188,7 @@ class Link:
         return ", ".join(self.servers)
 
     def server(self) -> str:
-        """Which server it is: another one after each of its starts."""
+        """An identifier, another one after each start."""
         return str(self.client._server_info.get("server_id"))
 
     def of_several(self) -> bool:
@@ -347,10 +344,10 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 class Window:
-    """How many messages may be on their way at the same time: it follows the line.
+    """How many messages may be under way: it follows the line.
 
-    As TCP's congestion window it grows by one with each answer and is halved when the line is full, which answers show
-    that take long (TCP Vegas), since nothing is lost here. Those that wait for room get it in turn.
+    As TCP's congestion window it grows by one with each answer. It is halved when the line is full, which long answers
+    show (TCP Vegas), since nothing is lost here.
     """
 
     def __init__(self) -> None:
@@ -381,7 +378,6 @@ class Window:
                 turn.set_result(None)
 
     def answered(self, sent_s: float, now_s: float) -> None:
-        """What was sent then is answered now, by the loop's clock."""
         self._least_s = min(self._least_s, now_s - sent_s)
         waited_s = now_s - sent_s - self._least_s
         if waited_s < CALM_S:
@@ -391,10 +387,8 @@ class Window:
 
 
 class Pulls:
-    """What comes from a party's own consumer over one connection. token: of the party.
-
-    subscription: of what is below the inbox.  wait_s: after which the server ends a request.  window: of messages that
-    are asked for.
+    """What comes from a party's own consumer over one connection. subscription: below the inbox.  wait_s: after which
+    the server ends a request.  window: of messages asked for.
     """
 
     def __init__(self, client: Client, token: str, wait_s: float, inbox: str, subscription: Subscription) -> None:
@@ -404,7 +398,7 @@ class Pulls:
         self._asked: deque[float] = deque()  # when, for each message that is still to come
 
     async def next(self, more: bool) -> Msg | None:
-        """The next message; None if none is to come, and none to be asked for (more).
+        """None if none is to come, and none to be asked for (more).
 
         Raises TimeoutError if there is none at present, and ConnectionError if the server refuses.
         """
@@ -443,7 +437,7 @@ class Pulls:
 
 
 async def connected(link: Link, most: int) -> frozenset[str]:
-    """The names (``names.safe``) of the connected parties. most: connections that a server may list.
+    """Connected parties (``names.safe``). most: connections that a server may list.
 
     Raises EngineError if no server answers.
     """
@@ -469,8 +463,8 @@ async def connected(link: Link, most: int) -> frozenset[str]:
 
 
 def rights(link: Link) -> dict[str, Any]:
-    """What the server says of this connection's user, account and permissions; {} if it may not ask, with the
-    configuration of an earlier version. Raises EngineError.
+    """A connection's user, account and permissions; {} if an earlier version's configuration forbids the question.
+    Raises EngineError.
     """
     try:
         return dict(json.loads(link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S)).data)["data"])

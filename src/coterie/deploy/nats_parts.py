@@ -1,7 +1,7 @@
-"""Parts of large packets: cutting a packet, and joining parts from several senders.
+"""Large packets are cut into parts, and joined again.
 
 Parts of one attempt to push a packet share a random number (``PacketPart.upload``). A later attempt ends an incomplete
-earlier one. Parts to which nothing was added for ``STALE_S`` are dropped, too.
+one. Parts to which nothing is added for ``STALE_S`` are dropped, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTRADICTS = "a part that contradicts the others"
 
 
 class Stored(NamedTuple):
-    """Which message of the stream it is. at_s: when the server stored it, as Unix seconds."""
+    """A message of the stream. at_s: Unix seconds when it was stored."""
 
     sequence: int
     at_s: float
@@ -41,7 +41,7 @@ NEVER = Stored(0, 0.0)
 
 @dataclass(frozen=True)
 class PacketPart:
-    """A message's header: which part of how many, of a packet of how many bytes."""
+    """A message's header. size: bytes of the packet."""
 
     upload: str
     index: int
@@ -53,7 +53,7 @@ class PacketPart:
 
     @staticmethod
     def read(text: str | None, length: int, largest: int) -> PacketPart | None:
-        """The part that a header states, or None if it is invalid or contradicts the length of its body."""
+        """None for a header that is invalid or contradicts the body's length."""
         found = _TEXT.fullmatch(text or "")
         if found is None:
             return None
@@ -70,7 +70,7 @@ def parts_of(size: int) -> int:
 class Upload:
     """A packet, or its parts so far.
 
-    messages: they came in, by index.  newest: of these.  at_s: when the last one came, by ``time.monotonic``.
+    messages: by index.  newest: of these.  at_s: when the last one came, by ``time.monotonic``.
     """
 
     src: str
@@ -94,7 +94,7 @@ class Assembly:
     uploads: dict[str, Upload] = field(default_factory=dict)
 
     def add(self, src: str, part: PacketPart, message: Stored, data: bytes) -> Upload | str | None:
-        """Add a part, after ``overtaken``: gives the completed packet, None, or why this part is dropped.
+        """Call ``overtaken`` first. Returns the completed packet, None, or why this part is dropped.
 
         Raises OSError if it cannot be stored, and then forgets the packet.
         """

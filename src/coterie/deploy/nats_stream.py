@@ -27,7 +27,7 @@ DUPLICATES_S = 7200.0
 
 
 def room(largest: int) -> int:
-    """Parts from one party to another that are not done: two packets of so many bytes, and some small ones."""
+    """Parts from one party to another that may wait: two largest packets, and some small ones."""
     return 2 * parts_of(largest) + 1518
 
 
@@ -44,8 +44,8 @@ def provision(
     """Make the stream and the parties' consumers, or bring them to the newest ``access``. Raises EngineError.
 
     Packets for or from a party that is gone are removed. tls: the operator's.  largest_store: bytes of all packets that
-    are not done.  waiting: messages (at most 128 KiB each) from one party to another that are not done.  ack_wait_s:
-    after which a message comes again.
+    wait.  waiting: messages (at most 128 KiB each) from one party to another that wait.  ack_wait_s: after which a
+    message comes again.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
@@ -81,7 +81,7 @@ def provision(
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
-    """Retries: new servers of a cluster refuse for a while, and do not all know at once what was made."""
+    """Retries: new servers of a cluster refuse for a while, and learn late what was made."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + SET_UP_S
     while True:

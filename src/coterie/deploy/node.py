@@ -1,7 +1,7 @@
-"""A node: one party's process. It drives a ``Member`` over an engine, and stores its work before it tells.
+"""A node drives one party's ``Member`` over an engine.
 
-A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a node that
-is killed anywhere pushes again what may not have left, and takes again what it had not committed.
+A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a killed node
+pushes again what may not have left, and takes again what it had not committed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"}
 
 
 class RolledBackError(UserError):
-    """A party's stored state is older than the hub knows. It would use numbers a second time, so it starts no more."""
+    """Stored state is older than the hub knows: the party would use numbers again, so it starts no more."""
 
 
 class Node(StoredNode):
-    """One party, over an engine. store: its commits.  stopped: ends it after the current packet.  scores, samples:
-    reported.  renew: takes newer plans in.  account: of what it releases.  former: its last commit of the run before.
-    announces: it tells the hub that it takes part, before it is asked.
+    """stopped: ends it after the current packet.  scores, samples: reported.  renew: takes newer plans in.  former: its
+    last commit of the run before.
+    announces: tells the hub that it takes part, before it is asked.
 
-    lead: its coordination, if any.  interrupted: it was killed while it coordinated, so it waits for another attempt.
-    awaits_begin: it has started, and waits for the hub to say which of its commits it has heard of.  apart: the hub has
-    begun an attempt of this number before, so it takes nothing of this one.
+    lead: its coordination, if any.  interrupted: killed while it coordinated, so it waits for another attempt.
+    awaits_begin: until the hub says which of its commits it has heard of.  apart: the hub has begun an attempt of this
+    number before, so it takes nothing of this one.
     """
 
     answers_while_leading = False
@@ -60,7 +60,9 @@ class Node(StoredNode):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Handle what comes until the hub has ended the run, or ``stop``. Raises RolledBackError, and NewPlanError."""
+        """Until the hub has ended the run, or ``stop``, which any thread may call. Raises RolledBackError, and
+        NewPlanError.
+        """
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
@@ -69,11 +71,10 @@ class Node(StoredNode):
             self.close()
 
     def stop(self) -> None:
-        """Stop after the current packet; from any thread or a signal handler."""
         self.stopped.set()
 
     def open(self) -> None:
-        """Go on from the last commit: with new numbers, and by pushing what may not have left."""
+        """Go on from the last commit with new numbers, and push what may not have left."""
         self.load()
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
@@ -182,7 +183,7 @@ class Node(StoredNode):
         self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> bytes:
-        """Gives the newest plan of this party then, or nothing if this one is refused, but for its age."""
+        """This party's newest plan then; nothing if this one is refused, but for its age."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
@@ -297,9 +298,8 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
-        """The hub repeats an attempt, so its disk was put back, and it may now ask for something else.
-
-        This party answers once in an attempt, so it takes nothing of this one and asks for another.
+        """The hub repeats an attempt, so its disk was put back, and it may ask for something else. A party answers once
+        in an attempt, so it takes nothing of this one and asks for another.
         """
         if not self.apart:
             self.give_up()

@@ -1,4 +1,4 @@
-"""A client's scores on its own held-out samples."""
+"""A client's scores on own held-out samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from coterie.runs.metrics import metrics_of, named
 
 
 def observer_of(work: OwnWork) -> Evaluator | None:
-    """Of its own data; None without data."""
     if work.data is None:
         return None
     config, device = work.config, work.effects.how["device"]
@@ -24,7 +23,7 @@ def observer_of(work: OwnWork) -> Evaluator | None:
 
 
 def may_score(work: OwnWork) -> tuple[str, ...]:
-    """The names of the scores of a model that it may report: ``local_accuracy``, ``prior_local_accuracy``."""
+    """Names of scores that it may report: ``local_accuracy``, ``prior_local_accuracy``."""
     tested = work.data is not None and len(work.data.test) > 0
     return tuple(name for name in work.allowed if name.startswith(("local_", PRIOR))) if tested else ()
 
@@ -32,9 +31,8 @@ def may_score(work: OwnWork) -> tuple[str, ...]:
 def own_scores(
     work: OwnWork, observer: Evaluator, model: fl.ClientModel, told: NDArray[np.int64] | None
 ) -> dict[str, float]:
-    """The scores of a model that it may report, with the prior of its labels (``PRIOR``), too.
-
-    observer: of its own data.  told: (classes,) the label counts of the model's training data, or None.
+    """Scores that it may report, with the prior of its labels (``PRIOR``), too. told: (classes,) the label counts of
+    the model's training data, or None.
     """
     wanted, models = may_score(work), {work.name: model}
     found = observer.scores(models).means()

@@ -22,9 +22,7 @@ from coterie.training.model import Model
 
 @dataclass(frozen=True, eq=False)
 class OwnWork:
-    """data: of this party alone, or None.  effects: on them.  allowed: scores that the operator asks for and the owner
-    allows.
-    """
+    """data: of this party alone, or None.  allowed: scores that the operator asks for and the owner allows."""
 
     name: str
     config: Resolved

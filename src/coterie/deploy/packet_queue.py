@@ -1,4 +1,4 @@
-"""Packets in and out: numbered, sealed and signed, each taken once. Those not done are bounded."""
+"""Packets in and out: numbered, sealed and signed, each taken once."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ class Arrived:
 
 
 class PacketQueue:
-    """One party's packets, over its engine. first: a packet that has come before this was made.
-
-    observer: is told of refused packets, and of waits.  limits: of packets of one sender that are not done, and
-    ``grace_s`` to wait for a full recipient.  halted: it was stopped while the engine failed, and pushes nothing more:
-    its recipient would take an earlier packet for a repetition.
+    """first: a packet that has come before. observer: is told of refused packets and waits.  limits: of one sender's
+    waiting packets, and ``grace_s`` to wait for a full recipient.  halted: it was stopped while the engine failed,
+    and pushes nothing more: its recipient would take an earlier packet for a repetition.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class PacketQueue:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def start(self, numbering: Numbering) -> None:
-        """Go on from these numbers, as a new start of the node, to be committed before anything is sent.
+        """A new start of the node, to be committed before anything is sent.
 
         Its numbers are beyond those of all starts before, even unknown ones after its disk was put back, unless its
         clock was, too.
@@ -104,10 +102,9 @@ class PacketQueue:
         return OutgoingPacket(dst, f"{self.name}.{number}.{secrets.token_hex(16)}", body)
 
     def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
-        """Push packets, however long it takes, and first those put aside. Gives the lost ones.
-
-        A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
-        for ``grace_s``. Lost ones that were put aside are given by ``flush``.
+        """First those put aside, however long it takes. Returns the lost ones. A packet is lost if it never can be
+        stored, if the node is stopped before, or if its recipient is full for ``grace_s``. ``flush`` returns lost
+        ones that were put aside.
         """
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[OutgoingPacket]()
@@ -145,7 +142,7 @@ class PacketQueue:
         return never
 
     def put_aside(self, parcel: OutgoingPacket) -> None:
-        """Push this packet together with later ones, at the latest with the next ``push`` or ``flush``."""
+        """To be pushed with later ones, at the latest by the next ``push`` or ``flush``."""
         self._leaving.append(parcel)
         self._leaving_bytes += len(parcel.body)
         if self._leaving_bytes > _TOGETHER:
@@ -167,7 +164,7 @@ class PacketQueue:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def pull(self, wait_s: float) -> Arrived | None:
-        """The next genuine and new packet, if one comes within ``wait_s`` seconds."""
+        """The next genuine, new packet within ``wait_s`` seconds."""
         delivery, self._first = self._first, None
         try:
             delivery = delivery or self.engine.pull(wait_s)

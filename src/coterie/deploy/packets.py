@@ -1,7 +1,7 @@
 """Packets between two nodes: letters, which carry the messages of the protocol, and short notices.
 
 Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. An
-engine sees ends, sizes and times, and no kind of any message.
+engine sees ends, sizes and times, and no message's kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
-    """How many letters a party has sent and taken in this era, by the other end. It may travel with another packet."""
+    """Letters that a party has sent and taken in this era, by the other end. It may travel with another packet."""
 
     era: Era
     sent: Sent
@@ -42,8 +42,8 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
     """A message. frame: as ``Member.send`` gives it.
 
-    era: its sender's when sent, which may be later than its envelope's.  arrives: in a rehearsal.  commit: how often
-    its sender has stored its state.
+    era: its sender's, which may be later than the envelope's.  arrives: in a rehearsal.  commit: the sender's count of
+    commits.
     """
 
     envelope: Envelope
@@ -66,10 +66,10 @@ class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", fo
 
 
 class BeginAttempt(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
-    """The hub begins an attempt of a round (0: the set-up). Its recipient goes back to the round's beginning.
+    """The hub begins an attempt of a round (0: the set-up). The recipient goes back to the round's beginning.
 
-    commit: the newest of the recipient's that the hub has heard of.  taken: the highest number that it has taken from
-    it.  at: in a rehearsal.  mark: random; the same attempt under another mark shows that the hub's disk was put back.
+    commit: the recipient's newest that the hub has heard of.  taken: the highest number taken from it.  at: in a
+    rehearsal.  mark: random; the same attempt under another mark shows that the hub's disk was put back.
     """
 
     era: Era
@@ -80,11 +80,11 @@ class BeginAttempt(msgspec.Struct, frozen=True, array_like=True, tag="begin", fo
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
-    """How a party fared in a round: numbers for the operator, none of them of the protocol.
+    """How a party fared in a round: numbers for the operator.
 
-    commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: by kind of
-    message.  scores: those that its owner allows.  interrupted: it was killed while coordinating, and asks for another
-    attempt.  rolled_back: its state is older than the hub has heard of, and it ends.  closed: this attempt is over.
+    commit: its count of commits.  bytes_up, bytes_down: of packets.  refused: by kind of message.  scores: as its owner
+    allows.  interrupted: it was killed while coordinating, and asks for another attempt.  rolled_back: its state is
+    older than the hub has heard of, and it ends.  closed: this attempt is over.
     started: it asks for the hub's attempt.  repeated: it was in an attempt of this number before, and asks for another.
     """
 
@@ -105,7 +105,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
 
 
 class Traffic(msgspec.Struct, kw_only=True):
-    """Counts of a node in an attempt of a round, and sums of those of reports. bytes_up, bytes_down: of packets.
+    """Of a node in an attempt, or summed. bytes_up, bytes_down: of packets.
 
     refused: by kind of message, or "packet", "push", ...
     """
@@ -116,7 +116,7 @@ class Traffic(msgspec.Struct, kw_only=True):
     refused: dict[str, Count] = {}
 
     def refuse(self, kind: str) -> None:
-        """Count a refusal. Kinds are others' words, so their number is bounded."""
+        """Kinds are others' words, so their number is bounded."""
         known = kind in self.refused or len(self.refused) < _MOST_KINDS
         kind = kind[:80] if known else "other"
         self.refused[kind] = self.refused.get(kind, 0) + 1
@@ -136,10 +136,8 @@ class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbi
 
 
 class NewRun(msgspec.Struct, frozen=True, array_like=True, tag="run", forbid_unknown_fields=True):
-    """The hub asks for a run that its recipient may not know, or for the newest plan, which a party answers. plan: as
-    above.
-
-    It alone has number 0 and belongs to no session. A repetition tells nothing new.
+    """The hub asks for a run that its recipient may not know, or for the newest plan, which a party answers. It alone
+    has number 0 and belongs to no session. A repetition tells nothing new.
     """
 
     plan: bytes
@@ -172,7 +170,7 @@ class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 def wrap(keyring: Keyring, src: str, dst: str, number: int, packet: Packet) -> bytes:
-    """The bytes of a packet from ``src`` to ``dst``. Raises PeerError for a recipient without a key."""
+    """Raises PeerError for a recipient without a key."""
     header = _header(keyring, src, dst, number)
     sealed = keyring.seal(src, dst, msgspec.msgpack.encode(packet), header)
     return msgspec.msgpack.encode(Wrapped(FORMAT, number, sealed, keyring.sign(src, header, sealed)))
@@ -200,9 +198,8 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """The keyring of a member whose messages travel in packets, and need no own signature or seal.
-
-    keyring: of the party. The overhead counts all the same, so that a rehearsal's virtual clock is a simulation's.
+    """For messages in packets, which need no own signature or seal. keyring: of the party. The overhead counts all the
+    same, so that a rehearsal's virtual clock is a simulation's.
     """
 
     def __init__(self, keyring: Keyring) -> None:
@@ -227,7 +224,7 @@ class Carried(Keyring):
 
 
 class CarriedNumbers(Numbers):
-    """Numbers of such messages. A message is taken once since its packet is (``PacketQueue``)."""
+    """A message is taken once since its packet is (``PacketQueue``)."""
 
     def is_old(self, envelope: Envelope) -> bool:
         return False

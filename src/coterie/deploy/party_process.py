@@ -32,9 +32,8 @@ def as_party(
 ) -> None:
     """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
 
-    serve: as for the hub, of this party's own numbers.  stay: wait for further runs then.  say: is told what it waits
-    for, of each round and attempt, and how it has ended.  Raises UserError for what does not mend itself, or if another
-    process runs from this home.
+    serve: as for the hub, of own numbers.  stay: then wait for further runs.  say: is told of waits, rounds, attempts
+    and the end.  Raises UserError for what does not mend itself, or if another process runs from this home.
     """
     home = read_home(path)
     with running(home, stderr=stderr) as stopped:
@@ -60,7 +59,7 @@ def as_party(
 
 
 def _take_part(home: Home, plan: Plan, numbers: OwnNumbers, kill: Doom, stopped: threading.Event, say: Say) -> bool:
-    """One run, or the rest of it. Gives whether the hub has ended it. Raises NewPlanError for another run's plan."""
+    """Whether the hub has ended the run. Raises NewPlanError for another run's plan."""
     with contextlib.closing(connect(home, plan)) as engine:
         first = None
         if not home.state.exists() and plan.run == 1:
@@ -98,7 +97,6 @@ def _wait_for_plan(home: Home, plan: Plan, stopped: threading.Event, say: Say) -
 
 
 def _log_privacy(built: BuiltParty, node: Node) -> None:
-    """What this party has released, and how many openings it states."""
     event("privacy", **built.account.facts(node.kept.released))
     if count := stated(built.party):
         event("openings", stated=count)

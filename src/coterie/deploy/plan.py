@@ -1,7 +1,6 @@
-"""The plan: everything that all parties of a deployment know. The operator signs each of its versions.
+"""The plan: all that the parties of a deployment share. The operator signs each version.
 
-A party keeps the newest version that it has seen and refuses an older one, so that nobody can bring back a revoked
-party.
+A party refuses an older version than it has seen, so that nobody can bring back a revoked party.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MOST_GIB = 3.0
 
 
 class NewPlanError(CoterieError):
-    """A newer plan has come, with which this process begins anew. plan: its bytes, signed by the operator."""
+    """This process begins anew with a newer plan. plan: its bytes, signed by the operator."""
 
     def __init__(self, plan: bytes) -> None:
         super().__init__("there is a newer plan")
@@ -40,7 +39,7 @@ class NewPlanError(CoterieError):
 
 
 class OlderPlanError(PeerError):
-    """A plan that came is older than the one that is held. held: the bytes of that one."""
+    """held: the bytes of the newer plan."""
 
     def __init__(self, message: str, held: bytes) -> None:
         super().__init__(message)
@@ -49,11 +48,9 @@ class OlderPlanError(PeerError):
 
 @dataclass(frozen=True)
 class NodeLimits:
-    """The plan's times and limits, equal for all parties.
-
-    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
-    disconnected before it counts as gone.  retries: how often a round is tried again.  most, most_bytes: of packets of
-    one sender that wait.  poll_s: how often a node looks up while nothing comes.
+    """Equal for all parties. patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how
+    long a party may be disconnected before it counts as gone.  retries: of a round.  most, most_bytes: of one
+    sender's waiting packets.  poll_s: how often a node looks up while nothing comes.
     """
 
     patience_s: float = 3600.0
@@ -65,13 +62,12 @@ class NodeLimits:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a deployment is run.
-
-    server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
-    party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a deployment is
-    founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties may report if their
-    owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with one shared seed and a
-    virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.  packet_gib: of one packet.
+    """server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how
+    long a party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a
+    deployment is founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties
+    may report if their owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with
+    one shared seed and a virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.
+    packet_gib: of one packet.
     store_gib: of all that wait.
     """
 
@@ -98,14 +94,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One version of the plan.
-
-    config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, also revoked ones, since the
-    others' numbers must not change.  members: all that are to join, with their roles, in the roster's order.  signed_s:
+    """config: TOML text of a resolved ``RunConfig``.  roster: parties that have joined, also revoked ones, since the
+    others' numbers must not change.  members: all that are to join, with roles, in the roster's order.  signed_s:
     Unix time.  revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if more than
-    once.  certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a
-    set-up of its own.  aborted: it ends before its next round.  warm: parties begin with their models of the former
-    run.
+    once.
+    certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a set-up
+    of its own.  aborted: it ends before its next round.  warm: parties begin with the former run's models.
     """
 
     version: Size
@@ -141,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Members that have not joined while the hub cannot begin: without all servers and a quorum of the clients."""
+        """Missing members without whom the hub cannot begin: it needs all servers and a quorum of clients."""
         client, roles = self.client_role, dict(self.members)
         there = sum(one.role == client for one in self.roster.entries)
         servers = tuple(name for name in self.missing if roles[name] != client)
@@ -149,7 +143,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def terms(self) -> tuple[object, ...]:
-        """What no later version of the same run changes. A renewal makes it valid for longer."""
+        """What no later version of the same run changes."""
         settings = msgspec.structs.replace(self.settings, not_after_s=0.0)
         return self.config, self.facts, settings, self.members, self.session, self.warm
 
@@ -161,7 +155,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorSigned(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A plan, or a party's certificate, as it is stored and sent. body: in msgpack.  signature: the operator's."""
+    """A plan, or a party's certificate. body: in msgpack.  signature: the operator's."""
 
     body: bytes
     signature: bytes
@@ -172,18 +166,17 @@ class OperatorSigned(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return cls(body, operator.sign(purpose, body))
 
     def read(self, kind: type[T], purpose: str, operator: bytes, problem: str) -> T:
-        """The value, if this operator has signed it. Raises PeerError."""
+        """Raises PeerError unless this operator has signed it."""
         VerifyKey.load(operator).verify(self.signature, purpose, self.body)
         return decode(self.body, kind, problem)
 
 
 def sign(plan: Plan, operator: SigningKey) -> bytes:
-    """The bytes of a plan."""
     return msgspec.msgpack.encode(OperatorSigned.of(plan, _PURPOSE, operator))
 
 
 def check(data: bytes, operator: bytes) -> Plan:
-    """The plan in these bytes. operator: the public key that must have signed it, 32 bytes.
+    """operator: the public key that must have signed, 32 bytes.
 
     Raises PeerError if the operator has not, and DecodeError (which is one) for what is no plan.
     """
@@ -212,7 +205,6 @@ def check_parties(plan: Plan, config: Resolved) -> None:
 
 
 def decode(data: bytes, kind: type[T], problem: str) -> T:
-    """The value in msgpack. Raises DecodeError: these bytes, and the problem."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -220,21 +212,20 @@ def decode(data: bytes, kind: type[T], problem: str) -> T:
 
 
 def plan_hash(plan: Plan) -> str:
-    """SHA-256 of all that the operator signs, in hex: config, settings, members and roster of this version."""
+    """SHA-256 of all that the operator signs, in hex."""
     return hashlib.sha256(msgspec.msgpack.encode(plan)).hexdigest()
 
 
 def shown(version: int, plan_sha256: str) -> str:
-    """What every party prints of its plan, for comparison: the version, and 160 bits of its hash."""
+    """For comparison by people: the version, and 160 bits of the hash."""
     return f"version {version}, {grouped(plan_sha256[:40])}"
 
 
 def fingerprint(entry: Entry) -> str:
-    """Of a party's keys, 128 bits of SHA-256, which its owner and the operator compare."""
+    """128 bits of SHA-256 of a party's keys, which owner and operator compare."""
     return grouped(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 
 def grouped(fingerprint: str | bytes) -> str:
-    """A fingerprint (hex) in groups of four, for people to compare."""
     text = fingerprint if isinstance(fingerprint, str) else fingerprint.hex()
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

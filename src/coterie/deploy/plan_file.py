@@ -1,4 +1,4 @@
-"""The plan of a hub's run, in the operator's folder, where the operator's commands replace it."""
+"""The plan in the operator's folder, where commands replace it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coterie.report.words import plural
 
 
 def adopt(folder: Path, home: Home, data: bytes) -> None:
-    """Make this plan an operator's folder's, unless the operator has signed one meanwhile that is no older."""
+    """Put this plan into an operator's folder, unless that one is no older."""
     with locked(folder, wait=True):
         if _version(home, data) > _version(home, read_private(folder / PLAN)):
             atomic_write(folder / PLAN, data)
@@ -38,7 +38,7 @@ def check_enough(plan: Plan) -> None:
 
 
 class PlanFile(Plans):
-    """The newest plan of a folder. tell: of who is here, and who is awaited."""
+    """tell: is told who is here, and who is awaited."""
 
     def __init__(self, path: Path, hub: Home, tell: Tell) -> None:
         self._path, self._hub, self._plan, self._known = path, hub, plan_of(hub), b""
@@ -72,7 +72,7 @@ class PlanFile(Plans):
 
 
 def put_by(folder: Path, plan: Plan) -> None:
-    """Move the run folder of a former run in an operator's folder to one by its number, before this plan's run."""
+    """Before this plan's run, move a former run's folder to one by its number."""
     path = folder / RUN / STATUS
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""One party's process: what the hub's and the others' have in common, from start to end."""
+"""What all parties' processes have in common."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def started(home: Home) -> Plan:
 
 
 def node_options(built: BuiltParty, observer: NodeObserver, doom: Doom) -> dict[str, Any]:
-    """What the node of a built party has, whatever its role."""
     effects, observer = doomed(doom, built.work.effects, observer)
     former = built.home.former
     return {
@@ -83,7 +82,7 @@ def node_options(built: BuiltParty, observer: NodeObserver, doom: Doom) -> dict[
 
 @contextlib.contextmanager
 def served(serve: Serve | None, status: Callable[[], RunStatus], stopped: threading.Event, say: Say) -> Iterator[None]:
-    """Serve the status while the block runs, and after it until this process is told to stop."""
+    """Serve the status during the block, and then until this process is told to stop."""
     if serve is None:
         yield
         return

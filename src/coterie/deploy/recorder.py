@@ -1,9 +1,7 @@
 """The run folder of a deployment, which the hub writes from the parties' reports.
 
-Scores are those that clients report of their own held-out samples. A mean is over the clients that have reported, and
-the line says how many.
-
-A party reports on round r when round r + 1 begins, or the run ends.
+Clients report scores of their own held-out samples; a line says how many a mean is over. A party reports on round r
+when round r + 1 begins, or the run ends.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ _OPEN_LINES = 2  # of closed rounds whose reports still come
 class OpenRounds(msgspec.Struct):
     """``open.bin``: what a killed hub needs to continue its folder.
 
-    lines: of the last closed rounds.  reports: by party, of rounds whose lines are open: by (round, attempt), the
-    newest.  missed: by round, the parties that the hub went on without, and why.  by_client: the last scores of each.
+    lines: of the last closed rounds.  reports: of rounds whose lines are open, by party and (round, attempt).  missed:
+    by round, parties that the hub went on without, and why.  by_client: each one's last scores.
     """
 
     session: str
@@ -58,10 +56,10 @@ class OpenRounds(msgspec.Struct):
 
 
 class Recorder(Journal):
-    """The hub's ``NodeObserver``: writes its log, the run folder and the status. Any thread may call its methods.
+    """The hub's ``NodeObserver``: writes log, run folder and status. Any thread may call its methods.
 
-    parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.  say: is told of
-    rounds, attempts and waits. Raises UserError if another process writes there, or the folder holds another run.
+    done: committed rounds; the folder forgets later ones.  say: is told of rounds, attempts and waits. Raises UserError
+    if another process writes there, or the folder holds another run.
     """
 
     def __init__(
@@ -167,7 +165,7 @@ class Recorder(Journal):
                 self._changed.set()
 
     def heard(self, party: str, report: Report) -> None:
-        """A verified report of this party. An impossible report is dropped and counted."""
+        """A verified report; an impossible one is dropped and counted."""
         with self._lock:
             one = self._open.parties.get(party)
             if one is None:
@@ -188,7 +186,7 @@ class Recorder(Journal):
             self._settle()
 
     def closed(self, one: RoundOutcome) -> None:
-        """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
+        """The hub has committed a round (0: the set-up; the one after the last: the finish)."""
         if one.notes.get("participants") == 0 and "skipped" not in one.notes:
             one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
         if one.skipped:
@@ -216,7 +214,7 @@ class Recorder(Journal):
             self._keep()
 
     def ended(self) -> None:
-        """The run is over, with the last reports. Raises AllSkippedError if no round has changed a model."""
+        """Raises AllSkippedError if no round has changed a model."""
         with self._lock:
             self._settle(everything=True)
             self._tell(phase="ended", since=time.time())

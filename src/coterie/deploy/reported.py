@@ -1,7 +1,7 @@
 """Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
 
-Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a kind of message that
-does not exist). So a party can spoil its own numbers and the means, and nothing else.
+Nothing proves a number of a report. The checks keep out impossible ones, so a party can spoil its own numbers and the
+means, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ _MOST_SCORE = 1e100
 
 
 class Check:
-    """Which reports are plausible.
-
-    kinds: the messages of the system, which a party may refuse.  allowed: scores that clients may report.
+    """kinds: messages of the system, which a party may refuse.  allowed: scores that clients may report.
     shares: those between 0 and 1.
     """
 
@@ -52,7 +50,7 @@ class Check:
         self.shares = {name for name, share in names.items() if share}
 
     def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
-        """The report with the fields that count, or None for an impossible report. Only clients have scores."""
+        """The report with the fields that count; None for an impossible one. Only clients have scores."""
         counts = (report.commit, *report.refused.values())
         if max(report.bytes_up, report.bytes_down) > _MOST_BYTES or max(counts) > _MOST_COUNT:
             return None
@@ -70,7 +68,7 @@ class Check:
 
 
 def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -> Line:
-    """Bytes, seconds of work and refusals by role. reports, roles: by party."""
+    """By role. reports, roles: by party."""
     sums: dict[str, Traffic] = {}
     for party, own in reports.items():
         for report in own:
@@ -84,7 +82,7 @@ def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -
 
 
 def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
-    """Means and bands over the clients that report a score, and their number. scores: by client, by name."""
+    """Means and bands over the clients that report a score, and their number."""
     by_name: dict[str, list[float]] = {}
     for own in scores.values():
         for name, value in own.items():
@@ -105,13 +103,13 @@ def measures_of(config: Resolved) -> tuple[Metric, ...]:
 
 
 def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
-    """The means of the scores that clients have reported, the leading one first."""
+    """Means of reported scores, the leading one first."""
     names = (*(f"local_{metric.name}" for metric in measures), "local_loss")
     return {name: score(line, name) for name in names if name in line["reported"]}
 
 
 def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
-    """The parties that the hub went on without, by party and why (``late``, ``gone``, ...)."""
+    """Parties that the hub went on without, and why (``late``, ``gone``, ...)."""
     return {
         "late": [party for party, why in missed if why == "late"],
         "lost": {f"{party} of round {round}": why for party, why in missed if why != "late"},
@@ -123,7 +121,7 @@ def why_missed(words: str) -> str:
 
 
 def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
-    """``result.json`` of a run without the sums of its lines. running: whether it goes on."""
+    """``result.json`` without sums of lines. running: whether the run goes on."""
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     deployment = {
         "engine": status.engine,
@@ -153,7 +151,7 @@ def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], runnin
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
-    """What nobody knows of a run between machines, in words. known: keys of its result that do have a value."""
+    """What nobody knows of a run, in words. known: keys of the result that have a value."""
     for key, words in _UNKNOWN.items():
         if key not in known:
             yield words
@@ -184,7 +182,7 @@ def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
 def tables(
     clients: Sequence[str], scores: Mapping[str, Mapping[str, float]], samples: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """``clients.json`` and ``partition.json``: clients' last scores and samples, as far as they are reported."""
+    """``clients.json`` and ``partition.json``: last scores and samples, as far as reported."""
     names = sorted({name for own in scores.values() for name in own})
     found: dict[str, dict[str, Any]] = {}
     if names:

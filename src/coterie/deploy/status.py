@@ -1,6 +1,6 @@
 """What an operator sees of a deployment: the hub's ``status.json`` in its run folder (``recorder.py``).
 
-It holds no model, no cluster, and no reason of a refusal, which stays in the log of the party that refused.
+It holds no model, no cluster, and no reason of a refusal, which stays in a party's own log.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ Phase = Literal["waiting", "set-up", "round", "finish", "ended", "failed"]
 
 
 class PartyStatus(Traffic, kw_only=True):
-    """One party, as the hub knows it. Sums are over the whole run.
-
-    fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
+    """Sums are over the whole run. fingerprint: of its keys, "" for a member that has not joined.  connected: as the
+    engine says.
     rolled_back: its state went back, and it is excluded.  last_seen: Unix seconds of its last packet.
     round, attempt, commit: of its last report.  missed: how often the hub went on without it, by reason.
     implausible: its impossible reports.
@@ -49,13 +48,12 @@ class PartyStatus(Traffic, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
-    """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
-
-    plan: its version.  plan_sha256: hexadecimal.  done: committed rounds.  skipped: those of them that were given up.
-    repeated: attempts beyond the first.  scores: means of the last round that clients have reported on.  reported: by
-    score, how many did.  why: the run failed.  waits: why nothing can be stored at the engine.  attempt: from 0; people
-    are shown it from 1.  certificates: when each ends, Unix time, by its holder; the server of the status fills it in.
-    run: its number.  aborted: the operator ends it early.
+    """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file. plan:
+    its version.  done: committed rounds.  skipped: those of them that were given up.
+    repeated: attempts beyond the first.  scores: means of the last round that clients have reported on.  reported:
+    by score, how many did.  why: of a failure.  waits: why nothing can be stored at the engine.  attempt: from 0;
+    people are shown it from 1.  certificates: Unix times when they end, by holder; filled in by the server of the
+    status. aborted: the operator ends it early.
     """
 
     system: str
@@ -90,7 +88,6 @@ class RunStatus(msgspec.Struct, kw_only=True):
 
 
 def first_status(plan: Plan) -> RunStatus:
-    """What the plan says of a run that has not begun."""
     config = plan.resolved
     system = config.definition
     cipher = config.crypto if system.encrypts(config.mode) else "none"
@@ -120,7 +117,7 @@ def at_words(round: int, attempt: int, rounds: int) -> str:
 
 
 class OwnNumbers(Journal):
-    """The ``NodeObserver`` of a party that is not the hub: writes its log, and sums up its reports as the hub does."""
+    """The ``NodeObserver`` of other parties than the hub: writes the log, and sums up own reports."""
 
     def __init__(self, home: Home, say: Say) -> None:
         super().__init__(say=say)

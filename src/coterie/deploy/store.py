@@ -1,4 +1,4 @@
-"""What a node keeps: one private file, which each commit replaces as a whole."""
+"""What a node keeps: one file, which each commit replaces as a whole."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _PARTS = "state", "secret", "start", "start secret", "kept"
 
 
 class FileStore:
-    """A private file (0600) with the last commit.
-
-    Raises UserError where it cannot be read, and RunError where it cannot be written.
-    """
+    """A private file (0600). Raises UserError where it can't be read, and RunError where it can't be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,10 +46,8 @@ class FileStore:
 
 
 class Numbering(msgspec.Struct):
-    """The numbers of a node's packets. They never go back: each start begins beyond all before it.
-
-    starts: of the node.  sent: the last number used.  taken: by sender, the highest that has come.  open: those up to
-    it that are not done.
+    """Of a node's packets. They never go back: each start begins beyond all before it. sent: the last number used.
+    taken: by sender, the highest that has come.  open: those up to it that are not done.
     """
 
     starts: Count = 0
@@ -62,14 +57,13 @@ class Numbering(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """All that a node keeps beside its party's state and secret.
-
-    era: its round and attempt, None before the first.  mark: of this attempt.  leads: whether it coordinates.  numbers:
-    of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that this one took, for
-    another attempt.  retaken: how many of them this attempt has taken.  inbox: for a coordinator of a later round.
-    sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
-    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: its releases
-    (``account.py``).  released_to: the number of the last message in it.
+    """Beside the party's state and secret. era: None before the first.  mark: of this attempt.  leads: whether it
+    coordinates.  numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds
+    that this one took, for another attempt.  retaken: how many of them this attempt has taken.  inbox: for a
+    coordinator of a later round.
+    sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times,
+    before: of the virtual clock, now and when the round began.  keys: by party, the public key.  released: its
+    releases (``account.py``).  released_to: the number of the last message in it.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
     newest known commit.  excluded: why a party is asked nothing until it is enrolled anew.  forced: in how many rounds
@@ -103,9 +97,8 @@ class Kept(msgspec.Struct):
 
 
 def begun_after(former: bytes) -> Kept:
-    """What a node keeps at the beginning of a run.
-
-    former: its last commit of the former one, whose numbers and releases go on. Raises UserError for an invalid one.
+    """At the beginning of a run. former: its last commit of the former one, whose numbers and releases go on. Raises
+    UserError for an invalid one.
     """
     old: Kept = state.load(former, {**dict.fromkeys(_PARTS, object), "kept": Kept})["kept"]
     numbering = Numbering(old.numbering.starts, old.numbering.sent, old.numbering.taken)
@@ -120,7 +113,7 @@ def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
 
 
 def unpack(data: bytes, party: Party) -> tuple[Kept, tuple[Any, Any]]:
-    """Put the party into its state of a commit; gives the rest of it. Raises UserError for an invalid commit."""
+    """Put the party into its state of a commit; returns the rest. Raises UserError for an invalid commit."""
     one, other = type(party.state), type(party.secret)
     found = state.load(data, dict(zip(_PARTS, (one, other, one, other, Kept), strict=True)))
     party.state, party.secret = found["state"], found["secret"]

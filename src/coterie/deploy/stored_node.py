@@ -1,4 +1,4 @@
-"""What a node keeps and tells: its commits, its counts, and its outgoing packets."""
+"""A node's commits, counts, and outgoing packets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Raises PeerError unless it is genuine and newer, or the same.
 
 
 class StoredNode(Observer):
-    """The part of a ``Node`` that stores, counts and sends, and observes its member."""
+    """The part of a ``Node`` that stores, counts and sends."""
 
     def __init__(
         self,
@@ -107,9 +107,7 @@ class StoredNode(Observer):
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
     def commit(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store the work and its consequences, push these, and declare these packets done. Raises RunError if it cannot
-        be stored.
-        """
+        """Store the work, push its consequences, and declare these packets done. Raises RunError if storing fails."""
         self.kept.commits += 1
         self.save(outbox, done)
 
@@ -186,9 +184,8 @@ class StoredNode(Observer):
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Put aside what a coordination sends, for ``flush``, so that many parties are asked at the same time.
-
-        It is not stored: if this process ends, the round is tried again. A party that is gone or excluded is not asked.
+        """Put aside for ``flush``, so that many parties are asked at the same time. Nothing is stored: if this process
+        ends, the round is tried again. Parties that are gone or excluded are not asked.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (

@@ -1,8 +1,6 @@
-"""The four types of devices of OFL's testbed: Jetson Xavier NX boards in four working modes (section 6.1, table 2).
-
-The paper has watts, cores and clocks. Speeds are nominal: a sample passes the CPU, 10 operations a cycle and core, and
-then the GPU, 384 CUDA cores with two operations a cycle each, of which small models reach 5 %. Idle power, link and
-speed in cryptography are ours, too.
+"""OFL's testbed: Jetson Xavier NX boards in four working modes (section 6.1, table 2). ``docs/resources.md`` says which
+numbers are the paper's. The GPU has 384 CUDA cores with two operations a cycle each, of which small models reach 5
+%.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ MEMORY_GIB = 8.0
 
 @dataclass(frozen=True)
 class Board:
-    """One column of table 2. watts: of the whole board.  emc_mhz: of its memory, not used here."""
+    """A column of table 2. watts: of the whole board.  emc_mhz: of its memory, not used."""
 
     watts: float
     cores: int
@@ -37,12 +35,12 @@ class Board:
 
     @property
     def flops_per_s(self) -> float:
-        """Nominal operations a second in training: a sample's on the CPU, then on the GPU."""
+        """Nominal, in training: on the CPU, then on the GPU."""
         return 1 / (1 / self.cpu_flops_per_s + 1 / self.gpu_flops_per_s)
 
     @property
     def gpu_share(self) -> float:
-        """The share of the training time in which the GPU works, not the CPU."""
+        """The GPU's share of the training time."""
         return self.flops_per_s / self.gpu_flops_per_s
 
 

@@ -1,7 +1,4 @@
-"""The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers.
-
-How many rounds an answer is late is drawn from a share of those asked, a law and the seed.
-"""
+"""The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _MOST_ROUNDS = 100_000
 
 
 def delay_law(text: str) -> Law:
-    """``uniform:1-5``: 1 to 5 rounds, all equally often.  ``geometric:0.5``: one more round with probability 1 - 0.5.
+    """``uniform:1-5``: 1 to 5 rounds, equally often.  ``geometric:0.5``: one more round with probability 1 - 0.5.
 
     Raises UserError for anything else.
     """
@@ -43,20 +40,18 @@ def delay_law(text: str) -> Law:
 
 
 def check_share(share: float) -> None:
-    """Raises UserError for a share of delayed clients that is none."""
     if not 0 <= share <= 1:
         raise fl.UserError(f"delta is the share of the clients asked whose answers are late: from 0 to 1, not {share}")
 
 
 class Delays:
-    """By how many rounds the clients that a round asks are late: a pure function of its arguments and the round.
+    """By how many rounds answers are late: a pure function of its arguments and the round. asked(r): the clients that
+    round r asks.  share: delta, of those (rounded).  law: of ``delay_law``. Raises UserError for another law, or a
+    share beyond 0 to 1.
 
-    asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``. Raises
-    UserError for a share beyond 0 to 1, or another law.
+    A client that still owes an answer counts towards the share: its new one arrives with the last.
 
-    A client that still owes an earlier answer counts towards the share: its new answer arrives together with the last.
-
-    least: minimal delays in rounds, such as an attacker's, but not in the set-up.
+    least: minimal delays, such as an attacker's, but not in the set-up.
     """
 
     def __init__(self, asked: Callable[[int], Sequence[str]], share: float, law: str, seed: int) -> None:
@@ -67,13 +62,13 @@ class Delays:
         self._rounds: list[Mapping[str, int]] = [{}]
 
     def of(self, r: int) -> Mapping[str, int]:
-        """The delayed clients of round r and their delays in rounds; none in round 0, the set-up."""
+        """Delays by client; none in round 0, the set-up."""
         while len(self._rounds) <= r:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[r]
 
     def rounds(self, client: str, r: int) -> int:
-        """By how many rounds a client's answer to round r is late; 0 in time, and in the set-up."""
+        """Of a client's answer to round r; 0 in the set-up."""
         return max(self.of(r).get(client, 0), self.least.get(client, 0)) if r >= 1 else 0
 
     def _draw(self, r: int) -> Mapping[str, int]:
@@ -89,12 +84,9 @@ class Delays:
 
 
 class FleetLinks(Links):
-    """Links over a fleet. profiles: by client's name; all other parties are a SERVER.
-
-    A client's presence is drawn once a round, dropping out for every request, so a client may upload and then miss its
-    model. In the set-up, round 0, all are there.  delays: by how many rounds the experiment holds back messages.
-    traces: when each client is there on the virtual clock, from round 1 on; None for always. Both trace and draws must
-    allow it.
+    """profiles: by client; all other parties are a SERVER. A client's presence is drawn once a round, dropping out for
+    every request, so a client may upload and then miss its model. In the set-up, round 0, all are there. traces: of
+    presence on the virtual clock, from round 1 on; None for always. Both trace and draws must allow it.
     """
 
     def __init__(

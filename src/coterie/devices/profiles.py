@@ -1,23 +1,15 @@
 """Device profiles: speed of computing and transfer, presence, and energy.
 
-Virtual time and energy of a simulation follow from these numbers and from nominal work (bytes, floating-point
-operations, reference seconds) alone, so they repeat exactly.
+Virtual time and energy follow from these numbers and nominal work (bytes, floating-point operations, reference seconds)
+alone.
 
-Named fleets, see :func:`fleet`:
+``devices/fleets.toml`` has the named fleets (see :func:`fleet`), in the form of a ``FILE.toml`` of one's own: tables
+``[[device]]`` with the fields of Profile and, optionally, ``share`` (relative number of clients, default 1) and
+``spread`` (sigma of the log-normal factor on each speed and on the memory, default 0). Two are not there:
 
-``uniform``    all clients the same ordinary device, always there
 ``paper``      FedCAPrivacy, section VI: d uniform in [0.2, 1] a client is its share of compute and bandwidth, and of
                the local epochs E_i = d * E_m, so that all clients train for the same time
-``mobile``     half phones (tier A), a fifth each of tablets (B) and laptops (C), a tenth edge boxes (D), each with
-               log-normal spread sigma = .35; there 90 % of the time, lost in 2 % of the rounds
-``slow_tail``  nine tenths as in ``uniform``, one tenth stragglers that are ten times slower in everything
-``mixed``      FedEPC's heterogeneous edge devices: a fifth gateways (0.48 GHz, 0.25 GiB), two fifths phones (1.8 GHz,
-               4 GiB), three tenths laptops (2.8 GHz, 16 GiB), a tenth edge boxes (3.5 GHz, 32 GiB), each with
-               log-normal spread sigma = .2 (on each speed, and on the free memory); all are always there
-``jetson``     OFL's testbed: Jetson Xavier NX boards of the types A to D in equal numbers (``devices/jetson.py``)
-``FILE.toml``  one's own, as in ``devices/fleets.toml``: tables ``[[device]]`` with the fields of Profile and,
-               optionally, ``share`` (relative number of clients, default 1) and ``spread`` (sigma of the log-normal
-               factor on each speed and on the memory, default 0)
+``jetson``     OFL's testbed (``devices/jetson.py``)
 """
 
 from __future__ import annotations
@@ -42,14 +34,13 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Profile:
-    """One device. Speeds are sustained ones while training small models, not peaks.
+    """Speeds are sustained ones while training small models, not peaks.
 
-    compute_flops_per_s: in training.  up_bytes_per_s, down_bytes_per_s: from and to the device.  latency_s: of one
-    message, either way.  availability: probability in (0, 1] of being there when a round begins.  dropout: probability
-    in [0, 1) of vanishing within a round.  crypto_speed: relative to one core of a current x86 server.  budget: d of
-    FedCAPrivacy, the share in (0, 1] of the largest number of local epochs.  compute_watts, radio_watts: power above
-    idle while it computes, and while it sends or receives.  idle_watts: while it is there.  cpu_ghz, memory_gib: its
-    processor's frequency, and the memory for training.
+    up_bytes_per_s, down_bytes_per_s: from and to the device.  latency_s: of one message, either way.  availability:
+    probability in (0, 1] of being there when a round begins.  dropout: probability in [0, 1) of vanishing within a
+    round.  crypto_speed: relative to one core of a current x86 server.  budget: d of FedCAPrivacy, the share in (0, 1]
+    of the largest number of local epochs.  compute_watts, radio_watts: power above idle while it computes, and while it
+    sends or receives.  idle_watts: while it is there.  memory_gib: for training.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -75,7 +66,7 @@ class Profile:
                 raise UserError(f"device profile {self.name!r}: {key} is {value!r}: {error}") from None
 
     def joules(self, compute_s: float, radio_s: float, there_s: float = 0.0) -> dict[str, float]:
-        """Nominal energy of seconds of computing (training, cryptography), transfer and presence."""
+        """Nominal, of seconds of computing (training, cryptography), transfer and presence."""
         return {
             "compute": self.compute_watts * compute_s,
             "radio": self.radio_watts * radio_s,
@@ -140,10 +131,6 @@ FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "
 
 
 def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
-    """The profiles of ``clients`` clients: exact numbers of each tier, dealt by the seed.
-
-    Raises UserError for an unknown name, and for a file that cannot be read or describes no valid devices.
-    """
     for key, value, least in (("clients", clients, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise UserError(f"fleet {name!r}: {key} is {value!r}; it must be a whole number of at least {least}")

@@ -1,4 +1,4 @@
-"""What a device tells of itself to a system that chooses among devices (FedEPC eq. (9); Oort; FedCS; OFL)."""
+"""What a device tells of itself to a system that chooses devices (FedEPC eq. (9); Oort; FedCS; OFL)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.protocol.errors import PeerError
 def resources(own: OwnData) -> tuple[float, float]:
     """``(cpu_ghz, memory_gib)`` of the party's own profile. PeerError if it has none.
 
-    Use ``Local(resources)`` in a handler. The device states it itself, and may lie.
+    Use ``Local(resources)`` in a handler. A device may lie.
     """
     if not isinstance(own.device, Profile):
         raise PeerError("its device is not known, so neither are its processor and memory")
@@ -22,10 +22,8 @@ def resources(own: OwnData) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Status:
-    """What a device tells of itself for a time step.
-
-    share: of the step's computing and transfer time that it gives, in (0, 1].
-    present_s: seconds of the step in which it expects to be there.
+    """Of a device for a time step. share: of the step's computing and transfer time that it gives, in (0, 1].
+    present_s: in which it expects to be there.
     """
 
     compute_flops_per_s: float
@@ -39,10 +37,8 @@ class Status:
 
 @local("device status")
 def status(own: OwnData, now_s: float, step_s: float) -> Status:
-    """The device's status for the time step of ``step_s`` seconds that begins now, OFL section 3.5.
-
-    Its presence follows from its own habits (``OwnData.presence``), or else from its profile's probabilities. PeerError
-    if it has no profile.
+    """For the time step of ``step_s`` seconds that begins now, OFL section 3.5. Presence follows from
+    ``OwnData.presence``, or else from the profile's probabilities. PeerError if it has no profile.
     """
     profile = own.device
     if not isinstance(profile, Profile):

@@ -1,12 +1,7 @@
 """Traces of clients' presence on the virtual clock, generated or from a file.
 
-A client is there in some intervals of virtual seconds. All traces of a run have one period, after which they begin
-anew. A round begins ``pace_s`` after the last one ended, or later, when a client is there.
-
-``diurnal``: a week of phones that are idle, charging and on Wi-Fi mostly at night, drawn by the seed
-``FILE.csv``: one's own, a row ``client,start_s,end_s`` for every interval, with these words in the first line
-
-The option is ``--availability diurnal`` or ``--availability FILE.csv``; ``@SECONDS`` behind it sets the pace.
+``docs/resources.md`` has the forms. All traces of a run have one period, after which they begin anew. A round begins
+``pace_s`` after the last one ended, or later, when a client is there.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Availability:
-    """The option in parts. source: ``diurnal`` or a CSV file's path.  pace_s: see the module."""
+    """source: ``diurnal`` or a CSV file's path.  pace_s: from the end of a round to the next."""
 
     source: str
     pace_s: float = PACE_S
@@ -76,10 +71,10 @@ def parse(text: str) -> Availability:
 
 
 class Traces:
-    """When each of these clients is there. intervals: by name, ``(start_s, end_s)`` with 0 <= start < end <= period_s.
+    """intervals: by name, ``(start_s, end_s)`` with 0 <= start < end <= period_s.
 
-    Ends don't belong to an interval. Touching intervals are one. After period_s everything begins anew. Raises
-    UserError for a client without an interval, and for overlapping or invalid ones.
+    Ends don't belong to an interval; touching ones are one. After period_s all begins anew. Raises UserError for a
+    client without an interval, and for overlapping or invalid ones.
     """
 
     def __init__(self, intervals: Mapping[str, Iterable[Interval]], period_s: float) -> None:
@@ -121,7 +116,7 @@ class Traces:
         return i >= 0 and bool(within < ends[i])
 
     def present(self, name: str, start_s: float, end_s: float) -> float:
-        """Of how many seconds from start_s to end_s the client is there."""
+        """Seconds from start_s to end_s."""
         return self._until(name, end_s) - self._until(name, start_s)
 
     def _until(self, name: str, at_s: float) -> float:
@@ -130,7 +125,7 @@ class Traces:
         return float(periods * (ends - starts).sum() + (np.clip(within, starts, ends) - starts).sum())
 
     def opens_s(self, at_s: float) -> float:
-        """The first second from this one on at which a client is there."""
+        """The first second from at_s on at which a client is there."""
         return min((self._opens_s(name, at_s) for name in self._edges), default=at_s)
 
     def _opens_s(self, name: str, at_s: float) -> float:
@@ -148,19 +143,18 @@ class Traces:
 def traces(
     availability: Availability, names: Sequence[str], seed: int, known_as: Sequence[str] | None = None
 ) -> Traces:
-    """The traces of these clients. known_as: their names in the data, if any. Raises UserError."""
+    """known_as: the clients' names in the data. Raises UserError."""
     if availability.source == DIURNAL:
         return diurnal(names, seed)
     return load_csv(availability.source, names, known_as)
 
 
 def diurnal(names: Sequence[str], seed: int) -> Traces:
-    """A week of clients that are there at night, and for short times by day; it repeats.
-
-    Each lives in one of four time zones, an hour apart. Its night begins at 22 h on average (deviation 2 h, and 0.75 h
-    each day) and lasts about 8 h (deviation 1 h, between 4 and 12); one in ten is missing. By day it comes some five
-    times (Poisson) for an hour on average (exponential, at least 5 minutes). So about four times as many are there at
-    night (K. Bonawitz et al., 2019). The other numbers are ours.
+    """A week of clients that are there at night, and for short times by day. Each lives in one of four time zones, an
+    hour apart. Its night begins at 22 h on average (deviation 2 h, and 0.75 h each day) and lasts about 8 h
+    (deviation 1 h, between 4 and 12); one in ten is missing. By day it comes some five times (Poisson) for an hour
+    on average (exponential, at least 5 minutes). So about four times as many are there at night (K. Bonawitz et al.,
+    2019). The other numbers are ours.
     """
     period_s = DAYS * DAY_S
     return Traces({name: _merged(_week(rng(seed, name, "diurnal")), period_s) for name in names}, period_s)
@@ -196,12 +190,10 @@ def _merged(intervals: Iterable[Interval], period_s: float) -> list[Interval]:
 
 
 def load_csv(path: str | Path, names: Sequence[str], known_as: Sequence[str] | None = None) -> Traces:
-    """The traces of these clients in a file with the columns ``client``, ``start_s`` and ``end_s``, rows in any order.
-
-    A client is named as ``client/3``, by its number 3, or as the data call it (known_as). Seconds count from the start
-    of the run. Traces begin anew where the last row ends. Rows of other clients are ignored. Raises UserError, with the
-    line, for an unreadable file, other columns, cells that are no times, overlapping rows, a client without rows, and a
-    first row later than a week.
+    """Columns ``client``, ``start_s`` and ``end_s``, rows in any order. A client is named as ``client/3``, by its
+    number 3, or as the data call it (known_as). Seconds count from the start of the run. Traces begin anew where the
+    last row ends. Rows of other clients are ignored. Raises UserError, with the line, for an unreadable file, other
+    columns, cells that are no times, overlapping rows, a client without rows, and a first row later than a week.
     """
     path = Path(path)
     of = {**{str(i): name for i, name in enumerate(names)}, **dict(zip(known_as or (), names, strict=False))}

@@ -1,7 +1,6 @@
-"""The operator's acts: invite a deployment's members, approve their requests, renew certificates, revoke members.
+"""The operator's acts: invite members, approve their requests, renew certificates, revoke members.
 
-The operator's key is the root of trust. It signs the roster and the plan, and gives out TLS certificates. Every change
-of the roster is a new version of the plan.
+The operator's key is the root of trust. Every change of the roster is a new version of the plan.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
-    """certificate: its file.  now: it is there, and the member on the roster; else the next run brings both."""
+    """certificate: its file.  now: it is there, and the member on the roster; else with the next run."""
 
     certificate: Path
     plan: Plan
@@ -61,9 +60,9 @@ class Approval:
 
 
 def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
-    """SECRET: the text of an invitation, which replaces an earlier one of the same member.
+    """SECRET: the text of an invitation, which replaces the member's earlier one.
 
-    again: for a member that joined before and has lost its home; it comes with new keys. Raises UserError.
+    again: for a member that has lost its home and comes with new keys. Raises UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         role = _role(folder, plan, name)
@@ -99,7 +98,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
 
 def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
-    """The verified content of a request, and its invitation; None if this very request is already approved.
+    """The verified request, and its invitation, None if this very request is already approved.
 
     Raises UserError for a request that cannot be approved, with the reason.
     """
@@ -111,7 +110,7 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    This uses the invitation up. A sender that is not in a run that has begun gets its certificate with the next one
+    This uses the invitation up. If a run without the sender has begun, the next one brings its certificate
     (``runs.start``).
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
@@ -147,7 +146,6 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
 
 
 def certify(folder: Folder, authority: Authority, joined: Joined) -> None:
-    """Write the certificate of a member on the roster, with the newest plan."""
     name = joined.entry.name
     found = tokens.Certificate(name, joined.certificate, read_private(folder.ca), read_private(folder.plan))
     atomic_write(folder.certificate_file(name), tokens.approved(found, authority.signing).encode())
@@ -229,11 +227,10 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
 def renew(
     path: Path, names: Sequence[str] = (), *, everyone: bool = False, days: float = DAYS, now_s: float | None = None
 ) -> tuple[str, ...]:
-    """Sign new certificates for the same keys; gives their holders. Raises UserError.
+    """Sign new certificates for the same keys; returns their holders. Raises UserError.
 
-    Of the members named; else of all, the operator and the server whose certificate ends within 30 days. The hub brings
-    parties theirs in a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has
-    ended.
+    By default of all, also operator and server, whose certificate ends within 30 days. The hub brings parties theirs in
+    a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has ended.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         ca = read_private(folder.ca)
@@ -294,7 +291,7 @@ def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
 
 @contextlib.contextmanager
 def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authority, Plan, float]]:
-    """An operator's folder, of which no other process of the operator changes anything meanwhile, and the time."""
+    """An operator's folder, locked against other commands, and the time."""
     folder = open_folder(path)
     with locked(path, wait=True):
         authority = authority_of(folder)
@@ -309,10 +306,8 @@ def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authorit
 
 
 def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
-    """The next version of the plan, signed and stored.
-
-    Its number is the time (Unix, in seconds) if no plan lies beside the operator's keys, as after a restore: versions
-    that nobody here knows may have been signed, and no number may be used twice.
+    """The next version of the plan, signed and stored. Its number is the Unix time if no plan lies beside the
+    operator's keys, as after a restore: unknown versions may have been signed, and no number may be used twice.
     """
     known = (folder.authority / PLAN).exists()
     version = plan.version + 1 if known else max(plan.version + 1, int(now_s))

@@ -1,4 +1,4 @@
-"""A copy of an operator's folder with the hub in it, in one file, from which a lost or damaged disk is put back.
+"""A copy of an operator's folder, with the hub, in one file.
 
 No party's home is in it: a party never goes on from an older state, and joins again.
 """
@@ -27,9 +27,9 @@ _DEEPEST = 8
 
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
-    """Write an operator's folder to a file (tar, gzip; mode 0600); gives its size in bytes. Raises UserError, RunError.
+    """Write an operator's folder to a file (tar, gzip; mode 0600); returns its bytes. Raises UserError, RunError.
 
-    The hub may run: its state is copied first, and its next start cuts a run folder that is newer. authority: with the
+    The hub may run: its state is copied first, and its next start cuts a newer run folder. authority: with the
     operator's keys, too.
     """
     folder = open_folder(path)

@@ -1,4 +1,4 @@
-"""Which config makes sense between machines, and what all parties' samples look like."""
+"""Which configs make sense between machines, and the form of all parties' samples."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _IN_REHEARSAL = frozenset(
 
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:
-    """What a party may report about itself with permission: each metric, its loss and its samples; and with the setting
-    ``label_counts`` each metric with the prior of its labels.
+    """What a party may report: each metric, loss, samples; and with ``label_counts`` each metric with its labels'
+    prior.
 
     Raises UserError for unknown metrics.
     """
@@ -78,7 +78,7 @@ def deployable(
 ) -> Resolved:
     """The resolved config of a deployment. Raises UserError that lists all senseless options.
 
-    config: as the operator gives it; default values count as not given.  clients: their number.
+    config: the operator's; default values count as not given.  clients: their number.
     patience_s: of the plan, without effect on a rehearsal's virtual clock.
     """
     default = {field.name: field.default for field in fields(RunConfig)}
@@ -101,9 +101,9 @@ def deployable(
 
 
 def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Settings) -> None:
-    """Raises UserError if packets cannot hold this model, or the server not those of all clients.
+    """Raises UserError if a packet cannot hold this model, or the server those of all clients.
 
-    A message with a model has its 4 bytes for each parameter, in ciphers at least twice as many.
+    A parameter has 4 bytes, in ciphers at least twice as many.
     """
     model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
     least = model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
@@ -121,9 +121,9 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
 def read_config(
     path: Path, shape: str | None, outputs: int | None, schema: Schema | None = None
 ) -> tuple[RunConfig, SampleForm]:
-    """The operator's config from a file, and the facts of the samples. Raises UserError.
+    """The operator's config, and the form of samples. Raises UserError.
 
-    Without a data set in the file, shape and outputs describe the samples, or a schema of tables does.
+    Without a data set in the file, shape and outputs describe samples, or a schema does.
     """
     said = read_toml(path)
     if schema is not None and ((shape, outputs) != (None, None) or {"data", "task"} & {*said}):
@@ -148,7 +148,7 @@ _SHAPE = re.compile(r"[1-9][0-9]{0,8}(?:x[1-9][0-9]{0,8}){0,3}")
 def facts_of(
     config: RunConfig, shape: str | None = None, outputs: int | None = None, schema: Schema | None = None
 ) -> SampleForm:
-    """The facts of a deployment. shape: ``1x28x28``.  outputs: of the model.  schema: which gives both.
+    """shape: ``1x28x28``.  outputs: of the model.  schema: gives both.
 
     Raises UserError for a model that cannot take them.
     """

@@ -1,6 +1,6 @@
 """``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
 
-It tells where a secret lies and never the secret. Secrets are searched for by their bytes, in hex and in base64.
+It tells where a secret lies, never the secret.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ def doctor(
     ahead_s: Callable[[Folder], float] | None = None,
     check_apart: Callable[[Home], None] | None = None,
 ) -> list[Diagnosis]:
-    """All findings about these deployments' folders and homes, and the homes in them.
-
-    ahead_s: how far the clock of a deployment's server is ahead of this one's; None: not asked.  check_apart:
-    ``engines.check_apart``, or None: the server is not asked. Raises UserError for a folder that is neither.
+    """All findings about deployments' folders and homes. ahead_s: how far the server's clock is ahead of this one;
+    None: not asked.  check_apart: ``engines.check_apart``, or None: not asked. Raises UserError for a folder that is
+    neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
@@ -327,8 +326,8 @@ PEM = b"PRIVATE KEY-----"
 
 
 class Patterns:
-    """What to look for, in one pass over a file. secrets: by their description, 32 bytes each or more.  more: other
-    texts by their names.
+    """Looks for all in one pass over a file. secrets: by their description, 32 bytes or more.  more: other texts by
+    name.
     """
 
     def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
@@ -343,7 +342,7 @@ class Patterns:
         self._longest = max((len(needle) for needle, _ in found), default=_WORD)
 
     def found_in(self, path: Path) -> set[str]:
-        """The names of all that is in a file. Raises OSError for a link and other non-files."""
+        """The names of all that is in a file. Raises OSError unless it is a plain file."""
         names: set[str] = set()
         with opened(path, follow=False) as file:
             kept = b""
@@ -378,7 +377,6 @@ def forms(secret: bytes) -> set[bytes]:
 
 
 def of_pem(pem: bytes) -> bytes:
-    """Raises ValueError."""
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("no key of an elliptic curve")

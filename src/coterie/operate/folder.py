@@ -1,7 +1,7 @@
 """The operator's folder of a deployment: its files, and the members that have joined.
 
 Its part ``authority/`` holds the operator's secret keys. It may lie elsewhere (on a stick in a safe) while nobody joins
-and nobody is revoked: the hub needs only the rest.
+or is revoked: the hub needs only the rest.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ DAYS, AUTHORITY_DAYS = 365.0, 3650.0
 
 
 class Folder:
-    """Where things are.
-
-    config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, the operator's
-    keys.  invitations: those not used.  requests: those approved.  joined: of the members that have joined.  operator:
-    its public key, in hex.  tls: the certificates of the authority (ca) and the operator.  nats: what the engine's
-    server needs.  own_certificates: of the operator and the server, by name.  hub: its home.  run: the run folder.
-    restored: there while a backup was put back and nobody knows whether its plan is the newest.
+    """config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, the operator's
+    keys.  invitations: unused ones.  requests: approved ones.  operator: the public key, in hex.  tls: the
+    certificates of the authority (ca) and the operator.  nats: for the engine's server.  own_certificates: of
+    operator and server, by name.  hub: its home.  run: the run folder. restored: there after a backup was put back,
+    until the plan is known to be the newest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,10 +67,9 @@ class Folder:
 
 
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A member that has joined. tls: its TLS key (DER).  certificate: PEM.  invitation: the one that it used.
-
-    request: SHA-256 of the approved request, in hex.  times: how often it has joined.  former: its earlier keys, which
-    nobody may have again.
+    """A member that has joined. tls: its TLS key (DER).  certificate: PEM.  invitation: the used one. request: SHA-256
+    of the approved request, in hex.  times: how often it has joined.  former: earlier keys, which nobody may have
+    again.
     """
 
     entry: Entry
@@ -107,10 +104,7 @@ class Authority:
 
 
 def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    """SECRET: fresh keys of an operator, written with the certificates of the authority and of the operator.
-
-    days: that the operator's is valid.
-    """
+    """SECRET: fresh keys, written with the certificates of authority and operator. days: of the operator's."""
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
     tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, AUTHORITY_DAYS)
     secrets = {"signing": found.signing.to_bytes(), "possession": found.possession, "token": found.token}
@@ -124,7 +118,7 @@ def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
 
 
 def open_folder(path: Path) -> Folder:
-    """The deployment in this folder. Raises UserError if there is none."""
+    """Raises UserError for a folder without a deployment."""
     folder = Folder(path)
     if not folder.plan.is_file() or not folder.operator.is_file():
         raise UserError(f"{path} holds no deployment: {_ADVICE}")
@@ -139,7 +133,7 @@ def operator_of(folder: Folder) -> bytes:
 
 
 def current_plan(folder: Folder) -> Plan:
-    """The newest plan of the deployment. Raises UserError for a damaged or forged one."""
+    """Raises UserError for a damaged or forged plan."""
     try:
         return plans.check(read_private(folder.plan), operator_of(folder))
     except PeerError as error:
@@ -163,13 +157,13 @@ def authority_of(folder: Folder) -> Authority:
 
 
 def put_plan(folder: Folder, data: bytes) -> None:
-    """Store a new plan, first beside the operator's keys: where they are, its newest version is known."""
+    """First beside the operator's keys: where they are, the newest version is known."""
     write_private(folder.authority / PLAN, data)
     atomic_write(folder.plan, data)
 
 
 def settle(folder: Folder) -> bool:
-    """Take the newest plan from beside the operator's keys, if a backup has put an older one back. Gives whether the
+    """Take the newest plan from beside the operator's keys, if a backup has put an older one back. Returns whether the
     folder's plan is known to be the newest.
     """
     beside = folder.authority / PLAN
@@ -182,7 +176,7 @@ def settle(folder: Folder) -> bool:
 
 
 def joined_members(folder: Folder) -> dict[str, Joined]:
-    """The members that have joined, by name, in the order of ``current_members``, including revoked ones."""
+    """By name, in the order of ``current_members``, including revoked ones."""
     return {
         name: read_joined(folder, name)
         for name in current_members(folder, current_plan(folder))
@@ -191,14 +185,14 @@ def joined_members(folder: Folder) -> dict[str, Joined]:
 
 
 def current_members(folder: Folder, plan: Plan) -> dict[str, PlannedMember]:
-    """The plan's members by name, in its order, and then the clients that members.toml has beside them."""
+    """The plan's members by name, in its order, then further clients of members.toml."""
     listed = {one.name: one for one in read_members(folder.members)}
     known = {name: listed.get(name) or PlannedMember(name, role) for name, role in plan.members}
     return known | {name: one for name, one in listed.items() if name not in known and one.role == plan.client_role}
 
 
 def certificate_ends(folder: Folder) -> dict[str, float]:
-    """When the certificates of the believed members, of the operator, the server and the authority end, Unix time."""
+    """Unix times when the certificates of believed members, operator, server and authority end."""
     plan = current_plan(folder)
     files = {"authority": folder.ca, **folder.own_certificates}
     held = {name: read_private(path) for name, path in files.items() if path.exists()}
@@ -209,7 +203,6 @@ def certificate_ends(folder: Folder) -> dict[str, float]:
 
 
 def read_joined(folder: Folder, name: str) -> Joined:
-    """What is known of a member that has joined. Raises UserError."""
     path = folder.joined_file(name)
     return decode_json(path, read_private(path), Joined)
 

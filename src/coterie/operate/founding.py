@@ -40,11 +40,11 @@ def init(
     session: bytes | None = None,
     now_s: float | None = None,
 ) -> Plan:
-    """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
+    """Found a deployment in a new folder: operator's keys, hub's home, first plan, server's files.
 
     settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.
     days: validity of the plan, and of all certificates but the authority's.  members_text: of members.toml.
-    session: 16 bytes, or None to draw them. Raises UserError, and then leaves nothing behind.
+    session: 16 bytes, drawn by default. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
@@ -89,7 +89,7 @@ def init(
 def checked(
     config: RunConfig, members: Sequence[PlannedMember], settings: Settings
 ) -> tuple[Resolved, tuple[PlannedMember, ...]]:
-    """The config in full, and the members in the order of the roster. Raises UserError unless they fit."""
+    """The full config, and the members in the roster's order. Raises UserError unless they fit."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
@@ -110,7 +110,7 @@ def _clients(ordered: Sequence[PlannedMember]) -> int:
 
 
 def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, rehearsal: bool) -> OwnSamples | None:
-    """Raises UserError if its system needs some and has none, or the other way round."""
+    """Raises UserError if the system needs some and has none, or the other way round."""
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and samples is None and config.public:
         raise UserError(f"the hub of {config.system} needs public samples of its own: name them with --public FILE.npz")

@@ -1,4 +1,4 @@
-"""A party joins: it makes its home and its keys, asks the operator, and takes in the answer."""
+"""A party joins: makes its home and keys, asks the operator, and takes in the answer."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def join(
     out: Path = Path(),
     now_s: float | None = None,
 ) -> tuple[Home, Path]:
-    """Make a party's home from its invitation; returns it, and the path of the request for the operator.
+    """Make a party's home from its invitation; returns it, and the path of its request.
 
-    text: of the invitation.  data: ``.npz``, which is copied.  report: scores that its owner allows to be sent.
-    epochs: local epochs in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves
-    no home behind.
+    text: of the invitation.  data: ``.npz``, which is copied.  report: scores that the owner allows to be sent.
+    epochs: local ones in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves no
+    home behind.
     """
     invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
     samples = _samples(invitation, data)
@@ -80,7 +80,7 @@ def join(
 
 
 def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
-    """Take in the certificate with which the operator has approved this home's party. Returns the plan in it.
+    """Take in the operator's certificate. Returns the plan in it.
 
     Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
     with an older plan than the home has seen. Warns of a server's home near that of another server.
@@ -115,7 +115,7 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
 
 
 def _servers_near(home: Home, plan: Plan) -> list[str]:
-    """Other servers of this deployment that have a home beside this one's, or up to two folders away."""
+    """Other servers of this deployment with a home up to two folders away."""
     found = set()
     for place in home.path.resolve().parents[:2]:
         for info in (*place.glob(f"*/{INFO}"), *place.glob(f"*/*/{INFO}")):
@@ -148,12 +148,11 @@ def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | 
 
 
 def own_fingerprint(place: Home) -> str:
-    """Of the keys in a home, for its owner to compare with the operator's."""
+    """Of a home's keys, for its owner to compare with the operator's."""
     return fingerprint(entry(place.name, place.role, place.identity))
 
 
 def samples_in_words(place: Home) -> str:
-    """What was copied into a home, so that its owner notices what is missing."""
     facts = place.about.facts
     own = read_data(place.data, facts)
     told = f"Its data: {len(own.y)} sample{'s' * (len(own.y) != 1)} to train on, {len(own.y_test):,} for tests"

@@ -1,4 +1,4 @@
-"""A deployment on one machine: its folder, its homes and its server."""
+"""A deployment on one machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def found_here(
 ) -> LocalDeployment:
     """Found a deployment, the hub first among its members, and let all but the absent join.
 
-    data: by party, an ``.npz`` file.  out: folder for requests.  report: scores that those with data report.
+    data: by party, an ``.npz`` file.  out: folder for requests.  report: scores of those with data.
     """
     hub, *others = members
     init(path, config, members, settings, facts, public=data.get(hub.name), session=session)

@@ -1,4 +1,4 @@
-"""The parties of a deployment on one machine, each a process of its own, from the first message to the last."""
+"""The parties of a deployment on one machine, each a process of its own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell, away_s: float) -> None:
-    """Run all parties to their end. Raises RunError if one fails.
-
-    tell: is given each finished round's line.  away_s: how long a party stays away that was killed in mid-work.
+    """Raises RunError if a party fails. tell: is given each finished round's line.  away_s: how long a party stays away
+    that was killed in mid-work.
     """
     metrics, told, size = ready.folder.run / METRICS, 0, 0
 
@@ -42,7 +41,6 @@ def run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell, away_
 
 
 def lives(ready: LocalDeployment) -> dict[str, Life]:
-    """By party, what its process does."""
     return {name: _hub if name == ready.hub else as_party for name in ready.homes}
 
 

@@ -26,7 +26,7 @@ _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole =
 
 
 class PlannedMember(msgspec.Struct, frozen=True):
-    """One party. host: DNS name or address of its machine, or "" for a client, whose host need not be known."""
+    """One party. host: DNS name or address of its machine, "" if unknown, as a client's may be."""
 
     name: str
     role: str
@@ -44,7 +44,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_members(path: Path) -> tuple[PlannedMember, ...]:
-    """The members that a file names. Raises UserError with the number of the table, from 0."""
+    """Raises UserError with the number of the table, from 0."""
     try:
         found = msgspec.convert(tomllib.loads(path.read_bytes().decode()), _File)
     except OSError as error:
@@ -59,8 +59,8 @@ def check_members(
 ) -> tuple[PlannedMember, ...]:
     """The members in the order of the roster: the hub, the other servers, the clients as named.
 
-    Raises UserError unless they are exactly the system's parties in this mode, with different names, and each server
-    has its own host. rehearsal: all are on one machine.
+    Raises UserError unless they are exactly the mode's parties, with different names, and each server has its own host.
+    rehearsal: all are on one machine.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
     by_name: dict[str, PlannedMember] = {}

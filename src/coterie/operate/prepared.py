@@ -1,4 +1,4 @@
-"""A deployment on one machine with the parties of an experiment, which is dealt the experiment's data."""
+"""A deployment on one machine with an experiment's parties and their data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.runs.experiment import Experiment
 
 
 def prepared(path: Path, experiment: Experiment, scores: Sequence[str], grace_s: float) -> LocalDeployment:
-    """All homes, in a new folder. scores: that each party reports.  grace_s: for those that are missed in a round."""
+    """scores: that each party reports.  grace_s: for those that are missed in a round."""
     config, model, roster = experiment.config, experiment.model, experiment.common.roster
     members = [PlannedMember(name, entry.role) for name, entry in roster.by_name.items()]
     server = f"nats://127.0.0.1:{free_port()}"

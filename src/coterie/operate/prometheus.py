@@ -1,4 +1,4 @@
-"""The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone.
+"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone.
 
 One thread answers one request at a time, within two seconds each, so that local users who connect slowly take neither
 memory nor threads.
@@ -54,7 +54,7 @@ _COUNTS: Mapping[str, tuple[str, str, Callable[[PartyStatus], Mapping[str, int]]
 
 
 def text(status: RunStatus) -> str:
-    """All numbers of a status in the exposition format. Labels are names of parties, roles, kinds and settings."""
+    """In the exposition format. Labels are names of parties, roles, kinds and settings."""
 
     class Numbers(Collector):
         def collect(self) -> Iterator[Metric]:
@@ -107,7 +107,7 @@ def _family(name: str, words: str, *labels: str) -> CounterMetricFamily | GaugeM
 
 @contextlib.contextmanager
 def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
-    """Answer ``GET /metrics`` on 127.0.0.1 while the block runs; gives the port (0 chooses a free one).
+    """Answer ``GET /metrics`` on 127.0.0.1 during the block; gives the port (0 chooses a free one).
 
     read: the present status; called in another thread. Raises UserError if the port is taken.
     """

@@ -1,4 +1,4 @@
-"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests."""
+"""A rehearsal (``coterie deploy try``): a whole deployment on this machine."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ def rehearse(
     *,
     scores: Sequence[str] | None = None,
 ) -> FinishedRun:
-    """Run a deployment in a new folder, every party in a process of its own.
-
-    kills: see ``kills.parse``.  tell: is given each finished round's line.  scores: that each party reports; None for
-    all.
-    Raises UserError for what cannot be rehearsed, and RunError if a party fails. Logs stay.
+    """kills: see ``kills.parse``.  tell: is given each finished round's line.  scores: that each party reports; None
+    for all. Raises UserError for what cannot be rehearsed, and RunError if a party fails.
     """
     config = deployable(config, rehearsal=True)
     check_engine()

@@ -1,6 +1,6 @@
 """Further runs of a deployment: the operator starts and ends them, and owners agree to them.
 
-A run is a further signed version of the plan, with a config, a roster and a session of its own. Homes and keys stay.
+A run is a further signed plan, with its own config, roster and session. Homes and keys stay.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def start(
     session: bytes | None = None,
     now_s: float | None = None,
 ) -> Plan:
-    """Sign the plan of another run of all members that have joined and are not revoked.
+    """Sign the plan of another run of all joined, unrevoked members.
 
-    config: a file, or None for that of the last run.  rounds: instead of its own.  warm: parties begin with their
-    models of the last run.  session: 16 bytes, or None to draw them.
-    New members get their certificates now. Raises UserError while a run goes on.
+    config: by default that of the last run.  rounds: instead of its own.  warm: parties begin with the last run's
+    models.  session: 16 bytes, drawn by default. New members get their certificates now. Raises UserError while a run
+    goes on.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         begun = folder.begun and plan_of(read_home(folder.hub)).run == plan.run
@@ -95,7 +95,7 @@ def abort(path: Path, *, now_s: float | None = None) -> Plan:
 
 
 def offered(home: Home) -> Plan:
-    """The plan of a run to which this home has not agreed. Raises UserError if there is none."""
+    """A plan to which this home has not agreed. Raises UserError without one."""
     plan = plan_of(home)
     if has_agreed(home, plan):
         raise UserError(
@@ -106,9 +106,8 @@ def offered(home: Home) -> Plan:
 
 
 def agree_to(home: Home, digits: str = "") -> Plan:
-    """Agree to the run of the newest plan in this home. digits: the first ones that its hash must have, or none.
-
-    Raises UserError if they differ, are too few to tell two plans of one operator apart, or there is no new run.
+    """Agree to the run of the home's newest plan. digits: that its hash must begin with, or none. Raises UserError if
+    they differ or are too few to tell two plans of one operator apart, and without a new run.
     """
     plan = offered(home)
     wanted = "".join(digits.split()).lower()

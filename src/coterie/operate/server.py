@@ -36,7 +36,6 @@ ROUTES = 2000
 
 
 def make_server_key(folder: Folder, authority: Authority, server: str, now_s: float, days: float) -> None:
-    """Write the key and certificate of the server with this URL, and the authority's certificate."""
     hosts = hosts_of(server)
     key, ca = certificates.new_key(), read_private(folder.ca)
     write_private(folder.nats / "key.pem", key)
@@ -46,7 +45,7 @@ def make_server_key(folder: Folder, authority: Authority, server: str, now_s: fl
 
 
 def access_of(folder: Folder) -> Access:
-    """Who may use the server: those that the plan believes, each with its newest TLS key alone, and the operator."""
+    """Who may use the server: those that the plan believes, each by its newest TLS key alone, and the operator."""
     plan, joined = current_plan(folder), joined_members(folder)
     believed = plan.believed.by_name
     pins = {name: _pin(one.tls) for name, one in joined.items()}
@@ -59,9 +58,8 @@ def access_of(folder: Folder) -> Access:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write the configuration of each server for the newest plan: ``nats.conf``, ``nats-2.conf``, ...
-
-    at: where the folder will lie, if not where it is.
+    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``, ... at: where the folder
+    will lie, if elsewhere.
     """
     place = Folder(at or folder.path).nats.absolute()
     for number in range(len(addresses(current_plan(folder).settings.server))):
@@ -73,7 +71,7 @@ def admit(folder: Folder, at: Path | None = None) -> None:
 
 
 def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
-    """The text of ``nats.conf`` for a server with its files in this place. number: of its address, from 0."""
+    """``nats.conf`` for a server with its files in this place. number: of its address, from 0."""
     listen = listen_of(folder, place, plan, number)
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
@@ -98,7 +96,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
 
 
 def listening(host: str) -> str:
-    """Where a server listens that parties call by this name: on all its addresses, or only on the loopback one."""
+    """On all addresses of a host, or only on the loopback one."""
     return host if is_loopback(host) else "0.0.0.0"
 
 
@@ -113,7 +111,7 @@ def local_server(folder: Folder) -> NatsServer:
 
 @contextlib.contextmanager
 def serving(server: NatsServer, folder: Folder) -> Iterator[None]:
-    """This server runs, with what the parties need. Raises RunError with its own words."""
+    """Raises RunError with the server's own words."""
     from coterie.deploy.nats_stream import provision
 
     try:
@@ -138,7 +136,7 @@ _AGAIN_S = 0.2
 
 
 def read_anew(folder: Folder, reloads: int = 1) -> None:
-    """Write the configuration for the newest plan, and make a server on this machine read it."""
+    """Write the configuration, and make a server on this machine read it."""
     admit(folder)
     if (pid := running(folder)) is not None:
         for more in range(reloads):
@@ -148,7 +146,7 @@ def read_anew(folder: Folder, reloads: int = 1) -> None:
 
 
 def apply(folder: Folder, reloads: int = 1) -> None:
-    """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
+    """As ``read_anew``, and make what the newest plan's parties need.
 
     Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
     without the extra or the operator's keys. Repeating is safe.  reloads: 2 for new members, which nats-server 2.15.1
@@ -178,7 +176,7 @@ def apply(folder: Folder, reloads: int = 1) -> None:
 
 
 def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
-    """Whether a server says, within ``CONNECT_S``, that it has read this access, and shows the newest certificate."""
+    """Whether a server names this access within ``CONNECT_S``, and shows the newest certificate."""
     from coterie.deploy.nats_link import Link, rights
 
     newest, ((host, port),) = (folder.nats / "certificate.pem").read_text(), addresses(url)
@@ -198,7 +196,7 @@ def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
 
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:
-    """Sender, recipient, and how many parts of packets are not done, the most first. Raises as ``clock_s``."""
+    """Sender, recipient, and how many parts wait, the most first. Raises as ``clock_s``."""
     names = {safe(name): name for name, _ in current_plan(folder).members}
     with _linked(folder) as link:
         found = link.run(link.stream.stream_info(STREAM, subjects_filter=f"{SUBJECT}.>")).state.subjects or {}
@@ -207,7 +205,7 @@ def waiting(folder: Folder) -> list[tuple[str, str, int]]:
 
 
 def clock_s(folder: Folder) -> float:
-    """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
+    """How far the server's clock is ahead of this machine's. Raises as ``apply``."""
     with _linked(folder) as link:
         before_s = time.time()
         reply = link.run(link.client.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=CONNECT_S))
@@ -230,7 +228,7 @@ def _linked(folder: Folder) -> Iterator[Link]:
 
 
 def check_engine() -> None:
-    """Raises UserError unless the engine's client and the program of its server are installed here."""
+    """Raises UserError unless client and server of the engine are installed here."""
     check_installed()
     binary()
 
@@ -244,7 +242,7 @@ def _operator_tls(folder: Folder) -> Tls:
 
 
 def running(folder: Folder) -> int | None:
-    """The process of a nats-server on this machine that has read this folder's configuration, or None."""
+    """The nats-server on this machine with this folder's configuration, or None."""
     try:
         pid = int((folder.nats / "nats.pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -255,8 +253,8 @@ def running(folder: Folder) -> int | None:
 
 
 def serve(folder: Folder, say: Callable[[str], None]) -> None:
-    """Run a nats-server with this folder's configuration in place of this process, until it is stopped; a second
-    process makes what the parties need (``apply``), if the operator's keys are here.
+    """Become a nats-server with this folder's configuration; a second process does ``apply``, if the operator's keys
+    are here.
 
     Raises UserError if there is no nats-server, and RunError if one runs already, or the port is taken.
     """

@@ -1,6 +1,6 @@
 """``coterie deploy files``: systemd units, compose files or Kubernetes examples of the services on each host.
 
-A server has its own host, and so its own folder. Each service may write its own folder and nothing else.
+Each service may write its own folder and nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TEMPLATES.filters["json"] = json.dumps
 
 @dataclass(frozen=True)
 class Service:
-    """One process. host: the folder for its files.  place: the folder that it may write, where it runs.
+    """host: the folder for its files.  place: the folder that it may write, where it runs.
 
     first: what to do before its start, in words and commands, a line each.
     """
@@ -67,7 +67,7 @@ class Service:
 
 
 def service_files(path: Path, kind: Kind) -> Path:
-    """Write the services of a deployment, a folder for each host; returns the folder. Raises UserError.
+    """Write a folder for each host; returns the one of all. Raises UserError.
 
     Replaces the whole folder of an earlier call; a symbolic link in its place is refused.
     """
@@ -94,7 +94,7 @@ def service_files(path: Path, kind: Kind) -> Path:
 
 
 def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Service]:
-    """The services of all unrevoked members, and the engine's servers. Raises UserError."""
+    """Services of all unrevoked members, and the engine's servers. Raises UserError."""
     by_name = {one.name: one for one in members}
     if missing := [name for name, _ in plan.members if name not in by_name]:
         raise UserError(f"members.toml lacks {', '.join(missing)}: restore it, since files are made for its hosts")

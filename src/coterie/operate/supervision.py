@@ -55,7 +55,7 @@ def warm() -> None:
 
 
 class Supervision:
-    """The processes of all parties by name, until the hub's has ended. A context that stops them all.
+    """All parties' processes by name, until the hub's has ended. A context that stops them all.
 
     kills: in order.  absence_s: how long a party stays away that was killed in mid-work.
     """

@@ -1,4 +1,4 @@
-"""What passes between the operator and a party that joins: an invitation, the party's request, and its certificate.
+"""What passes between the operator and a party that joins.
 
     operator --- invitation (secret: whoever has it may ask) ---> party, which makes its keys
     operator <-- request (no secret: public keys, and proofs) --- party
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def read_text(path: Path) -> str:
-    """What a file of these holds, unchecked. Raises UserError."""
+    """Unchecked. Raises UserError."""
     with reading(path, "name the file that you were sent"), opened(path) as file:
         data = file.read(MAX_TEXT + 1)
     try:
@@ -54,10 +54,10 @@ def read_text(path: Path) -> str:
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party is invited to. operator: its public key.  possession: a public key (X25519) to prove against.
+    """operator: its public key.  possession: a public key (X25519) to prove against.
 
-    data: whether this role brings samples.  scores: those that parties may report.  max_epochs: the most local epochs
-    in a round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
+    data: whether this role brings samples.  scores: those that parties may report.  max_epochs: local ones in a round.
+    again: how often the party will have joined.  not_after_s: Unix time.
     """
 
     id: Id
@@ -123,7 +123,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
-    """SECRET: the text of an invitation. secret: the operator's key for MACs."""
+    """SECRET. secret: the operator's key for MACs."""
     body = msgspec.msgpack.encode(invitation)
     shared = token_secret(secret, body)
     return armoured(INVITATION, Token(body, shared, operator.sign("invitation", body, shared)))
@@ -135,7 +135,7 @@ def token_secret(secret: bytes, body: bytes) -> bytes:
 
 
 def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
-    """The invitation in this text. Raises UserError for a text that is none, was changed, or has expired."""
+    """Raises UserError for a text that is none, was changed, or has expired."""
     try:
         token = unarmoured(INVITATION, text, Token)
         invitation = decoded(token.body, Invitation)
@@ -152,7 +152,7 @@ def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
 
 
 def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes) -> str:
-    """The text of a party's request, with proof that it holds these keys."""
+    """A party's request, with proof that it holds these keys."""
     own = SigningKey.load(identity.signing)
     opening = signing.OpeningKey.load(identity.opening)
     tls = certificates.request(tls_key, safe(invitation.name))
@@ -166,7 +166,7 @@ def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes
 
 
 def read_request(text: str) -> tuple[KeyRequest, Request]:
-    """What a text asks for, of which nothing is proved yet. Raises PeerError."""
+    """Nothing of it is proved yet. Raises PeerError."""
     request = unarmoured(REQUEST, text, Request)
     return decoded(request.body, KeyRequest), request
 
@@ -210,7 +210,7 @@ def approved(certificate: Certificate, operator: SigningKey) -> str:
 
 
 def read_certificate(text: str, operator: bytes) -> Certificate:
-    """The certificate in a text that this operator has signed. Raises PeerError."""
+    """Raises PeerError unless this operator has signed it."""
     return unarmoured(CERTIFICATE, text, OperatorSigned).read(
         Certificate, "certificate", operator, "are no certificate"
     )
@@ -225,7 +225,6 @@ def armoured(kind: str, value: msgspec.Struct) -> str:
 
 
 def unarmoured(kind: str, text: str, of: type[T]) -> T:
-    """The value in a text of ``armoured``. Raises DecodeError."""
     head, _, rest = text.strip().partition(":")
     if head != kind or len(text) > MAX_TEXT:
         raise DecodeError(f"a text that begins with {head[:40]!r} is no {kind}")

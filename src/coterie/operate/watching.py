@@ -37,9 +37,8 @@ def _not_begun(folder: Folder) -> NotBegunError:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """The status of the deployment in an operator's folder, or in its run folder. Raises UserError.
-
-    Raises NotBegunError, which is one, if the hub has written none yet.
+    """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if the hub has written none
+    yet.
     """
     path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
     if path is None and (place := Folder(folder)).plan.is_file():
@@ -54,20 +53,20 @@ def read_status(folder: Path) -> RunStatus:
 
 
 def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
-    """The same, and when the certificates end of which an operator's folder knows."""
+    """With the ends of the certificates that an operator's folder knows."""
     place = Folder(folder)
     return msgspec.structs.replace(status, certificates=certificate_ends(place)) if place.plan.is_file() else status
 
 
 def all_statuses(folder: Folder) -> Iterator[RunStatus]:
-    """Of all runs that the hub has begun, the first one first. Raises UserError."""
+    """Of all runs that the hub has begun, in order. Raises UserError."""
     former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
     places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
     yield from (read_status(place) for place in places if (place / STATUS).exists())
 
 
 def has_ended(run: Path) -> bool:
-    """Whether the hub has ended the run of this folder. False where the hub runs on another machine."""
+    """False where the hub runs on another machine."""
     return (run / STATUS).exists() and read_status(run).phase == "ended"
 
 
@@ -79,7 +78,7 @@ Line = dict[str, Any]
 
 
 def log_files(place: Path) -> list[Path]:
-    """The logs in a party's home, or in the homes below an operator's folder. Raises UserError if there is none."""
+    """Of a party's home, or the homes below an operator's folder. Raises UserError without a log."""
     if not place.is_dir():
         raise UserError(f"{place}: no such folder; name a party's home, or the folder of a deployment")
     found = sorted({path.parent for pattern in (LOG, f"*/{LOG}", f"*/*/{LOG}") for path in place.glob(pattern)})
@@ -89,7 +88,7 @@ def log_files(place: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> Iterator[Line]:
-    """The lines of a log with its older files, oldest first, without lines cut off by a kill."""
+    """With older files, oldest first, without lines cut off by a kill."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1)]
     for one in (*older, path):
         if one.exists():

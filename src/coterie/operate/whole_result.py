@@ -1,4 +1,4 @@
-"""The result of a rehearsal, with what only it can know: every party's model."""
+"""The result of a rehearsal, which alone can know every party's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.runs.opened import write_openings
 
 
 def whole_result(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
-    """Complete the run folder with what the homes hold. experiment: of the same config; its parties are replaced."""
+    """experiment: of the same config; its parties are replaced."""
     run, ledgers, parties = ready.folder.run, dict[str, Any](), list[Any]()
     for name, home in ready.homes.items():
         found, kept = stored_party(home)

@@ -1,1 +1,1 @@
-"""The record of a run or a comparison: the files in its folder, their types, reading and writing."""
+"""The files in the folder of a run or a comparison."""

@@ -1,4 +1,4 @@
-"""``compare.json``: the order of a comparison's methods, what they share, and their scores."""
+"""``compare.json``: a comparison's methods, what they share, and their scores."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ACCURACY = Measure("accuracy", "accuracy")
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A setting that one method does not share. value: its own, or None without the setting.  why: in words.
+    """A setting that one method does not share. value: its own, None without the setting.
 
-    shared: the value of all others, or None for work beyond the budget.
+    shared: the value of all others, None for work beyond the budget.
     """
 
     method: str
@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all methods share (``runs/budget.py``); meaningless ones are absent."""
+    """Settings that all methods share (``runs/budget.py``); meaningless ones are absent."""
 
     server_lr: float
     server_decay: float
@@ -77,8 +77,6 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A measure over the seeds."""
-
     mean: float
     values: tuple[float, ...]
     interval: float | None = None
@@ -94,7 +92,7 @@ class MethodScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverClients(msgspec.Struct, frozen=True):
-    """Of a score of every client. interval: half of the 95 % interval of a seed's mean, itself a mean over the seeds.
+    """interval: half of the 95 % interval of a seed's mean, a mean over the seeds.
 
     worst_decile: a tenth of the clients are worse.
     """
@@ -104,10 +102,7 @@ class OverClients(msgspec.Struct, frozen=True):
 
 
 class Row(MethodScores, frozen=True, kw_only=True):
-    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, by its servers.
-
-    clients: by score (``runs/forms.py``).
-    """
+    """runs: folders of a method's runs.  learned: by topic, by its servers. clients: by score (``runs/forms.py``)."""
 
     clients: dict[str, OverClients] = {}
     runs: tuple[FolderName, ...] = ()
@@ -120,17 +115,15 @@ class Row(MethodScores, frozen=True, kw_only=True):
 
 
 class Lead(MethodScores, frozen=True, kw_only=True):
-    """The first method's lead over another one, paired by seed."""
-
     over: str
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client gains by training together, in the leading metric on its own test samples (``runs/benefit.py``).
+    """A client's gain by training together, in the leading metric on its own test samples (``runs/benefit.py``).
 
-    name: its own, if any.  seed: None for the mean over all seeds.  samples: that tested.  gain: above 0 is better.
+    name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better.
     low, high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.
-    instead: what judges a client whose test samples have one label, where the leading metric is not defined.
+    instead: what judges a client whose test samples have one label.
     """
 
     client: str
@@ -147,7 +140,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Benefit(msgspec.Struct, frozen=True):
-    """Of a method, every client's gain over training alone. tuned: whether both models are fine-tuned by the client."""
+    """Every client's gain over training alone. tuned: whether both models are fine-tuned."""
 
     method: str
     tuned: bool
@@ -155,14 +148,14 @@ class Benefit(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Settings that were tried for a method, as texts. held_out_loss: None where the training diverged."""
+    """Settings that were tried, as texts. held_out_loss: None if training diverged."""
 
     settings: dict[str, str]
     held_out_loss: float | None = None
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The settings chosen for a method. lacks: those that were tried for others only, with the reason."""
+    """lacks: settings that were tried for others only, with the reason."""
 
     method: str
     candidates: tuple[Candidate, ...]
@@ -171,7 +164,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class ChosenSettings(msgspec.Struct, frozen=True):
-    """What ``--tune`` has chosen (``runs/choosing.py``). tune: values by setting.  seed: of the candidates' runs."""
+    """What ``--tune`` has chosen (``runs/choosing.py``). tune: values by setting.  seed: of candidates' runs."""
 
     tune: dict[str, tuple[str, ...]]
     seed: int
@@ -179,7 +172,7 @@ class ChosenSettings(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """``compare.json``: the methods' order and shared settings. The runs' own numbers are read from them."""
+    """The runs' own numbers are read from their folders."""
 
     clients: Count | None = None
     rounds: Count | None = None

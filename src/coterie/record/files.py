@@ -1,9 +1,9 @@
 """Files of a run folder.
 
-Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
-ends with a digest of its content, which detects damage and is no signature.
+Private files and folders are for this user alone, and refused if damaged or another user's. A private file ends with a
+digest, which detects damage and is no signature.
 
-Only one process at a time writes in a folder: it locks the file ``.lock``, which is never removed.
+One process at a time writes in a folder: it locks ``.lock``, which is never removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an operating system's error while writing (a full disk, say) into a RunError with the remedy."""
+    """Turn an OSError (a full disk, say) into a RunError with the remedy."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path, advice: str = ADVICE) -> Iterator[None]:
-    """Turn errors while reading a file into a UserError."""
+    """Turn an OSError into a UserError."""
     try:
         yield
     except OSError as error:
@@ -56,7 +56,7 @@ def reading(path: Path, advice: str = ADVICE) -> Iterator[None]:
 
 
 def atomic_write(path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -> None:
-    """Write a file, all at once or part by part, so that it is there whole or not at all; raises RunError."""
+    """The file is there whole or not at all; raises RunError."""
     with writing(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -88,7 +88,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int) -> int:
-    """A descriptor of a file, made if need be. Raises UserError for a symbolic link."""
+    """The file is made if need be. Raises UserError for a symbolic link."""
     with writing(path):
         try:
             return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
@@ -99,7 +99,7 @@ def open_own(path: Path, flags: int, mode: int) -> int:
 
 
 def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
-    """A file to be read. Raises OSError also for a pipe and other non-files. follow: allow a symbolic link."""
+    """To read. Raises OSError also for a pipe and other non-files. follow: allow a symbolic link."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe's opening waits, too
     if not follow and path.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link")
@@ -111,14 +111,14 @@ def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
 
 
 class Log:
-    """A file that grows by whole records: a resumed run continues at its length in the checkpoint."""
+    """Grows by whole records: a resumed run continues at its length in the checkpoint."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path = path
         self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> int:
-        """Add a record, whole or not at all. Returns where it begins. Raises RunError."""
+        """Whole or not at all. Returns where the record begins. Raises RunError."""
         before = self.size()
         with writing(self.path):
             try:
@@ -167,14 +167,14 @@ def check_own(folder: Path) -> None:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless nothing, or an empty folder, is at this path. what: is to be there, "a home" say."""
+    """Raises UserError unless nothing, or an empty folder, is there. what: is to be, "a home" say."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UserError(f"{folder} is there already, and {what} begins in a new folder: choose another")
 
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder that is there whole or not at all: the block fills another beside it, which replaces it."""
+    """The folder is there whole or not at all: the block fills another, which replaces it."""
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -190,7 +190,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder for this user alone, made if need be. Raises UserError for a link or another user's folder."""
+    """For this user alone, made if need be. Raises UserError for a link or another user's folder."""
     check_own(folder)
     with writing(folder):
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -199,12 +199,11 @@ def make_folder(folder: Path) -> None:
 
 
 def digest(data: bytes) -> bytes:
-    """BLAKE2b of some bytes, 32 bytes."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts of a private file, and last a digest of them all."""
+    """The parts, and last a digest of them all."""
     hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         hashed.update(part)
@@ -214,7 +213,7 @@ def sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def checked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """A private file at its beginning, and its length without the digest. Raises UserError for a damaged one."""
+    """A private file and its length without the digest. Raises UserError for a damaged one."""
     with reading(path), opened(path, follow=False) as file:
         end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
         hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -227,7 +226,7 @@ def checked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def decoded(path: Path, body: bytes, kind: type[T]) -> T:
-    """The object in the msgpack bytes of this file. Raises UserError if it is not of this type."""
+    """From msgpack. Raises UserError for another type."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -241,8 +240,8 @@ def locked(
     *,
     wait: bool = False,
 ) -> Iterator[None]:
-    """Hold the folder for this process, also against its other threads. held: the message if another process holds it;
-    {} is the folder.  wait: for that one to end, where the system can.
+    """Hold the folder, also against other threads. held: the message if another process holds it; {} is the folder.
+    wait: for its end, where the system can.
 
     Raises UserError if another process holds it, or for a linked lock, and RunError. Warns where there are no locks.
     """

@@ -1,4 +1,4 @@
-"""The files of a run folder by name, JSON in them, and the kind of run that a folder holds."""
+"""The files of a run folder by name, and the kind of run in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATUS = "status.json"
 
 
 def jsonable(value: Any) -> Any:
-    """Numbers, arrays and containers as JSON values. NaN and infinities become null."""
+    """NaN and infinities become null."""
     if isinstance(value, np.ndarray | np.generic):
         return jsonable(value.tolist())
     if isinstance(value, Mapping):
@@ -41,13 +41,13 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Mapping[str, Any], mode: int = 0o644) -> None:
-    """A JSON object for people to read, one key a line; whole or not at all."""
+    """One key a line, for people; whole or not at all."""
     lines = (f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in jsonable(value).items())
     atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), mode)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
+    """Of ``metrics.jsonl``. Raises UserError that names a malformed line."""
     with reading(path, "restore the file or run again"), opened(path) as file:
         lines = file.read().splitlines()
     records = []
@@ -60,7 +60,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_format(path: str | Path, number: object) -> None:
-    """Raises UserError for a form of file that this version does not know (``schema.FORMAT``)."""
+    """Raises UserError for a form that this version does not know (``schema.FORMAT``)."""
     if not isinstance(number, int) or not 1 <= number <= FORMAT:
         raise UserError(
             f"{path} has format {number!r}, and this version of coterie reads up to {FORMAT}: take a later one"
@@ -72,7 +72,7 @@ def encode_line(line: Mapping[str, Any]) -> bytes:
 
 
 def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
+    """Raises UserError unless files can be made there or, if it does not exist, in its parent."""
     nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(
@@ -82,7 +82,7 @@ def check_writable(out: Path) -> None:
 
 
 def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
-    """Whether, and of which kind, this is a deployment's run folder, by its result or its status."""
+    """The kind of deployment whose run folder this is; None for another folder."""
     for name in (RESULT, STATUS):
         with (
             contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError),
@@ -95,7 +95,7 @@ def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
 
 
 def check_simulated(out: Path) -> None:
-    """Raises UserError for a deployment's run folder, in which only its hub writes."""
+    """Raises UserError for a deployment's run folder, where only its hub writes."""
     if deployed(out) is not None:
         raise UserError(
             f"{out} holds the run of a deployment, which only its hub continues (coterie deploy hub DIR): choose "

@@ -44,7 +44,7 @@ class Run:
 
     @property
     def client_role(self) -> str:
-        """The role of the clients: as recorded, else the one that trains."""
+        """As recorded, else the role that trains."""
         fitting = [key.removesuffix(_FIT) for key in self.total("phase_seconds") if key.endswith(_FIT)]
         return self.result.client_role or (fitting[0] if fitting else "client")
 
@@ -54,7 +54,7 @@ class Run:
         return [r for r, _ in found], [value for _, value in found]
 
     def bands(self, field: str) -> list[tuple[int, Band]]:
-        """Rounds, and the spread over the clients of an accuracy or a loss, where evaluated."""
+        """Rounds, and the spread over clients, where evaluated."""
         return [(line.round, line.bands[field]) for line in self.rounds if field in line.bands]
 
     @property
@@ -66,15 +66,12 @@ class Run:
         return self.result.measures[1:]
 
     def client_bytes(self, field: str) -> list[float] | None:
-        """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.
-
-        None where nothing was counted for the clients' role.
-        """
+        """Of each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients; None where nothing was counted."""
         counted = [getattr(line, field).get(self.client_role) for line in self.rounds]
         return [(n or 0) / self.result.clients for n in counted] if any(n is not None for n in counted) else None
 
     def total(self, field: str) -> dict[str, float]:
-        """Sum over set-up, rounds and finish of a mapping (``"bytes_up"``, ``"phase_seconds"``, ...), largest first."""
+        """Sums over set-up, rounds and finish (``"bytes_up"``, ``"phase_seconds"``, ...), largest first."""
         totals: Counter[str] = Counter()
         for part in self.costs:
             totals.update(getattr(part, field))
@@ -82,9 +79,8 @@ class Run:
 
 
 def find(folders: Sequence[Path]) -> list[Path]:
-    """The run folders among ``folders`` and below them, in a stable order, each once.
-
-    Raises UserError where a folder does not exist or holds no run.
+    """Run folders among ``folders`` and below them, in a stable order, each once. Raises UserError for a folder without
+    a run.
     """
     if not folders:
         raise UserError("no folder to report on; name a run's folder or a comparison's")
@@ -104,7 +100,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def load(folder: Path) -> Run:
-    """Read one run folder; UserError says which file is missing or wrong, where, and the remedy."""
+    """Raises UserError that says which file is missing or wrong, where, and the remedy."""
     result = _json(folder / RESULT, RunRecord)
     check_format(folder / RESULT, result.format)
     text = _text(folder / CONFIG)
@@ -126,7 +122,7 @@ def load(folder: Path) -> Run:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """The content of a finished run's ``result.json``, as it stands there. Raises UserError."""
+    """``result.json`` as it stands there. Raises UserError."""
     path = folder / RESULT
     try:
         with opened(path) as file:
@@ -140,7 +136,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def compared(folder: Path) -> dict[str, Any] | None:
-    """The content of a comparison's ``compare.json``, checked; None for a folder without one. Raises UserError."""
+    """``compare.json``, checked; None for a folder without one. Raises UserError."""
     path = folder / COMPARE
     if not path.is_file():
         return None
@@ -150,13 +146,13 @@ def compared(folder: Path) -> dict[str, Any] | None:
 
 
 def whole_summary(folder: Path) -> dict[str, Any]:
-    """A run's ``result.json`` as it stands, with what it lacks of its checked form. Raises UserError as ``load``."""
+    """``result.json`` with what it lacks of its checked form. Raises as ``load``."""
     filled: dict[str, Any] = _filled(read_summary(folder), msgspec.to_builtins(load(folder).result))
     return filled
 
 
 def whole_comparison(folder: Path) -> dict[str, Any] | None:
-    """The same of ``compare.json``; None for a folder without one. Raises UserError for one of another version."""
+    """The same of ``compare.json``; None without one. Raises UserError for another version."""
     path = folder / COMPARE
     if not path.exists():
         return None
@@ -168,7 +164,6 @@ def whole_comparison(folder: Path) -> dict[str, Any] | None:
 
 
 def why_missing(path: Path) -> str:
-    """Why a run's folder lacks this file, and what to do."""
     if path.name == RESULT and deployed(path.parent) is not None:
         return "no round of this deployment is over yet: wait for the first one"
     if (path.parent / "run" / path.name).is_file():

@@ -1,4 +1,4 @@
-"""Records of numbers that pages show: what was measured, by which command and version, and on what kind of machine."""
+"""Records of numbers that pages show, with command, version and kind of machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ CLONE = Path(__file__).parents[3]
 
 
 def machine() -> str:
-    """The class of this machine: its system, processor and number of cores."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
 def commit() -> str | None:
-    """The commit of the clone that runs, with ``+`` where its files differ from it; None for an installed package."""
+    """The clone's commit, with ``+`` where its files differ from it; None for an installed package."""
     if not (CLONE / ".git").exists():
         return None
     describe = ["git", "-C", str(CLONE), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
@@ -33,7 +32,7 @@ def commit() -> str | None:
 
 
 def write_record(path: Path, command: str, content: Mapping[str, Any], indent: int | None = 1) -> None:
-    """Write a record as JSON, whole or not at all; raises RunError. command: what makes the same record again."""
+    """Whole or not at all; raises RunError. command: makes the same record again."""
     made = {"command": command, "version": coterie.__version__, "commit": commit(), "machine": machine()}
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,6 @@ SAMPLE, CLIENT = "replace one sample", "replace one client"
 
 
 class AttackRecord(msgspec.Struct, frozen=True):
-    """What one attack found: a row of ``runs.findings``."""
-
     name: str
     verdict: Literal["nothing found", "cannot tell", "a little", "much", "everything"]
     leak: float
@@ -49,7 +47,7 @@ class AttackRecord(msgspec.Struct, frozen=True):
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A field of clients' messages that no attack has read (``privacy.fields.NotJudged``)."""
+    """A field that no attack has read (``privacy.fields.NotJudged``)."""
 
     role: str
     message: str
@@ -58,7 +56,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
+    """not_applicable: by attack, why it can't be applied."""
 
     attacks: tuple[AttackRecord, ...] = ()
     not_applicable: dict[str, str] = {}
@@ -68,7 +66,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class ReleaseRecord(msgspec.Struct, frozen=True):
-    """One kind of release of one client. against: who sees it so; nobody named: everybody."""
+    """One kind of release of one client. against: its observers; (): everybody."""
 
     what: str
     mechanism: str
@@ -81,7 +79,7 @@ class ReleaseRecord(msgspec.Struct, frozen=True):
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
-    """All of one client's releases. epsilon: of everything together, by relation of neighbours."""
+    """All of one client's releases. epsilon: of all together, by relation of neighbours."""
 
     delta: Delta
     epsilon: dict[str, Epsilon]
@@ -104,7 +102,7 @@ class NoiseRecord(msgspec.Struct, frozen=True):
 
 
 class Joules(msgspec.Struct, frozen=True):
-    """Nominal energy of all clients of a type together."""
+    """Nominal, of all clients of a type."""
 
     compute: Seconds
     radio: Seconds
@@ -112,11 +110,9 @@ class Joules(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What all clients with one type of device used together.
-
-    compute_s, radio_s: virtual seconds of work, and of transfers with the link's latency.  there_s: of presence during
-    rounds, without pauses.  peak_memory_bytes: of the client that needs most.  memory_gib: of the device that has
-    least.
+    """By all clients with one type of device. compute_s, radio_s: virtual seconds of work, and of transfers with the
+    link's latency.  there_s: of presence in rounds.  peak_memory_bytes: of the client that needs most.  memory_gib:
+    of the device that has least.
     """
 
     clients: AtLeastOne
@@ -137,10 +133,9 @@ class DetectionRecord(msgspec.Struct, frozen=True):
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """engine: that moved the packets.  plan: its version.  plan_sha256: its hash.  repeated: attempts beyond the first.
-
-    running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: the smallest and the
-    largest number of clients that reported scores in a round.  unknown: what nobody knows of it, in words.
+    """plan: its version.  repeated: attempts beyond the first. running: the run goes on.  rehearsal: on one machine,
+    with dealt data.  reporting: the smallest and largest number of clients that reported scores in a round.
+    unknown: what nobody knows of it, in words.
     """
 
     engine: str = ""
@@ -175,7 +170,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True):
 
 
 class ChoiceRecord(msgspec.Struct, frozen=True):
-    """A cluster's choice in a round: which clients, their expected reward, or why it was skipped."""
+    """A cluster's choice in a round. mean, deviation: of the expected reward."""
 
     chosen: tuple[str, ...] = ()
     mean: float | None = None
@@ -184,7 +179,7 @@ class ChoiceRecord(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """A clusters' event: ``merge``, ``split``, ... value: the divergence that decided."""
+    """kind: ``merge``, ``split``, ...  value: the divergence that decided."""
 
     kind: str
     clusters: tuple[Count, ...] = ()
@@ -218,10 +213,9 @@ class Drifted(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
-
-    groups: each client's groups in the data, if any.  names: the clients' own, or ().  class_names: of the columns of
-    label_counts, or ().  drift: which clients exchanged these during the run.
+    """``partition.json``. label_counts: (clients, classes).  samples, epochs: for training.  groups: of the data, if
+    any.  names: the clients' own, or ().  class_names: of the columns of label_counts, or ().  drift: which clients
+    exchanged these during the run.
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
@@ -254,7 +248,7 @@ class GroupingRecord(msgspec.Struct, frozen=True):
 
 
 class CostsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch's costs and mishaps, by role, ``"role/work"`` or message."""
+    """Costs and mishaps, by role, ``"role/work"`` or message."""
 
     bytes_up: dict[str, Count] = {}
     bytes_down: dict[str, Count] = {}
@@ -268,7 +262,7 @@ class CostsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundRecord(CostsRecord, frozen=True, kw_only=True):
-    """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
+    """One line of ``metrics.jsonl``; None where not evaluated."""
 
     round: Count
     global_accuracy: Share | None = None
@@ -288,7 +282,7 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
 
 
 class SampleRecord(msgspec.Struct, frozen=True):
-    """What scores were measured on, ``samples`` of ``of``.
+    """Scores were measured on ``samples`` of ``of``.
 
     standard_error: because of it, at most: of a client's global accuracy, or of the mean training accuracy.
     """
@@ -301,10 +295,10 @@ class SampleRecord(msgspec.Struct, frozen=True):
 class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
-    attack, attacker_names: the attack and its clients; scores are of the others.
+    attacker_names: whose scores do not count.
     set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
     best_round: whose models are kept and scored, if not the last one's.
-    evaluated: the number of evaluated clients, if not all.  test_sample, train_sample: None for all samples.
+    evaluated: clients, if not all.  test_sample, train_sample: None for all samples.
     """
 
     system: str
@@ -381,7 +375,7 @@ class RunRecord(msgspec.Struct, frozen=True):
         return self.measures[0] if self.measures else ACCURACY
 
     def score(self, field: str) -> float | None:
-        """``local_auroc``, say, at the end; None where it is not known."""
+        """``local_auroc``, say, at the end; None if unknown."""
         value: float | None = getattr(self, field, self.metrics.get(field))
         return value
 
@@ -391,12 +385,12 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> int:
-        """The rounds that were run: fewer than asked for after an early stop."""
+        """Fewer rounds than asked for after an early stop."""
         return self.rounds if self.rounds_done is None else self.rounds_done
 
     @property
     def name(self) -> str:
-        """The system's name for people; a badge says whether the cipher was emulated."""
+        """For people; a badge says whether the cipher was emulated."""
         return (self.title or self.system).removesuffix(EMULATED)
 
 

@@ -24,7 +24,7 @@ def last_line(rounds: Sequence[Line], finish: Line | None) -> Line:
 
 
 def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[str, Any]:
-    """Of a run's lines for ``result.json``: sums over the set-up, all rounds and the finish, and last scores."""
+    """Sums over the set-up, all rounds and the finish, and last scores."""
     everything, last = stretches(set_up, rounds, finish), last_line(rounds, finish)
 
     def total(key: str) -> Counter[str]:

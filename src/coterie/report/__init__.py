@@ -1,4 +1,4 @@
-"""What people see of runs: progress, results in words, and reports as self-contained HTML files."""
+"""What people see of runs: progress, results in words, and reports."""
 
 from __future__ import annotations
 

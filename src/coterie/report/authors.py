@@ -1,4 +1,4 @@
-"""All authors of papers whose citations name only the first, for BibTeX, as it reads names."""
+"""All authors of papers whose citations name only the first, as BibTeX reads names."""
 
 from __future__ import annotations
 

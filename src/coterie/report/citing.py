@@ -1,4 +1,4 @@
-"""How to cite a run or a comparison: BibTeX of its systems and of itself, and a sentence of methods."""
+"""How to cite a run or a comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cite(folders: Sequence[Path]) -> str:
     """BibTeX of the systems and of the runs in these folders, below a sentence of methods as comments.
 
     Systems are cited by ``System.citation``. The runs' entry has the version, the seeds, and the SHA-256 of their
-    ``config.toml``, one behind the other in the order of their folders' names. Raises UserError.
+    ``config.toml``, joined in the order of folders' names. Raises UserError.
     """
     runs = [load(folder) for folder in find(folders)]
     told = compared(folders[0]) if len(folders) == 1 else None
@@ -38,7 +38,7 @@ def cite(folders: Sequence[Path]) -> str:
 
 
 def system_entry(system: str, title: str) -> str:
-    """The entry of a system's paper; empty where it has none of its own."""
+    """Empty for a system without a paper."""
     known = SYSTEMS.get(system)  # no code is imported that a folder names
     found = None if known is None else parsed(known.citation)
     if found is None:
@@ -48,9 +48,9 @@ def system_entry(system: str, title: str) -> str:
 
 
 def parsed(citation: str) -> dict[str, str] | None:
-    """Authors, title, and where they stand venue and year, of ``Li et al., A title, MLSys 2020``; None for other words.
+    """Authors, title, perhaps venue and year, of ``Li et al., A title, MLSys 2020``; None for other words.
 
-    The title is the first part of several words that are no list of names.
+    The title is the first part of several words that is no list of names.
     """
     parts = [part.strip() for part in citation.split(",")]
     start = next((k for k, part in enumerate(parts) if _is_title(part)), None)
@@ -86,7 +86,7 @@ def runs_entry(runs: Sequence[Run]) -> str:
 
 
 def entry(key: str, fields: Mapping[str, str]) -> str:
-    """A ``@misc``. Braces of an author that is no person stay; everything else is escaped."""
+    """A ``@misc``. All is escaped but braces of an author that is no person."""
     lines = [
         f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(_inert(value), name)}}},"
         for name, value in fields.items()
@@ -107,7 +107,7 @@ def _kept(value: str, name: str) -> str:
 
 
 def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
-    """What was run, how its settings were chosen, and what is beyond the budget. told: of ``compare.json``."""
+    """told: of ``compare.json``."""
     first = runs[0].result
     ciphers = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no cipher"}
     methods = dict.fromkeys(

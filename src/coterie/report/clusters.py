@@ -26,9 +26,9 @@ _SHOWN = 30  # events in the table
 class History:
     """Clusters over the rounds.
 
-    rounds: their numbers.  members: for each, the clusters of every client.  events: rounds that clustered; None where
-    the system does not say.  order: clients, grouped by their last cluster.
-    groups: the data's own groups, numbered like the last clusters where they agree; None without any.
+    members: for each round, every client's clusters.  events: rounds that clustered; None where the system does not
+    say.  order: clients, grouped by their last cluster.
+    groups: the data's own, numbered like the last clusters where they agree; None without any.
     """
 
     rounds: tuple[int, ...]
@@ -51,10 +51,10 @@ class History:
 
 
 def history(run: Run) -> History | None:
-    """The clusters of a run; None where no membership was noted.
+    """None where no membership was noted.
 
-    A round that did not cluster keeps the membership of the one before. At every event new clusters are numbered so
-    that as many clients as possible keep their number (an optimal matching).
+    A round without clustering keeps the membership before it. New clusters are numbered so that as many clients as
+    possible keep their number (an optimal matching).
     """
     members: list[Sets] = []
     nobody: Sets = (frozenset(),) * run.result.clients
@@ -80,7 +80,7 @@ def events(run: Run) -> tuple[int, ...] | None:
 
 
 def order(sets: Sets, groups: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Clients by cluster: first those of one cluster alone, then those that share it with later ones; then by group."""
+    """Clients by cluster: first those of one alone, then those also in later ones; then by group."""
 
     def place(i: int) -> tuple[int, ...]:
         return (not sets[i], min(sets[i], default=0), len(sets[i]), groups[i] if groups else 0, i)
@@ -109,7 +109,7 @@ def mingled(run: Run) -> bool:
 
 
 def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.uint8]:
-    """RGBA image (clients * 12, rounds, 4): each client's row is split evenly between its clusters; clear for none."""
+    """RGBA (clients * 12, rounds, 4): a client's row is split evenly between its clusters; clear for none."""
     fine = 12  # divisible by 2, 3, 4 and 6 clusters
     painted = np.zeros((len(clients), fine, len(sets_of_rounds), 4), np.uint8)
     for column, sets in enumerate(sets_of_rounds):
@@ -146,7 +146,7 @@ def _numbers(sets: Sets) -> list[int]:
 
 @dataclass(frozen=True)
 class Selected:
-    """Which clients each round selected. rounds: (r,) their numbers.  chosen: (r, clients) bool."""
+    """rounds: (r,) their numbers.  chosen: (r, clients) bool."""
 
     rounds: tuple[int, ...]
     chosen: NDArray[np.bool_]
@@ -164,7 +164,7 @@ class Selected:
 
 
 def selected(run: Run) -> Selected | None:
-    """The selections of a run; None where no round noted any, or every round asked all clients."""
+    """None where no round noted a selection, or every round asked all clients."""
     noted = [(line.round, line.notes.selected) for line in run.rounds if line.notes.selected is not None]
     if not noted:
         return None
@@ -218,10 +218,9 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 
 
 def latencies(run: Run) -> list[dict[str, Any]]:
-    """First round in which the leading metric reached each target, and the virtual clock at its end.
-
-    On all test data, and on each client's own, but for what both had reached at the first evaluation. Empty for a
-    metric that is no share.
+    """First round in which the leading metric reached each target, and the virtual clock at its end: on all test data,
+    and on each client's own. Without targets that both had reached at the first evaluation. Empty for a metric that
+    is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []
@@ -239,7 +238,7 @@ def latencies(run: Run) -> list[dict[str, Any]]:
 
 
 def cluster_events(run: Run) -> dict[str, Any] | None:
-    """Merges, splits and moves of clusters over the rounds: counts by kind, and the first of them in a table."""
+    """Counts by kind, and the first events in a table."""
     every = [(line.round, event) for line in run.rounds for event in line.notes.events]
     if not every:
         return None

@@ -1,4 +1,4 @@
-"""The figures of a comparison, as inline SVG."""
+"""A comparison's figures, as inline SVG."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROW_HEIGHT = 17
 def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) -> tuple[fig.Figure, str]:
     """The leading metric against the worst leak, or against the bytes sent where nothing was attacked.
 
-    A mark's size is the bytes sent, on a logarithmic scale. A hollow mark is the same method after fine-tuning.
+    A mark's size is the logarithm of the bytes sent. A hollow mark is the method after fine-tuning.
     """
     leaks = any(one.worst is not None for one in found)
     shown = [(k, one) for k, one in enumerate(found) if one.own and (one.worst is not None if leaks else one.sent)]
@@ -73,7 +73,7 @@ def tradeoff_axes(measure: Measure, leaks: bool) -> tuple[fig.Axis, fig.Axis]:
 
 
 def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
-    """Pixels, from the least to the most bytes by their logarithm; all equal where an axis has the bytes."""
+    """Pixels, by the logarithm of bytes; all equal where an axis has the bytes."""
     known = [math.log(many) for many in sent if many and many > 0]
     if not leaks or not known or max(known) == min(known):
         return [7.0] * len(sent)
@@ -109,7 +109,7 @@ def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 @fig.drawn
 def gains(benefit: Mapping[str, Any], measure: Measure, width: float) -> tuple[fig.Figure, str]:
-    """Client by client, the largest gain first: the metric alone, together, and the 95 % interval of the gain."""
+    """Client by client, the largest gain first: alone, together, and the gain's 95 % interval."""
     known = sorted(judged(benefit), key=lambda one: -float(one["gain"]))
     every = math.ceil(len(known) / _MOST_CLIENTS)
     rows, sign = known[::every] if every > 1 else known, 1 if measure.higher else -1

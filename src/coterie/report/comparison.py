@@ -1,4 +1,4 @@
-"""A comparison: runs that differ in their seed alone, their results and costs, and all of it in words."""
+"""A comparison: runs by method, their results and costs, also in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coterie.runs.metrics import score
 
 
 class Topic(NamedTuple):
-    """What servers may learn: in words, in a word or two, and told as all, as part and as next to nothing of it."""
+    """What servers may learn. told: for all, part and next to nothing of it."""
 
     words: str
     short: str
@@ -79,7 +79,7 @@ _SIDES = ("global", "local")
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed at most. label: for legends and tables."""
+    """Runs that differ in their seed at most."""
 
     label: str
     runs: tuple[Run, ...]
@@ -89,7 +89,7 @@ class RunGroup:
         return self.label + (EMULATED if self.runs[0].result.crypto == "emulated" else "")
 
     def curve(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
-        """Rounds that all runs evaluated, mean over the runs and standard deviation (None for a single run)."""
+        """Rounds that all runs evaluated, mean and standard deviation (None for one run)."""
         runs = [dict(zip(*run.points(field), strict=True)) for run in self.runs]
         shared = sorted(set(runs[0]).intersection(*runs[1:]))
         values = np.array([[one[r] for r in shared] for one in runs])
@@ -97,17 +97,17 @@ class RunGroup:
         return np.array(shared, dtype=np.int64), values.mean(axis=0), std
 
     def value(self, of: Callable[[Run], float | None]) -> tuple[float, float | None] | None:
-        """Mean over the runs and half of its 95 % interval (None for one run); None where a run has no value."""
+        """Mean and half of its 95 % interval (None for one run); None where a run has no value."""
         found = spread([of(run) for run in self.runs])
         return None if found is None else (found["mean"], found["interval"])
 
     def cost(self, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
-        """The mean over the runs of what each round's end had cost (``CostMeasure.until``)."""
+        """Means over the runs, by the end of each round (``CostMeasure.until``)."""
         costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in self.runs]
         return np.array([np.mean([one[int(r)] for one in costs]) for r in rounds])
 
     def rounds_to(self, field: str, target: float, *, higher: bool = True) -> int | None:
-        """First evaluated round whose mean over the runs reaches the target. higher: whether more is better."""
+        """First evaluated round whose mean reaches the target."""
         rounds, mean, _ = self.curve(field)
         reached = np.flatnonzero(mean >= target if higher else mean <= target)
         return int(rounds[reached[0]]) if len(reached) else None
@@ -121,7 +121,7 @@ class RunGroup:
 
 
 def group(runs: Sequence[Run]) -> list[RunGroup]:
-    """Runs by method: system, mode, cipher and settings, whatever the seed; in the order of their first run."""
+    """Runs by system, mode, cipher and settings; in the order of their first run."""
     methods: dict[str, list[Run]] = {}
     for run in runs:
         method = {key: value for key, value in _flat(run.config).items() if key not in _NOT_THE_METHOD}
@@ -221,13 +221,11 @@ def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def unsure_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The topics of which attacks cannot tell what a method's servers learn."""
     learned = row.get("learned") or {}
     return tuple(topic for topic in TOPICS if topic in learned and learned[topic] is None)
 
 
 def leak_cell(row: Mapping[str, Any], topic: str) -> str:
-    """What a method's servers learn of a topic, in percent, for a table."""
     leak = (row.get("learned") or {}).get(topic)
     if leak is None:
         return CANNOT_TELL if topic in unsure_of(row) else MISSING
@@ -284,7 +282,7 @@ def not_shared(content: Content) -> Iterator[str]:
 
 
 def chosen(content: Content) -> Iterator[str]:
-    """What ``--tune`` has chosen for each method, with the held-out loss of every candidate."""
+    """What ``--tune`` has chosen, with every candidate's held-out loss."""
     found = content.get("chosen")
     if found is None:
         return
@@ -326,7 +324,7 @@ def _plain(value: Any) -> str:
 
 
 def measures(content: Content) -> Sequence[Mapping[str, Any]]:
-    """The metrics of a comparison, or of a result; the first leads. Accuracy if none is named, as in older files."""
+    """The metrics; the first leads. Accuracy if none is named, as in older files."""
     return content.get("measures") or (_ACCURACY,)
 
 
@@ -350,7 +348,7 @@ def sentences(content: Content) -> Iterator[str]:
 
 
 def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Of the table of leads: each column's field, head and metric; without fields that no lead has."""
+    """Each column's field, head and metric; without fields that no lead has."""
     first, *others = measures(content)
     name, label = first["name"], first["label"]
     found = [(f"local_{name}", f"local {label}", first), (f"fine_tuned_local_{name}", "local, both tuned", first)]
@@ -400,7 +398,6 @@ FEWEST_SEEDS = 3
 @dataclass(frozen=True)
 class OverAlone:
     """A method's gain over training alone, above 0 if better, paired by seed. interval: half of it, None for one seed.
-
     tuned: whether both are fine-tuned.
     """
 
@@ -411,7 +408,7 @@ class OverAlone:
 
 
 def over_alone(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> OverAlone | None:
-    """In the metric on each client's own kind of data, fine-tuned if both rows are; None if a row lacks it."""
+    """On each client's own kind of data, fine-tuned if both rows are; None if a row lacks it."""
     field, sign = f"local_{measure['name']}", 1 if measure["higher"] else -1
     tuned = all(score(one, f"fine_tuned_{field}") for one in (row, alone))
     ours, theirs = (score(one, f"fine_tuned_{field}" if tuned else field) for one in (row, alone))
@@ -481,13 +478,12 @@ _MOST_NAMES = 6
 
 
 def help_title(content: Content) -> str:
-    """Of the sentences and of the table."""
     first = measures(content)[0]
     return f"Does it help? {first['label']} on each client's own test samples, together against alone"
 
 
 def help_sentences(content: Content) -> Iterator[str]:
-    """For each method, and its fine-tuned models: for how many clients it is better or worse than training alone."""
+    """For each method and form: for how many clients it is better or worse than training alone."""
     for benefit in content["benefits"]:
         clients = benefit["clients"]
         parts = []
@@ -521,7 +517,7 @@ def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> 
 
 
 def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    """What the word means for a method's clients: the gains that their test samples cannot show."""
+    """The gains that clients' test samples cannot show."""
     judged = (one for one in benefit["clients"] if not one.get("instead"))
     known = [one for one in judged if None not in (one["low"], one["high"])]
     if not any(one["verdict"] == "undecided" for one in known):
@@ -532,7 +528,6 @@ def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
 
 
 def help_note(content: Content) -> str:
-    """How to read gains."""
     first = measures(content)[0]
     unit = "in points" if first["share"] else "in the metric's own unit"
     lower = "" if first["higher"] else ", above 0 where the metric is lower"

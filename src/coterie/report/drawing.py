@@ -1,4 +1,4 @@
-"""One style for figures by matplotlib, in notebooks, papers and studies; it is loaded for them alone."""
+"""One style for figures by matplotlib, in notebooks, papers and studies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShownFigure(Figure):
         return file.getvalue()
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
-        """As matplotlib's, by the file's ending; SVG and PDF keep their text, and are the same at every call."""
+        """SVG and PDF keep their text, and are the same at every call."""
         form = str(kwargs.get("format") or str(fname).rpartition(".")[2]).lower()
         dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         with matplotlib.rc_context(_SAVED):
@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line for every name: no two of 32 are alike, and those of eight differ in grey, too."""
+    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too."""
     return {
         name: {"color": METHODS[k % len(METHODS)][0], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}
         for k, name in enumerate(dict.fromkeys(names))
@@ -51,7 +51,6 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def curve(axis: Axes, name: str, x: ArrayLike, mean: ArrayLike, band: Sequence[ArrayLike] | None, **look: Any) -> None:
-    """A line, and the band between two others around it."""
     axis.plot(x, mean, label=name, **look)
     if band is not None:
         low, high = (np.asarray(end, float) for end in band)

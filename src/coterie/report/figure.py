@@ -1,7 +1,6 @@
 """Figures as plain SVG for a page: panels with axes, marks on them, and a legend below.
 
-Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Lengths are pixels; a figure is
-scaled to its place.
+Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Lengths are pixels.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def colour(index: int) -> str:
 
 
 def method_colour(number: int) -> str:
-    """The ink of a comparison's method, which the page sets (``style.html``); it comes again after the last one."""
+    """A method's ink, which the page sets (``style.html``)."""
     return f"var(--m{number % len(METHODS)})"
 
 
@@ -75,7 +74,6 @@ def plain(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A tick of a share."""
     return f"{100 * share:.4g} %"
 
 
@@ -84,9 +82,8 @@ def percent(share: float) -> str:
 
 @dataclass
 class Axis:
-    """One axis of a panel. low, high: its ends, else those of the marks with some room; low may be the larger.
-
-    bounds: which the room does not leave.  most: of its ticks.  whole: only whole numbers.
+    """low, high: its ends, else those of the marks with some room; low may be the larger. bounds: which the room does
+    not leave.  most: of its ticks.  whole: only whole numbers.
     ticks: values and words in place of nice numbers.  grid: whether lines cross the panel.
     side: whether it is on the far side.
     """
@@ -155,9 +152,9 @@ class Mark(Protocol):
 
 @dataclass
 class Line:
-    """Values joined, with a gap where one is not finite. every: which points have a marker; None for none.
+    """With a gap where a value is not finite. every: which points have a marker; None for none.
 
-    shape: of the markers.  filled: whether these are, and edge: their rim.  joined: whether there is a line.
+    shape, filled, edge: of the markers.  joined: whether there is a line.
     """
 
     x: ArrayLike
@@ -236,8 +233,6 @@ class Bars:
 
 @dataclass
 class Image:
-    """Pixels (rows, columns, 4) uint8, the first row at ``top``, between these values of both axes."""
-
     pixels: NDArray[np.uint8]
     left: float
     right: float
@@ -257,7 +252,7 @@ class Image:
 
 @dataclass
 class Rules:
-    """Straight lines that keep rows, or columns, apart. first, last: where they begin and end on the other axis."""
+    """Lines that keep rows, or columns, apart. first, last: their ends on the other axis."""
 
     at: Sequence[float]
     first: float
@@ -280,7 +275,7 @@ class Rules:
 
 @dataclass
 class Words:
-    """A word at each point. shift: by so many pixels.  middle: whether it stands around its point."""
+    """A word at each point. shift: in pixels.  middle: whether it stands around its point."""
 
     x: ArrayLike
     y: ArrayLike
@@ -299,7 +294,7 @@ class Words:
 
 @dataclass
 class Labelled:
-    """Words beside marks of these radii, moved up or down where they would cover each other, and left at the right end.
+    """Words beside marks of these radii, moved where they would cover each other or leave the right end.
 
     right: the value of x beyond which they do not reach.
     """
@@ -359,9 +354,8 @@ class Key:
 
 @dataclass
 class Panel:
-    """A pair of axes with marks. keys: a legend below it alone.  above: values of x with a triangle above the panel.
-
-    frame: whether the axes are drawn as lines.
+    """keys: a legend below it alone.  above: values of x with a triangle above the panel. frame: whether the axes are
+    drawn as lines.
     """
 
     title: str = ""
@@ -381,7 +375,7 @@ class Panel:
         return self.x.ends(x), self.y.ends(y)
 
     def margins(self) -> tuple[float, float, float, float]:
-        """Pixels that its words need on the left, at the top, on the right and at the bottom."""
+        """Pixels for its words: left, top, right, bottom."""
         x, y = self.limits()
         words = [_wide(word, self.y.size) for _, word in self.y.marked(*y)]
         beside = max(words, default=-4) + 8 + (18 if self.y.name else 0)
@@ -424,7 +418,7 @@ class Panel:
 class Figure:
     """Panels in rows and columns, and a legend below all. width, height: pixels, without the legend.
 
-    heights, widths: weights of the rows and columns, for the plots inside the panels' margins.
+    heights, widths: weights of rows and columns, for the plots inside the margins.
     """
 
     width: float

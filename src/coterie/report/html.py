@@ -17,7 +17,7 @@ from coterie.report.templates import TEMPLATES
 
 
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Draw the report of one run, or the comparison of several, as one self-contained HTML file; gives its path.
+    """Draw the report of one run, or of several, as one self-contained HTML file; returns its path.
 
     folders: run folders, or folders of them. out: the file; by default ``report.html`` in the one folder named, or in
     the folder that holds all those named. Raises UserError for a folder without runs or a bad file, RunError where the

@@ -39,7 +39,7 @@ def released(ledgers: Any) -> str:
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
-    claimed: by a publication, of one client's releases of this kind.  together: of all of a client's releases.
+    claimed: by a publication, for one client's releases of this kind.  together: of all its releases.
     further: after one more round.  of: the protected unit, a client where every release with a proof protects that.
     open: the kinds without a proof.  against: by an epsilon, the observers against whom it holds.
     """
@@ -90,12 +90,12 @@ def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, list[str
 
 
 def claimed(releases: Sequence[ReleaseRecord]) -> float:
-    """What a publication claims of these together, adding up its epsilons; 0 without a claim."""
+    """The sum of a publication's epsilons for these; 0 without a claim."""
     return sum(release.count * (release.claimed_epsilon or 0.0) for release in releases)
 
 
 def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
-    """By mechanism and neighbours, its claim beside what neighbouring data prove, in words."""
+    """By mechanism and neighbours, the claim beside what neighbouring data prove, in words."""
     return [
         {
             "mechanism": one.mechanism,

@@ -25,7 +25,7 @@ _SIDES = {"local": "on test data of each client's own kind", "global": "on all t
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas ``DataFrame`` with a row for each of these. Raises UserError without pandas."""
+    """A pandas ``DataFrame``. Raises UserError without pandas."""
     try:
         import pandas
     except ImportError:
@@ -38,7 +38,7 @@ AGAINST = ("rounds", "bytes", "time")
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, one row of panels a metric, the mean over each method's seeds.
+    """Both sides of every metric, a row of panels each, means over seeds.
 
     The band is one standard deviation over the seeds. known: words that an error names. Raises UserError for an
     unknown word, and where a run has not counted what it asks for.
@@ -86,7 +86,7 @@ def leaks(content: Content) -> Figure:
 
 
 def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) -> None:
-    """The chart of a report (``compared_plots.tradeoff``) on these axes: a mark a method, its area by bytes sent."""
+    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent."""
     from coterie.report.compared_plots import mark_radii
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
@@ -161,7 +161,7 @@ def shown_comparison(content: Content, folder: str) -> str:
 
 
 class Findings(dict[str, Any]):
-    """An audit, which a notebook shows as a table of what attacks have found, the worst first."""
+    """An audit, which a notebook shows as a table, the worst first."""
 
     def _repr_html_(self) -> str:
         return "".join(

@@ -1,4 +1,4 @@
-"""The figures of a run and of a comparison, as inline SVG."""
+"""The figures of a run, as inline SVG."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _every(clients: int) -> str:
 
 @fig.drawn
 def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
-    """Both sides of a metric over the rounds: mean, the clients' bands, and any fine-tuned values."""
+    """Both sides of a metric: mean, clients' bands, and any fine-tuned values."""
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
         sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
@@ -102,9 +102,8 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
 
 @fig.drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Samples of each client above, share of each class below, clusters and groups at foot.
-
-    A few classes are colours of the bars instead.
+    """Each client's samples above, class shares below, clusters and groups at foot. A few classes are colours of the
+    bars instead.
     """
     every = np.array(partition.label_counts, dtype=float)
     shown = _shown(order)
@@ -169,9 +168,8 @@ def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Pane
 
 @fig.drawn
 def membership(known: History) -> tuple[fig.Figure, str]:
-    """Clients by rounds, coloured by cluster; a client of several clusters is striped; triangles mark clusterings.
-
-    A strip at the side has the data's own groups, if any.
+    """Clients by rounds, coloured by cluster, striped for several; triangles mark clusterings. A strip at the side has
+    the data's own groups, if any.
     """
     clients, shown = len(known.order), _shown(known.order)
     rows, first, last = len(shown), known.rounds[0], known.rounds[-1]
@@ -201,7 +199,7 @@ def membership(known: History) -> tuple[fig.Figure, str]:
 
 @fig.drawn
 def agreement(run: Run) -> tuple[fig.Figure, str]:
-    """The adjusted Rand index over the rounds, where the data have groups, and the number of clusters."""
+    """The adjusted Rand index, where the data have groups, and the number of clusters."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
@@ -227,7 +225,7 @@ def agreement(run: Run) -> tuple[fig.Figure, str]:
 
 @fig.drawn
 def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
-    """Clients in each cluster over the rounds, where only the sizes are known."""
+    """For runs of which only clusters' sizes are known."""
     noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
     width = max(len(counts) for _, counts in noted)
     stack = {f"cluster {k}": {r: counts[k] if k < len(counts) else 0 for r, counts in noted} for k in range(width)}
@@ -241,7 +239,7 @@ def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
 
 @fig.drawn
 def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """The system's affinity of clients, in the order of their clusters, without the diagonal."""
+    """In the order of clusters, without the diagonal."""
     shown = _shown(order)
     every = np.array(matrix, dtype=float)
     np.fill_diagonal(every, np.nan)
@@ -259,7 +257,7 @@ def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tupl
 
 @fig.drawn
 def per_round(run: Run) -> tuple[fig.Figure, str]:
-    """Bytes sent by role, real seconds by kind of work, and virtual seconds, round by round."""
+    """Bytes by role, real seconds by kind of work, and virtual seconds."""
     stacks = [
         ("Bytes sent", "MB", _series(run, "bytes_up", 1e-6)),
         ("Real time by work", "seconds", _series(run, "phase_seconds", 1)),
@@ -352,7 +350,7 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
 
 @fig.drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Clients by rounds, filled in the cluster's colour where selected, and the number of selections."""
+    """Clients by rounds, in the cluster's colour where selected, and the number of selections."""
     clients, shown = len(order), list(_shown(order))
     first, last, rows = found.rounds[0], found.rounds[-1], len(shown)
     shades = [_shade(members[i] if members else frozenset()) for i in shown]
@@ -381,7 +379,7 @@ def _shade(own: frozenset[int]) -> str:
 
 @fig.drawn
 def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] | None) -> tuple[fig.Figure, str]:
-    """Clients' feature vectors in their two main directions, coloured by cluster; markers are the data's groups."""
+    """Clients' features in their two main directions; colours are clusters, markers the data's groups."""
     known = [i for i, row in enumerate(features) if row and all(v is not None for v in row)]
     at, share = _plane(np.array([features[i] for i in known], dtype=float))
     shapes = groups_like(members, groups) if members else None
@@ -439,7 +437,6 @@ def _direction(number: int, share: NDArray[np.float64]) -> str:
 
 
 def share_y(panels: Sequence[fig.Panel], measure: Measure, name: str) -> None:
-    """One y axis for all panels, with its name on the first."""
     axis = measure_axis(name, measure)
     together = fig.Panel(y=axis, marks=[mark for panel in panels for mark in panel.marks])
     axis.low, axis.high = together.limits()[1]

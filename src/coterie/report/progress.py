@@ -1,4 +1,4 @@
-"""Progress: rounds, the latest accuracies and the remaining time, as bars or as lines."""
+"""Progress, as bars or as lines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
 class Pace:
-    """An estimate of some runs' remaining time, by the seconds of finished rounds.
+    """The remaining time of some runs, estimated by finished rounds.
 
-    work: the rounds of every run, by name, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of
-    earlier rounds, by name.  at_once: how many runs share the time.
+    work: rounds by run, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of earlier rounds.  at_once:
+    how many runs share the time.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class Pace:
         return seconds / self.at_once
 
     def outlook(self) -> str:
-        """How much there is to do, its estimated time, and how to stop."""
         rounds = [(self.done[name], self.work[name]) for name in self.work]
         finished = sum(done >= whole for done, whole in rounds)
         begun = sum(0 < done < whole for done, whole in rounds)
@@ -112,7 +111,7 @@ def _kind(name: str) -> str:
 def rounds_of_runs(
     labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
 ) -> dict[str, int]:
-    """The rounds of all runs of a comparison, in order. attacked: whether their views are attacked afterwards."""
+    """By run of a comparison, in order. attacked: whether views are attacked afterwards."""
     labels = list(labels)
     found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found
@@ -150,10 +149,9 @@ def show_progress(
     leading: Mapping[str, Any] = _ACCURACY,
     at_once: int = 1,
 ) -> Iterator[Tell]:
-    """Progress while the block runs: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on
-    stderr.
+    """During the block: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr.
 
-    work, spent, at_once: as of ``Pace``. leading: the shown metric's facts. Quiet shows nothing.
+    work, spent, at_once: as of ``Pace``. leading: the shown metric's facts.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {}, at_once)
     if quiet:
@@ -168,7 +166,7 @@ def show_progress(
 
 
 def _under_cell(pace: Pace, leading: Mapping[str, Any]) -> Tell:
-    """One line below a notebook's cell, which every round writes anew. (There rich's bars need ipywidgets.)"""
+    """One line, which every round writes anew, since rich's bars need ipywidgets there."""
     from IPython.display import display
 
     shown = display({"text/plain": "setting up"}, raw=True, display_id=True)

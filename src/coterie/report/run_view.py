@@ -1,4 +1,4 @@
-"""What a page shows of one run: its figures and its tables."""
+"""The figures and tables of one run."""
 
 from __future__ import annotations
 

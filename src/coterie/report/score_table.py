@@ -1,4 +1,4 @@
-"""The scores of a comparison as a table: on a terminal, in Markdown, in LaTeX (booktabs), and as CSV."""
+"""The scores of a comparison as a table: terminal, Markdown, LaTeX (booktabs), CSV."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class ScoreColumn:
-    """One measure of every method. wrapped: its head, with a break.  values: ``Spread`` by method, or None.
-
-    scale: by which values are multiplied.  form: of numbers.  explained: a word of the head, or "".
+    """wrapped: its head, with a break.  values: ``Spread`` by method, or None. scale: of values.  form: of numbers.
+    explained: a word of the head, or "".
     """
 
     wrapped: str
@@ -52,7 +51,7 @@ class ScoreColumn:
 
 
 def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[ScoreColumn]:
-    """The measures that any method has. measured: the metrics of the comparison, the first one leads."""
+    """The measures that any method has. measured: the metrics, of which the first leads."""
     first, *others = measures({"measures": measured})
     name, is_share = first["name"], first["share"]
     head = "%" if not others and name == "accuracy" else _head(first)
@@ -82,7 +81,7 @@ def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[Sco
 
 
 def interval_note(seeds: int) -> str:
-    """What stands after ±, or "" for one seed, which has no interval."""
+    """What ± means; "" for one seed."""
     if seeds < 2:
         return ""
     wide = " Two seeds give a very wide one: use five or more." if seeds == 2 else ""
@@ -90,7 +89,6 @@ def interval_note(seeds: int) -> str:
 
 
 def markdown(content: Row) -> str:
-    """content: of ``compare.json``."""
     head, *rows = _cells(content)
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
@@ -99,12 +97,10 @@ def markdown(content: Row) -> str:
 
 
 def escaped(words: str) -> str:
-    """Words as LaTeX sets them."""
     return words.translate(_LATEX)
 
 
 def latex(content: Row) -> str:
-    """A ``tabular`` for the package booktabs."""
     head, *rows = ([escaped(cell) for cell in line] for line in _cells(content))
     body = [f"{' & '.join(row)} \\\\" for row in rows]
     top = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", f"{' & '.join(head)} \\\\", r"\midrule"]
@@ -114,7 +110,7 @@ def latex(content: Row) -> str:
 
 
 def as_csv(content: Row) -> str:
-    """A line a method, measure and seed: ``method, measure, seed, value``. Shares stay shares."""
+    """``method, measure, seed, value``. Shares stay shares."""
     rows, written = content["rows"], io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(["method", "measure", "seed", "value"])
@@ -148,7 +144,7 @@ FORMS_TITLE = "What each client can make of its model, and on other test labels"
 
 
 def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
-    """Of each method and form of its models, by the head of a column, spreads over the seeds."""
+    """Of each method and form, by a column's head, spreads over seeds."""
     first, *_ = measures(content)
     name = first["name"]
     for row in content["rows"]:
@@ -188,7 +184,6 @@ def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
 
 
 def form_note(content: Row) -> str:
-    """How to read the table."""
     several = any(len(row["runs"]) > 1 for row in content["rows"])
     notes = [
         "tuned: where held-out loss and accuracy gain by a standard error",

@@ -1,4 +1,4 @@
-"""One page about a run for those who answer for the data: what left the house, how private it is, whether it helps."""
+"""One page about a run for those who answer for the data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _MOST = 12  # rows of a table: it is one page
 
 
 def statement(folder: Path) -> str:
-    """The page in Markdown. folder: of a run; if it lies in a comparison, that says whether it helps.
-
-    Raises UserError.
+    """In Markdown: what left the house, how private it is, whether it helps (by the comparison that the run's folder
+    lies in). Raises UserError.
     """
     run = load(folder)
     result, role, d = run.result, run.client_role, run.result.deployment
@@ -48,7 +47,7 @@ def statement(folder: Path) -> str:
 
 
 def _attacks(run: Run) -> dict[str, Any]:
-    """The table of attacks, and apart from it those on what did not happen ("helper, if groups were made twice")."""
+    """The table of attacks; apart those on what did not happen ("helper, if groups were made twice")."""
     audit = audit_table([run.result.audit])
     rows = audit["rows"] if audit else []
     controls = [row for row in rows if ", if " in row["name"].partition(":")[0]]
@@ -90,7 +89,7 @@ def _help(folder: Path) -> dict[str, Any] | None:
 
 
 def _cell(words: object) -> str:
-    """Words of a run's folder, which are other people's, on one line of Markdown and without its marks."""
+    """Other people's words, on one line of Markdown and without its marks."""
     plain = "".join(c if c.isprintable() else " " for c in str(words))
     return "".join(f"\\{c}" if c in r"\|*_<>[]`" else c for c in plain)
 

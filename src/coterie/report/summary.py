@@ -1,4 +1,4 @@
-"""The most important results of a run in words, by ``result.json``: a label and a value for each."""
+"""The most important results of a run: labels and values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rehearsed(summary: Summary) -> list[Row]:
 
 
 def scores(summary: Summary) -> list[Row]:
-    """All metrics at the end, the leading one first, on all test data and on each client's own."""
+    """All metrics at the end, the leading one first."""
     first, *others = measures(summary)
     name, label, share = first["name"], first["label"], first["share"]
     found = [
@@ -83,7 +83,6 @@ def _poisoning(summary: Summary) -> Iterable[Row]:
 
 
 def clusters(grouping: Mapping[str, Any] | None) -> Iterable[Row]:
-    """Number and sizes of the clusters, clusters of a client, and agreement with the data's own groups."""
     if grouping is None:
         return
     sizes = ", ".join(map(str, grouping["sizes"][:8])) + (", …" if len(grouping["sizes"]) > 8 else "")

@@ -1,4 +1,4 @@
-"""The tables of a report: scores, clusters, costs, mishaps, releases, attacks and devices."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOVED = {"sent": "bytes_up", "received": "bytes_down"}
 
 
 def per_client_and_round(run: Run, field: str) -> float | None:
-    """Bytes that a client moved (``bytes_up``, ``bytes_down``), mean over clients and rounds; None if not counted."""
+    """Bytes (``bytes_up``, ``bytes_down``), mean over clients and rounds; None if not counted."""
     moved = run.client_bytes(field)
     return None if moved is None else sum(moved) / len(moved)
 
@@ -45,7 +45,6 @@ def ends(run: Run) -> list[dict[str, Any]]:
 
 
 def own_scores(run: Run) -> dict[str, Any] | None:
-    """Every client's own scores, where the data name their clients: columns, and a row for each."""
     names, samples = run.partition.names, run.partition.samples
     if not names or samples is None:
         return None
@@ -79,7 +78,7 @@ def barred(totals: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Two columns of numbers with bars, each column by its own largest, rows by the first column."""
+    """Two columns of numbers with bars, each by its largest, rows by the first column."""
     most = [max(column.values(), default=0) or 1 for column in (first, second)]
     names = sorted({*first, *second}, key=lambda n: (-first.get(n, 0), -second.get(n, 0), n))
     return [
@@ -93,7 +92,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict
 
 
 def mishaps(run: Run) -> list[dict[str, Any]]:
-    """Late, lost, refused, outliers, too slow, skipped: what, how often, and the number of rows left out."""
+    """What, how often, and the number of rows left out."""
     lost = (f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     far = "with weights over a hundred times the model's own, or a hundred times the usual part in a mean"
     skipped = (line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
@@ -120,7 +119,7 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
 
 
 def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
-    """The rows of a comparison; the best mean of each side of the leading metric, in any form of a model, is marked."""
+    """The best mean of each side of the leading metric, in any form of a model, is marked."""
     measure, others = leading(groups), groups[0].runs[0].others
     columns = {**_columns(measure), **_COLUMNS}
     for one in others:
@@ -193,7 +192,7 @@ def _value(run: Run, field: str) -> float | None:
 
 
 def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The attacks that can't be applied, as ``"a; b"``, with their common reason."""
+    """Attacks that can't be applied, as ``"a; b"``, with their common reason."""
     found: dict[str, list[str]] = {}
     for name, why in not_applicable.items():
         found.setdefault(why, []).append(name)
@@ -201,7 +200,7 @@ def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str, str]]:
-    """By role, its received fields that no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
+    """By role, fields that no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
     found: dict[str, list[str]] = {}
     for one in msgspec.convert(list(not_judged), list[Unread], from_attributes=True):
         words = f"{one.message}.{one.field} ({one.why})"
@@ -227,7 +226,7 @@ def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
 
 
 def device_table(used: Mapping[str, Used] | None) -> list[dict[str, Any]]:
-    """A row for each type of device: means over its clients, and the largest memory. Empty if nothing was counted."""
+    """By type of device: means over clients, and the largest memory."""
     rows = []
     for name, one in (used or {}).items():
         joules = [getattr(one.joules, part) / one.clients for part in PARTS]

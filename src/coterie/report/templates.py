@@ -1,7 +1,4 @@
-"""The templates of pages, with the filters for numbers, words and tables.
-
-A table has a box of its own to scroll in, and its cells as a CSV file beside it.
-"""
+"""The templates of pages, with filters. A table has a box to scroll in, and its cells as CSV."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class _Cells(HTMLParser):
 
 
 def table_csv(table: str) -> str:
-    """The cells of an HTML table, row by row. What a spreadsheet would run as a formula begins with a quote."""
+    """What a spreadsheet would run as a formula begins with a quote."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for row in _Cells(table).rows:
@@ -94,7 +91,6 @@ def tabled(rows: str, name: str, kind: str = "") -> Markup:
 
 
 def coded(words: str) -> Markup:
-    """Plain words in which `names` stand between backticks, as markup."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 

@@ -1,4 +1,4 @@
-"""What a comparison or a run comes to: a few plain sentences, and five numbers a method, of what was measured alone."""
+"""What a comparison or a run comes to: a few sentences, and five numbers a method."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from coterie.runs.metrics import score
 
 @dataclass(frozen=True)
 class MethodStanding:
-    """A method in five numbers. own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
+    """own, tuned: ``Spread`` of the leading metric on each client's own kind of data.
 
-    worst: what its servers learn most of, by topic, and how much, from 0 for chance to 1; None if nothing is known.
-    sent: bytes by all parties together, mean over the seeds.  unsure: topics of which attacks cannot tell.
+    worst: the topic that servers learn most of, and how much, from 0 for chance to 1; None if unknown.
+    sent: bytes by all parties.  unsure: topics of which attacks cannot tell.
     """
 
     method: str
@@ -46,13 +46,12 @@ class MethodStanding:
 
     @property
     def marked(self) -> str:
-        """Its name in a chart, where a 0 may be measured, may leave topics out, or may be that of nothing to attack."""
+        """Its name in a chart, where a 0 may be measured, leave topics out, or mean nothing to attack."""
         nothing = ", nothing to attack" if self.worst == _NOTHING else ""
         return f"{self.name}{' ' + CANNOT_TELL if self.unsure else ''}{nothing}"
 
     @property
     def note(self) -> str:
-        """Below a chart that marks it; else empty."""
         return f"{CANNOT_TELL} {self.method}, could not tell: {', '.join(self.unsure)}" if self.unsure else ""
 
 
@@ -61,7 +60,6 @@ _NOTHING = "", 0.0
 
 
 def standings(content: Content) -> list[MethodStanding]:
-    """The methods of a comparison, in its order."""
     field = f"local_{measures(content)[0]['name']}"
     return [
         MethodStanding(
@@ -78,7 +76,7 @@ def standings(content: Content) -> list[MethodStanding]:
 
 
 def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The topic that a method's servers learn most of, and how much; None if no attack could tell, or none was made."""
+    """The topic that servers learn most of, and how much; None if no attack could tell, or none was made."""
     learned = row.get("learned")
     if learned is None:
         return None
@@ -89,7 +87,6 @@ def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def verdict(content: Content) -> list[str]:
-    """Sentences on the first method: against training alone, against the others, and what servers learn."""
     return [*_helps(content), *_ahead(content), *_leaks(content)]
 
 
@@ -187,7 +184,6 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def of_run(run: Run) -> list[str]:
-    """Sentences on a run by itself: what it reached, that one run shows no difference, and what attacks found."""
     result, measure, own = run.result, run.leading, run.result.score(f"local_{run.leading.name}")
     said = []
     if own is not None:

@@ -1,4 +1,4 @@
-"""Numbers in words, for terminal and page. Every function takes None for "not measured"."""
+"""Numbers in words. Every function takes None for "not measured"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CANNOT_TELL = "?"
 
 
 def percent(share: float | None, std: float | None = None) -> str:
-    """A fraction as ``87.3 %``, with ``± 1.2`` where a standard deviation is given."""
+    """A fraction as ``87.3 %``, or with a standard deviation ``87.3 ± 1.2 %``."""
     if share is None:
         return MISSING
     spread = "" if std is None else f" ± {100 * std:.1f}"
@@ -23,14 +23,13 @@ def percent(share: float | None, std: float | None = None) -> str:
 
 
 def scored(of: Mapping[str, Any], share: bool) -> str:
-    """A metric over the seeds, with half of its 95 % interval if it has one: ``91.2 ± 0.4 %``, ``0.812 ± 0.01``."""
+    """With half of its 95 % interval, if any: ``91.2 ± 0.4 %``, ``0.812 ± 0.01``."""
     if share:
         return percent(of["mean"], of["interval"])
     return number(of["mean"]) + ("" if of["interval"] is None else f" ± {number(of['interval'])}")
 
 
 def metric(of: float | None, share: bool) -> str:
-    """A value of a metric: a share in percent, else a plain number."""
     return percent(of) if share else number(of)
 
 
@@ -56,12 +55,11 @@ def sides(measure: Measure) -> dict[str, str]:
 
 
 def capital(name: str) -> str:
-    """A name with a capital at its beginning: ``Accuracy``; ``AUROC`` stays."""
+    """``Accuracy``; ``AUROC`` stays."""
     return name[:1].upper() + name[1:]
 
 
 def divided(partition: str) -> str:
-    """How the training data are dealt to the clients, in words, with the spec behind them."""
     from coterie.data.schemes import FORMS, TASK_FORMS
 
     task, _, skew = partition.partition("+")
@@ -114,14 +112,14 @@ def duration(seconds: float | None, *, whole: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """A plain number: whole ones whole, others to four digits, thousands with a comma: ``31,043``."""
+    """Whole ones whole, others to four digits, thousands with a comma: ``31,043``."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 999.95 or value == round(value) else f"{value:.4g}"
 
 
 def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
-    """A mean over seeds and half of its 95 % interval, both times ``scale``: ``91.2 ± 0.4``; ``91.2`` of one seed."""
+    """A mean and half of its 95 % interval, times ``scale``: ``91.2 ± 0.4``; ``91.2`` of one seed."""
     if of is None:
         return MISSING
     interval = "" if of.get("interval") is None else f" ± {scale * of['interval']:{form}}"
@@ -134,7 +132,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def listed(numbers: Sequence[int | str], limit: int = 24) -> str:
-    """``1, 3, 8``; the middle of a long list is left out, with its length."""
+    """``1, 3, 8``; a long list's middle is left out, with its length."""
     if len(numbers) <= limit:
         return ", ".join(map(str, numbers))
     head, tail = numbers[: limit - 4], numbers[-3:]

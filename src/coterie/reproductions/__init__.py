@@ -1,7 +1,7 @@
 """Tables and figures of the papers, run again: the paper's number beside ours.
 
-Those of the five papers are in the repository's ``papers/``, whose modules name them in ``ITEMS``; an installed package
-lacks them. One's own system names its items itself (``System.reproductions``).
+Those of the five papers are in the repository's ``papers/`` (``ITEMS`` of its modules), which an installed package
+lacks. One's own system names its items (``System.reproductions``).
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ PAPERS = Path(__file__).parents[3] / "papers"
 
 
 def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
-    """The items of the five papers, of one, or of one's own system (``module:ATTRIBUTE``), by name such as
-    ``pafed/table5``.
-
-    Empty for a system without a paper here.
-    """
+    """Of the five papers, of one, or of one's own system (``module:ATTRIBUTE``), by name such as ``pafed/table5``."""
     if paper is not None and ":" in paper:
         return {name: item for path in get(paper).reproductions for name, item in import_object(path, "items").items()}
     return {name: item for name, item in _papers() if paper in (None, name.partition("/")[0])}
@@ -40,7 +36,7 @@ def _papers() -> Iterator[tuple[str, Item[Any]]]:
 
 
 def found(item: str) -> Item[Any]:
-    """The item of this name; else UserError that lists the paper's, or all."""
+    """Raises UserError that lists the paper's items, or all."""
     own = items(item.partition("/")[0])
     if not PAPERS.is_dir() and ":" not in item:
         raise UserError(

@@ -20,17 +20,15 @@ _FIRST = 2 << 30
 
 
 def free_memory() -> float:
-    """Bytes that another process may take, as Linux estimates them; elsewhere unlimited."""
+    """Bytes for another process, as Linux estimates them; elsewhere unlimited."""
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), inf)
 
 
 def side_by_side(work: Mapping[str, Callable[[], T]], jobs: int, tell: Callable[[str, T], None]) -> None:
-    """Do all work, as much of it at once as ``jobs`` and the memory allow. tell: called with each result, by name.
-
-    Beside running work more begins only where as much memory is free as any finished work has taken. The first error
-    is raised once what runs has ended.
+    """As much work at once as ``jobs`` and memory allow. tell: called with each result, by name. More work begins only
+    where as much memory is free as any finished work has taken. The first error is raised once what runs has ended.
     """
     waiting, running, most = list(work.items()), dict[Future[tuple[T, int]], str](), _FIRST
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)) as pool:

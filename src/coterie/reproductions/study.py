@@ -1,7 +1,6 @@
-"""Studies: cells of a paper's table or figure, each a few runs or a calculation, and their record.
-
-A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items share equal runs. An
-interrupted study continues, even in the middle of a run. Calculations are repeated.
+"""Studies: cells of a paper's table or figure, each a few runs or a calculation, and their record. Runs lie under
+``<out>/runs``, named after their resolved configuration, so items share equal ones. An interrupted study continues,
+even within a run. Calculations are repeated.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ _OF_THE_END = "train_accuracy"
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table or a figure's curve. name: what ``--only`` picks.  config: its run, but for the seed."""
+    """One entry of a table or a figure's curve. name: for ``--only``.  config: its run, but for the seed."""
 
     name: str
     config: RunConfig
 
     @property
     def settings(self) -> Row:
-        """The resolved options that can move a number."""
+        """Resolved options that can move a number."""
         resolved = vars(resolve(self.config))
         return {key: value for key, value in resolved.items() if key not in (*_SIDES, "seed")}
 
@@ -83,9 +82,8 @@ class Calculation(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Item(Generic[Outcome]):
-    """A table or figure. summarise: all outcomes by cell, one a seed, to what stands beside the paper's numbers.
-
-    draw: a picture into a file, or None.  command: runs it, given its name.
+    """summarise: from all outcomes by cell, one a seed, to what stands beside the paper's numbers. draw: a picture into
+    a file, or None.  command: runs it, given its name.
     """
 
     name: str
@@ -99,7 +97,7 @@ class Item(Generic[Outcome]):
 def by_cell(
     row: Callable[[str, Sequence[Outcome]], Row],
 ) -> Callable[[Mapping[str, Sequence[Outcome]]], Sequence[Row]]:
-    """An item's ``summarise`` that makes a row of each cell, from its name and its outcomes."""
+    """A ``summarise`` that makes a row of each cell, from its name and outcomes."""
     return lambda outcomes: [row(name, found) for name, found in outcomes.items()]
 
 
@@ -109,14 +107,12 @@ def named(*items: Item[Outcome]) -> Mapping[str, Item[Outcome]]:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run over its rounds: what the tables need of it.
-
-    Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
+    """One run over its rounds. Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients'
+    models after each round.
     diverged: why the rounds end early, if the training diverged.  notes: the system's, of each round.
-    groups: each client's group in the data, empty without any.  scores: (clients,) of each measure after the last
-    round; empty for a part of a run.  grouping: how the clusters agree with these groups, None where not evaluated or
-    without clusters.  virtual_seconds: the clock at the end of each round, with the set-up.  seconds: real ones of
-    these rounds, with their evaluation.
+    groups: each client's, in the data.  scores: (clients,) of each measure after the last round; empty for a part of
+    a run.  grouping: how clusters agree with these groups, None where not evaluated or without clusters.
+    virtual_seconds: at the end of each round, with the set-up.  seconds: real ones of these rounds, with evaluation.
     """
 
     seed: int
@@ -160,22 +156,22 @@ class Curve:
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:
-        """The first round whose accuracy reaches the target, or None."""
+        """The first round that reaches the target, or None."""
         return next((r for r, v in enumerate(getattr(self, measure), 1) if v is not None and v >= target), None)
 
     def seconds_to(self, target: float, measure: str) -> float | None:
-        """The virtual clock at the end of the first round whose accuracy reaches the target, or None."""
+        """The virtual clock at the end of that round, or None."""
         reached = self.rounds_to(target, measure)
         return None if reached is None else self.virtual_seconds[reached - 1]
 
     def last(self, measure: str, window: int = 10) -> float:
-        """Mean accuracy over the last rounds, against luck in one; NaN if the training diverged."""
+        """Mean over the last rounds, against luck in one; NaN if the training diverged."""
         if self.diverged:
             return nan
         return fmean([v for v in getattr(self, measure) if v is not None][-window:])
 
     def numbers(self) -> Row:
-        """For a record: every round's accuracies to four digits, the virtual clock, and the real seconds."""
+        """For a record, accuracies to four digits."""
         rounded = {
             name: [None if value is None else float(f"{value:.4g}") for value in getattr(self, name)]
             for name in ("global_accuracy", "local_accuracy", "virtual_seconds")
@@ -198,9 +194,8 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def percent(values: Sequence[float | None]) -> str | None:
-    """Mean and standard deviation of fractions, as a table shows them; None where nothing was measured.
-
-    NaN stands for a training that diverged.
+    """Mean and standard deviation of fractions, for a table; None where nothing was measured. NaN stands for a diverged
+    training.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -212,14 +207,14 @@ def percent(values: Sequence[float | None]) -> str | None:
 
 
 def last_rounds(found: Sequence[Curve], words: str) -> Row:
-    """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for either name."""
+    """Over the last ten rounds. words: of columns, with ``{}`` for either name."""
     return {
         words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in ("global", "local")
     }
 
 
 def digest(resolved: Resolved) -> str:
-    """16 hexadecimal digits that identify a run's numbers; a later option counts if not its default."""
+    """16 hexadecimal digits that identify a run's numbers."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
     usual = {**vars(RunConfig), "delta": 0.0, "public": 0.0}
     work = {key: value for key, value in work.items() if key in _FIRST or value not in (None, usual[key])}
@@ -231,7 +226,7 @@ def _place(resolved: Resolved, folder: Path) -> Path:
 
 
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
-    """The curve of one run, which is read, continued if too short or interrupted, or made."""
+    """Read, continued if too short or interrupted, or made."""
     resolved = resolve(replace(config, evaluate="all"))
     out = _place(resolved, folder)
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
@@ -257,8 +252,6 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
 
 @dataclass(frozen=True)
 class CellProgress:
-    """How far a run of an item is. rounds: of all.  done: finished ones.  seconds: these took."""
-
     cell: str
     seed: int
     rounds: int
@@ -269,7 +262,7 @@ class CellProgress:
 def standings(
     item: Item[Any], folder: Path, *, only: Sequence[str], seeds: Sequence[int], rounds: int | None
 ) -> list[CellProgress]:
-    """How far all runs of an item are that ``study`` would make, in its order. Raises UserError."""
+    """Of all runs that ``study`` would make, in its order. Raises UserError."""
     cells, found = _checked(item, folder, only, seeds, rounds), []
     for seed in seeds:
         for cell in cells:
@@ -284,7 +277,7 @@ def standings(
 
 
 def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
-    """The cells of these names, or of all up to a slash; without names every cell. UserError for an unknown name."""
+    """Cells of these names, or of all up to a slash; by default every cell. Raises UserError for an unknown name."""
     names = [cell.name for cell in item.cells]
     known = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts) + 1)}
     for part in only:
@@ -306,7 +299,7 @@ def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence
 
 
 def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | None) -> list[str]:
-    """The cells of an earlier record in this folder whose runs are all there, by the present configuration."""
+    """Cells of an earlier record whose runs are all there, by the present configuration."""
     try:
         recorded = json.loads((folder / f"{item.name.rpartition('/')[2]}.json").read_text())["cells"]
         names = [cell.name for cell in item.cells if isinstance(cell, Cell) and cell.name in recorded]
@@ -336,7 +329,7 @@ def study(
     jobs: int = 1,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
+    """Run what is missing; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash. Every cell is run with the first seed before any with the second.
     jobs: how many runs at once, each in a process with one thread; ``on_round`` then has a run's last round alone.

@@ -1,4 +1,4 @@
-"""Runs: ``from coterie.runs import RunConfig, run``; ``run(RunConfig("fedavg"))`` trains and writes a run folder."""
+"""``run(RunConfig("fedavg"))`` trains and writes a run folder."""
 
 from __future__ import annotations
 

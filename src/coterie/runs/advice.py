@@ -1,4 +1,4 @@
-"""Warnings about runs: options without effect, and scores no better than chance or than in an earlier round."""
+"""Warnings: options without effect, and scores no better than chance or than in an earlier round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
 
 
 def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str]:
-    """A sentence for every given option that has no effect on any of these resolved runs."""
+    """A sentence for every given option without effect on all of these runs."""
     systems = ", ".join(dict.fromkeys(run.system for run in runs))
     return [
         f"option {option} has no effect on {systems}: {why}"
@@ -82,10 +82,8 @@ def absent_to_the_end(config: Resolved) -> str | None:
 
 
 def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
-    """A sentence about a run whose leading metric is no better than chance, on all test data and on each client's.
-
-    No better is up to a fifth of chance (``Metric.chance``), or .02, beyond it. label_counts: (clients, classes)
-    training samples, which stand for the test data's shares.
+    """A sentence about a leading metric that beats ``Metric.chance`` by at most .02, or a fifth of it, on all test data
+    and on each client's. label_counts: (clients, classes) training samples, which stand for the test data's shares.
     """
     if config.attack is not None or summary["task"] != "classes":  # an attack may be why
         return None
@@ -116,9 +114,9 @@ CLEARLY = 0.05
 
 
 def past_its_best(config: Resolved, rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about a run on own data whose last round is clearly worse than its best, on each client's own tests.
+    """A sentence about a run on own data whose last round is clearly worse than its best, by local scores.
 
-    rounds: the run's lines. With ``early_stop`` the last round is not what counts.
+    rounds: the run's lines.
     """
     if not is_path(config.data) or config.early_stop is not None or config.attack is not None:
         return None

@@ -18,7 +18,7 @@ from coterie.runs.registry import SYSTEMS, audit_of
 
 
 class Attacked(NamedTuple):
-    """found: with results.  not_applicable: by attack, why not.  not_judged: fields that no attack has read."""
+    """not_applicable: by attack, why not.  not_judged: fields that no attack has read."""
 
     found: list[Finding]
     not_applicable: dict[str, str]
@@ -26,10 +26,7 @@ class Attacked(NamedTuple):
 
 
 def attacked(run: Recorded, *, active: bool = False) -> Attacked:
-    """What the system's own attacks find, and those on any system.
-
-    active: also repeat the run with a deviating client. Raises UserError if the system has no such attack.
-    """
+    """active: also repeat the run with a deviating client. Raises UserError if the system has no such attack."""
     own = audit_of(run.system)
     if active and not (own and own.active):
         some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
@@ -55,7 +52,7 @@ def audit_content(run: Recorded, attacks: Attacked) -> Content:
 
     attacks: rows of findings, the worst first; topic: what one server alone learns by it, None for coalitions and
     clients.  not_applicable: by attack on plain updates, why not.
-    not_judged: role, message, field and content of what clients sent that no attack has read.
+    not_judged: what clients sent that no attack has read.
     """
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)

@@ -21,7 +21,7 @@ _SHOWN = 5  # names in an error
 
 @dataclass(frozen=True)
 class Attackers:
-    """attack: what they do, or None in a run without attackers.  names: of these clients, in order.
+    """attack: None in a run without attackers.  names: of these clients, in order.
 
     deeds: what they did in this process.
     """
@@ -32,7 +32,7 @@ class Attackers:
 
     @classmethod
     def of(cls, config: Resolved, clients: Sequence[str]) -> Attackers:
-        """Those of a resolved run. Raises UserError if their share of the clients is none or all."""
+        """Raises UserError if their share of the clients is none or all."""
         if config.attack is None or config.attackers is None:
             return cls()
         value = TRIGGER if config.scaling == "standard" else 1.0  # the brightest pixel there is
@@ -42,7 +42,7 @@ class Attackers:
         return system if self.attack is None else attacked(system, self.attack, self.names, self.deeds)
 
     def costs(self) -> dict[str, Any]:
-        """For a line of a run with attackers: how often each one's work was replaced since the last line."""
+        """For a round's line: how often each one's work was replaced since the last line."""
         if self.attack is None:
             return {}
         found = dict(self.deeds.replaced)
@@ -86,7 +86,7 @@ class Attackers:
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
     def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """What ``result.json`` says of them, and how well the system distinguished them. lines: of the rounds.
+        """For ``result.json``, with how well the system distinguished them. lines: of the rounds.
 
         poisoned: by attacker, how often its work was replaced.
         """

@@ -1,4 +1,4 @@
-"""Audits of recorded runs: what every party received, what attacks learn from it, and the same over several seeds."""
+"""Audits of recorded runs, of one or of several seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.runs.registry import audit_of
 
 
 def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = False) -> Content:
-    """The audit of the run in a folder (``audit_content``). Writes nothing. Raises UserError."""
+    """The ``audit_content`` of a run folder. Writes nothing. Raises UserError."""
     run = read_recorded(folder, data_dir)
     stated = Path(folder) / OPENINGS
     found = audited_openings([stated]) if stated.exists() else None
@@ -27,17 +27,16 @@ def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = F
 
 
 def keep(folder: str | Path, content: Content) -> None:
-    """Raises UserError or RunError if that fails."""
     folder = Path(folder)
     with locked(folder):
         write_json(folder / RESULT, {**read_summary(folder), "audit": content})
 
 
 def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
-    """The audits of run folders, each kept in its ``result.json``: of one run, or of several together (``together``).
+    """The audit of one run, or of several ``together``; each is kept in its ``result.json``.
 
-    A single run's content also has ``not_kept``, the reason or None; of several, ``left_out`` names those that can't be
-    audited, with the reason. Raises UserError if no run can.
+    A single run's content also has ``not_kept``, the reason or None; that of several ``left_out``, by folder why it
+    can't be audited. Raises UserError if no run can.
     """
     done: dict[Path, Content] = {}
     left_out: dict[Path, str] = {}
@@ -63,29 +62,27 @@ def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: 
 
 
 def kept_together(folders: Iterable[Path]) -> Content:
-    """The audits that these folders keep, as one (``findings.together``)."""
     return together({folder: found for folder in folders if (found := kept(folder)) is not None})
 
 
 def kept(folder: str | Path) -> Content | None:
-    """The audit in a run's ``result.json``, or None. Raises UserError for a folder without a result."""
+    """The audit in ``result.json``, or None. Raises UserError without a result."""
     found: Content | None = read_summary(Path(folder)).get("audit")
     return found
 
 
 def check_audits(runs: Iterable[Resolved]) -> None:
-    """Raises UserError for a system whose audit can't be imported."""
     for run in runs:
         audit_of(run.definition)
 
 
 def learning(attack: Callable[[Path], Content]) -> Callable[[Sequence[Path]], Content]:
-    """From a method's run folders to what its servers learn. attack: gives the audit of a folder."""
+    """What a method's servers learn, by its run folders. attack: gives the audit of a folder."""
     return lambda folders: learned({folder: attack(folder) for folder in folders})
 
 
 def attack(folder: Path) -> Content:
-    """The audit of a run folder, which its ``result.json`` keeps. Raises UserError, also where recording stopped."""
+    """Keeps the audit in ``result.json``. Raises UserError, also where recording stopped."""
     run = read_recorded(folder)
     if run.stopped is not None:
         raise UserError(cut_short(folder, run.stopped))
@@ -95,7 +92,7 @@ def attack(folder: Path) -> Content:
 
 
 def keep_learned(folder: Path, audits: Mapping[str, Content]) -> None:
-    """Tell the ``compare.json`` of a folder, if it has one, what these audits found. audits: by run folder.
+    """Tell a folder's ``compare.json``, if any, what these audits found. audits: by run folder.
 
     A method without an audit of every run keeps what it had. Raises UserError or RunError.
     """

@@ -1,8 +1,7 @@
-"""Whether training together helps a client: its own test samples by its model alone, and by that of a method.
+"""Whether training together helps a client, by its own test samples.
 
-``predictions.npz`` in a run's folder (private) has what every client's final model says of the client's own test
-samples. A comparison judges the difference of the leading metric with a bootstrap over samples (Efron 1979), paired:
-both models are scored on the same draws.
+``predictions.npz`` (private) has what every client's final model says of them. A comparison judges the difference of
+the leading metric with a bootstrap over samples (Efron 1979), paired: both models are scored on the same draws.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _BLOCK = 1 << 22  # counts that are in memory together
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """A client's own test samples. rows: (n,) which they are, equal numbers for equal samples of a client.
+    """A client's own test samples. rows: (n,), equal for equal samples.
 
-    labels: (n,) or (n, k) as the data have them.  scores: by form, (n, k) (``Targets.scores``).
+    labels: (n,) or (n, k) as in the data.  scores: by form, (n, k) (``Targets.scores``).
     """
 
     rows: NDArray[np.int64]
@@ -51,7 +50,7 @@ class Predicted:
 
 
 def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
-    """Write ``predictions.npz`` of these clients' models, and of their tuned ones, as last scored. Raises RunError."""
+    """Write ``predictions.npz``, of tuned models as last scored. Raises RunError."""
     if experiment.model.outputs is None or not models:
         return
     owns, observer = [experiment.data[name] for name in models], experiment.observer
@@ -72,7 +71,7 @@ def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel
 
 
 def read(folder: Path, task: TaskKind) -> dict[str, Predicted]:
-    """Every client's test samples of a run, empty for one without the file. Raises UserError for a damaged one."""
+    """Predictions by client; empty without the file. Raises UserError for a damaged one."""
     path = folder / PREDICTIONS
     if not path.is_file():
         return {}
@@ -101,7 +100,7 @@ def _check(
     *outputs: NDArray[Any],
     task: TaskKind,
 ) -> None:
-    """Raises ValueError for arrays that ``write`` does not make. Outputs of a diverged model are not finite."""
+    """Outputs of a diverged model are not finite."""
     if clients.ndim != 1 or clients.dtype.kind != "U" or len(set(clients.tolist())) < len(clients):
         raise ValueError("clients are no different names")
     for name, array in (("sizes", sizes), ("rows", rows)):
@@ -128,9 +127,9 @@ Runs = Mapping[int, Mapping[str, Predicted]]
 
 
 def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Mapping[str, str]) -> list[Benefit]:
-    """Of each method and form of its models, every client's gain over its model ``alone``.
+    """Of each method and form, every client's gain over its model ``alone``.
 
-    names: the clients' own, by party: such a client is the same with every seed, another counts once for each.
+    names: the clients' own, by party. A named client is the same with every seed; others count once for each.
     """
     seeds = list(alone)
     units = [(client, [seed]) for seed in seeds for client in alone[seed]]
@@ -155,10 +154,10 @@ def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Map
 
 
 def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str) -> Gain:
-    """A client's metric with its model alone and with another one, means over the runs where it is defined.
+    """A client's metric alone and together, means over the runs where it is defined.
 
-    If it never is, accuracy judges the client. pairs: of each run, both models on the same test samples.  draws: of the
-    bootstrap, 0 for no interval.
+    If it never is, accuracy judges the client. pairs: of each run, both models on the same test samples.  draws: 0 for
+    no interval.
     """
     sign = 1 if metric.higher else -1
     values = np.array([[metric(one.labels, one.scores[form]) for one in pair] for pair in pairs])
@@ -182,7 +181,7 @@ def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str
 
 
 def _tail(samples: float) -> float:
-    """The share of draws beyond each end of a 95 % interval; below .025, for few samples scatter too little.
+    """The share of draws beyond each end of a 95 % interval; below .025, since few samples scatter too little.
 
     "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).  samples: ``Metric.counted``.
     """
@@ -194,7 +193,7 @@ def _tail(samples: float) -> float:
 def drawn_differences(
     metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str
 ) -> Doubles:
-    """(draws,) differences of the metric, the other model less the one alone; NaN where a draw leaves none defined.
+    """(draws,) differences of the metric, together less alone; NaN where undefined.
 
     A draw takes as many of the client's test samples as there are in all runs, with replacement, the same ones in every
     run. It draws among runs that test the same samples, too; runs that test different ones are all in each draw, so

@@ -1,6 +1,6 @@
 """Early stopping: a run keeps the models of the round with the least loss on samples held out of clients' training.
 
-Test samples decide nothing. The observer of a simulation alone knows this loss.
+Only the observer of a simulation knows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coterie.runs.trained import TrainedModel
 
 
 class Best:
-    """The best round so far. Its models lie in ``models/`` of the run's folder, whence a resumed run has them."""
+    """The best round so far; a resumed run finds its models in ``models/``."""
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
@@ -28,7 +28,7 @@ class Best:
         self.models: dict[str, ClientModel] = {}
 
     def take(self, line: Line) -> None:
-        """Take in a new round's line; notes in it that the run has ``stopped``, once its patience is over."""
+        """Notes in a new round's line that the run has ``stopped``, once its patience is over."""
         r, patience = line["round"], self.experiment.config.early_stop
         if self._improves(line):
             self.models = self.experiment.models(r)
@@ -40,7 +40,6 @@ class Best:
 
     @property
     def kept(self) -> tuple[dict[str, ClientModel], int] | None:
-        """The best models and their round; None without any."""
         return (self.models, self.round) if self.models else None
 
     def recall(self, lines: Sequence[Line]) -> None:

@@ -1,7 +1,7 @@
 """Plans of comparisons: a run for each method, all under one budget.
 
-The budget is the settings that decide how much work a method may do, and when. All methods take them from one of them;
-what a method cannot share is listed.
+The budget decides how much work a method may do, and when. All take it from one of them; what a method cannot share is
+listed.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def _told(config: Resolved, what: str) -> Mapping[str, str]:
 
 
 def budget_of(config: Resolved, given: Collection[str]) -> dict[str, Any]:
-    """The budget of a run: its settings, its delays and public data.
-
-    It leaves out settings without effect and, unless given, those that are part of this method alone.
+    """Settings, delays and public data, without settings that have no effect and, unless given, those of this method
+    alone.
     """
     own = config.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
@@ -82,9 +81,9 @@ def budget_of(config: Resolved, given: Collection[str]) -> dict[str, Any]:
 def with_budget(
     label: str, config: RunConfig, budget: Mapping[str, Any], alone: Collection[str]
 ) -> tuple[Resolved, list[Difference]]:
-    """The same run under this budget, and the settings that it does not share.
+    """The run under this budget, and the settings that it does not share.
 
-    alone: settings that were given for this method only, which stay. Raises UserError for an invalid run.
+    alone: settings given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in OPTIONS if key in budget})
     found = resolve(config)
@@ -118,10 +117,9 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """methods: by label, ``system`` or ``system@mode`` for a mode other than ``paper``, in the order named.
+    """methods: by label, ``system`` or, for a mode other than ``paper``, ``system@mode``.
 
-    budget: the settings that all share, or None if each has its own.  budget_from: label of the method it is from.
-    differences: the settings that a method does not share.
+    budget: None if each has its own.  budget_from: label of the method it is from.
     """
 
     methods: Mapping[str, Resolved]
@@ -141,10 +139,9 @@ def plan(
 ) -> ComparisonPlan:
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
-    methods: systems, each as ``name`` or ``name@mode``.  options: ``mode`` is of methods that have it and name none.
-    settings: texts; ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: the method whose
-    budget all share, by default the first.  each_own: every method keeps its own, but for the public data.
-    local: add the baseline ``local``.
+    methods: ``name`` or ``name@mode``.  options: ``mode`` is of methods that have it and name none.
+    settings: texts; ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: by default the first
+    method.  each_own: every method keeps its own, but for the public data. local: add the baseline ``local``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:
@@ -223,7 +220,6 @@ def _share_out(
 
 @contextmanager
 def naming(method: str) -> Iterator[None]:
-    """Errors say first which of the methods they are of."""
     try:
         yield
     except CoterieError as error:

@@ -2,8 +2,8 @@
 
 ``checkpoint/parties.N.bin`` is a log: each checkpoint adds the parties that have changed, and a new log begins once
 half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64,
-little-endian), the head (``Checkpoint``), which has each party's place in the log, and the frames under way. Files of
-different checkpoints cannot be mixed, and what a killed process has added counts for nothing.
+little-endian), the head (``Checkpoint``), with each party's place in the log, and the frames under way. Files of
+different checkpoints cannot be mixed, and what a killed process has added does not count.
 
 All of it is private. A digest detects damage but is no signature; every length, place and shape is checked.
 """
@@ -39,7 +39,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where in the log a party lies. at, size: in bytes.  digest: of these bytes, 32 bytes."""
+    """A party's place in the log. at, size: in bytes.  digest: 32 bytes."""
 
     at: Count
     size: Count
@@ -58,13 +58,13 @@ class KeptParty(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct):
-    """The head of a checkpoint's file, before the frames.
+    """The head of the file.
 
-    fingerprint: of data, partition, initial weights, own model and loss.  own_code: by own module, its digest.
+    fingerprint: of data, partition, initial weights, own model and loss.  own_code: digests by own module.
     set_up: its costs, as of a line of ``metrics.jsonl``.
     roster: signed by the operator that it names; None if it follows from the seed (``DerivedRoster``).
-    log: the number of the log.  log_bytes: its length at this checkpoint.
-    parties: every party's place in it, by name; without a roster only of those ever asked.
+    log: its number.  log_bytes: its length at this checkpoint.
+    parties: by name; without a roster only those ever asked.
     """
 
     version: str
@@ -102,7 +102,7 @@ def log_file(out: Path, number: int) -> Path:
 def read_parties(out: Path, kept: Checkpoint, names: Iterable[str]) -> Iterator[KeptParty]:
     """SECRET: these parties as they were at the checkpoint, each from its own bytes alone.
 
-    Raises UserError for bytes that are damaged, of another party, or of another digest than the checkpoint's.
+    Raises UserError for damaged bytes, and for another party or digest than the checkpoint's.
     """
     path = log_file(out, kept.log)
     for name, body in _bodies(path, {name: kept.parties[name] for name in names}):
@@ -131,7 +131,7 @@ def _kept(roster: fl.Roster) -> fl.Roster | None:
 
 
 class Saver:
-    """Writes checkpoints of one run. A party is written again only when it has changed."""
+    """Writes checkpoints; a party only when it has changed."""
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
@@ -140,7 +140,7 @@ class Saver:
         self._places: dict[str, Place] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
-        """Replace the checkpoint. Raises RunError if that fails, and then leaves the last checkpoint as it was."""
+        """Raises RunError if that fails, and then leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
         files.make_folder((self.out / CHECKPOINT).parent)
         log = self._written()
@@ -204,10 +204,8 @@ class Saver:
             self._log.close()
 
     def restore(self, kept: Checkpoint) -> None:
-        """Put parties and transport into the state of the checkpoint.
-
-        Raises UserError for states of another system, other data or own code, and for an experiment that was not built
-        with the checkpoint's roster (``founded``).
+        """Raises UserError for states of another system, other data or own code, and for an experiment that was not
+        built with the checkpoint's roster (``founded``).
         """
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
@@ -250,7 +248,7 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, or None. No party is read. config: of the run to continue.
+    """The checkpoint in a run folder, without its parties, or None. config: of the run to continue.
 
     Raises UserError for a checkpoint that is damaged, of another version or of another run (naming what differs), for a
     roster that its operator has not signed, and for folders that are symbolic links or belong to another user.

@@ -1,4 +1,4 @@
-"""Settings chosen for each method of a comparison, by samples held out of clients' training. Test data decide nothing.
+"""Settings chosen for each method of a comparison, by samples held out of clients' training, never by test data.
 
 Every candidate is a run with the first seed, without fine-tuning. The lowest loss on the fifth of each client's
 training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the
@@ -54,11 +54,10 @@ class HeldOutChoice:
 
     @property
     def names(self) -> list[str]:
-        """Of all candidates' runs."""
         return [self._name(label, place) for label, places in self.candidates.items() for place in places]
 
     def run(self, seed: int, folder: Path, one: RunOne) -> tuple[ComparisonPlan, ChosenSettings]:
-        """Run all candidates in this folder, and plan the comparison with the best of each method.
+        """Run all candidates, and plan the comparison with the best of each method.
 
         Raises RunError if the training of all candidates of a method diverges.
         """
@@ -107,7 +106,7 @@ class HeldOutChoice:
         return f"{label} {_words(self._own(label, place))}".rstrip()
 
     def _planned(self, taken: Mapping[str, Texts]) -> ComparisonPlan:
-        """The values of the method whose budget all share go to all, and the others' to each alone."""
+        """Values of the method whose budget all share go to all, the others' to each alone."""
         source, settings = self.first.budget_from, dict[str, str]()
         for label, own in taken.items():
             config = self.first.methods[label]
@@ -129,7 +128,7 @@ def planned(
     settings: Texts,
     **how: Any,
 ) -> tuple[ComparisonPlan, HeldOutChoice | None]:
-    """The comparison as far as it is known before anything is chosen, and the choice, if ``tune`` asks for one."""
+    """The comparison before anything is chosen, and the choice, if ``tune`` asks for one."""
     if not tune:
         return plan(methods, options, settings, **how), None
     found = choice(tune, methods, options, settings, **how)
@@ -143,9 +142,9 @@ def choice(
     settings: Texts,
     **how: Any,
 ) -> HeldOutChoice:
-    """What ``--tune`` chooses in a comparison. Raises UserError for values that are not given, given twice, or invalid.
+    """What ``--tune`` chooses. Raises UserError for values that are missing, given twice, or invalid.
 
-    methods, options, settings, how: as ``budget.plan`` takes them.
+    The other arguments are those of ``budget.plan``.
     """
     for key, values in tune.items():
         if key in settings:

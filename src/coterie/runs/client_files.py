@@ -1,4 +1,4 @@
-"""The files of a run's folder with an entry for every client: what it was dealt, its model, scores, predictions."""
+"""Files with an entry for every client: what it was dealt, its model, scores, predictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from coterie.runs.models import write_models
 
 
 def write_partition(out: Path, experiment: Experiment) -> None:
-    """Write ``partition.json``: what every client was dealt."""
     e, names = experiment, experiment.shown
     own_names, of_all, drift = e.split.names, e.common.clients, e.dealt.drift
     dealt = {

@@ -1,4 +1,4 @@
-"""Comparisons: several methods on the same data, partition, seeds and budget, in one folder, with one table."""
+"""Comparisons: several methods on the same data, partition, seeds and budget."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ OnRound = Callable[[str, int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class FinishedComparison:
-    """A finished comparison. content: of its ``compare.json``."""
-
     folder: Path
     content: Mapping[str, Any]
 
@@ -48,8 +46,8 @@ def compare(
     """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
-    learned: attacks the views of a method's run folders.  choose: chooses settings first. Everything is built once at
-    first, so that mistakes show at once. Raises the errors of ``run``.
+    learned: attacks the views of a method's run folders.  choose: chooses settings first. All is built once at first,
+    so that mistakes show at once. Raises the errors of ``run``.
     """
     places = {label: re.sub(r"[^\w.@-]+", "_", label) for label in planned.methods}
     if len({*places.values()}) < len(places):

@@ -34,7 +34,7 @@ MOST_EVALUATED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunConfig):
-    """A run of which every option has a value and has passed all checks that need no data (``resolve``).
+    """A run whose every option has a value and has passed all checks that need no data (``resolve``).
 
     clients: None where the data decide their number.  settings: every setting of the system.
     """
@@ -64,7 +64,7 @@ class Resolved(RunConfig):
 
 
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and types of run options; raises UserError. ``settings`` pass unchecked: ``resolve`` knows the system."""
+    """Checks names and types; raises UserError. ``settings`` pass: ``resolve`` knows the system."""
     for key in given:
         if key not in OPTIONS and key != "settings":
             hint = fl.suggest(key, [*OPTIONS, "settings"])
@@ -80,7 +80,7 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(config: RunConfig) -> Resolved:
-    """The same run with defaults filled in and all checks that need no data. Raises UserError.
+    """Fill in defaults, and check all that needs no data. Raises UserError.
 
     Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
     """

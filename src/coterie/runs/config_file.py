@@ -21,7 +21,6 @@ MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", 
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Options of a TOML file, checked; raises UserError naming the file."""
     try:
         given = tomllib.loads(Path(path).read_bytes().decode())
         check_format(path, given.pop("format", FORMAT))
@@ -35,7 +34,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
-    """A run from a TOML file. Overrides win, also over the file's ``settings``. Raises UserError."""
+    """Overrides win, also over the file's ``settings``. Raises UserError."""
     given = read_toml(path)
     settings = {**given.pop("settings", {}), **overrides.pop("settings", {})}
     given |= check_options(overrides)
@@ -54,7 +53,7 @@ def from_text(text: str) -> Resolved:
 
 
 def to_toml(config: Resolved) -> str:
-    """All options of a resolved run but its folder and its workers, so that the file repeats the run anywhere."""
+    """All options but folder and workers, so that the file repeats the run anywhere."""
     left_out = ("out", "workers", "settings")
     given = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
     table = {"format": FORMAT, **given}

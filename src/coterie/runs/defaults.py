@@ -11,9 +11,7 @@ from coterie.data.catalogue import ALL_LABELS
 
 @dataclass(frozen=True)
 class Defaults:
-    """Options and settings for one data set.
-
-    model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
+    """model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
     metrics, folds: as the options.
     """
 
@@ -70,5 +68,5 @@ DEFAULTS: Mapping[str, Defaults] = {
 
 
 def defaults_for(data: str) -> Defaults:
-    """The defaults of a data set. A user's own data set gets those of tabular data."""
+    """A user's own data set gets those of tabular data."""
     return DEFAULTS.get(data, _TABULAR)

@@ -54,7 +54,7 @@ def fingerprint(
 
 
 def models_digest(models: Mapping[str, ClientModel]) -> str:
-    """Hexadecimal SHA-256 of all clients' models in order, bit for bit."""
+    """Hexadecimal SHA-256 of all clients' models, bit for bit."""
     of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
     return arrays_digest(chain.from_iterable(of))
 

@@ -21,7 +21,7 @@ from coterie.runs.priors import write_priors
 
 
 def write_start(out: Path, experiment: Experiment) -> None:
-    """Write ``config.toml`` and ``partition.json``, and remove an earlier result. Raises RunError."""
+    """Also removes an earlier result. Raises RunError."""
     with writing(out / folder.RESULT):
         (out / folder.RESULT).unlink(missing_ok=True)
     atomic_write(out / folder.CONFIG, to_toml(experiment.config).encode())
@@ -36,7 +36,7 @@ def write_end(
     finish: Line | None,
     best: tuple[Mapping[str, Any], int] | None,
 ) -> dict[str, Any]:
-    """Write models, every client's scores and all else that is known at the end. Gives the content of ``result.json``.
+    """Write all that is known at the end. Returns the content of ``result.json``.
 
     best: the models that early stopping keeps, and their round.
     """

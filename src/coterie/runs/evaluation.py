@@ -1,8 +1,8 @@
 """The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
 
-Beyond ``FEW_MODELS`` distinct models of one task, each is scored on the same sample of the test set, large enough for a
-standard error of at most ``STANDARD_ERROR``. On a client's own test samples all are scored on everything. Of the
-training samples at most ``TRAIN_SAMPLES`` count, as many of each client.
+More than ``FEW_MODELS`` distinct models of one task are scored on the same sample of the test set, with a standard
+error of at most ``STANDARD_ERROR``. All are scored on all of a client's own test samples. Of training samples at most
+``TRAIN_SAMPLES`` count, as many of each client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """samples: drawn by the seed, on which models were scored.  of: so many in all.
+    """samples: drawn by the seed.  of: so many in all.
 
     standard_error: of an accuracy that comes from it, at most.
     """
@@ -54,23 +54,23 @@ class Sampled:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One number a client, (clients,) float64 each, by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
+    """(clients,) float64 by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
     global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is undefined
     for a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
-    sampled: the sample that stands for the whole test set, if any.
+    sampled: stands for the whole test set, if any.
     """
 
     values: Mapping[str, Doubles]
     sampled: Sampled | None = None
 
     def beside(self, **others: Scores | None) -> Scores:
-        """With others of the same clients, whose names begin with these words."""
+        """With other scores of the same clients, by these prefixes."""
         more = {f"{word}{name}": values for word, one in others.items() if one for name, values in one.values.items()}
         return replace(self, values={**self.values, **more})
 
     def means(self) -> dict[str, float]:
-        """Means over the clients that have a number. A non-finite loss counts: its model has diverged."""
+        """Over the clients that have a number. A non-finite loss counts: its model has diverged."""
         return {name: float(values.mean()) if len(values) else float("nan") for name, values in self._known().items()}
 
     def _known(self) -> dict[str, Doubles]:
@@ -78,7 +78,7 @@ class Scores:
         return {name: values if name.endswith("_loss") else values[~np.isnan(values)] for name, values in every}
 
     def line(self, prefix: str = "") -> dict[str, Any]:
-        """The means as in a round's line: accuracies and losses by name, all others in ``metrics``."""
+        """The means for a round's line: accuracies and losses by name, all others in ``metrics``."""
         means = {f"{prefix}{name}": mean for name, mean in self.means().items()}
         plain = {f"{prefix}{part}_{name}" for part in ("global", "local") for name in ("accuracy", "loss")}
         found = {name: mean for name, mean in means.items() if name in plain}
@@ -87,7 +87,7 @@ class Scores:
         return line | ({} if self.sampled is None else {f"{prefix}test_sample": asdict(self.sampled)})
 
     def bands(self) -> dict[str, list[float]]:
-        """Smallest, lower quartile, median, upper quartile and largest over the clients that have a number."""
+        """Minimum, quartiles and maximum over the clients that have a number."""
         shares = (0, 0.25, 0.5, 0.75, 1)
         return {name: np.quantile(values, shares).tolist() for name, values in self._known().items() if len(values)}
 
@@ -98,10 +98,10 @@ Measured = Callable[[Some], dict[str, float]]
 
 
 class Evaluator:
-    """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
+    """data: of every client; each is scored on the test set of its own task.
 
     device: that computes their outputs, in float32: with fewer bits logits would be tied.
-    targets: what labels are.  metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
+    metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
     seed: of the sample that many models are scored on; None scores all on everything.
     """
 
@@ -162,7 +162,7 @@ class Evaluator:
         return found, Sampled(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
-        """The share of test samples of other classes that a trigger of this value turns into class ``TARGET``.
+        """The share of other classes' test samples that a trigger of this value turns into class ``TARGET``.
 
         Mean over the clients, each on the test set of its own task, or its sample.
         """
@@ -178,7 +178,7 @@ class Evaluator:
         return taken / len(models) if models else float("nan")
 
     def train_accuracies(self, models: Mapping[str, ClientModel]) -> Scores | None:
-        """``train_accuracy`` of each of these clients' models, on its own training data. None without classes."""
+        """``train_accuracy`` on each client's own training data. None without classes."""
         if self.targets.task != "classes" or not models:
             return None
         names, accuracies = list(models), np.empty(len(models))
@@ -201,13 +201,13 @@ class Evaluator:
         return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
 
     def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
-        """The mean over the clients of their models' loss on samples that they have held out of their training."""
+        """The mean over clients of the loss on their held-out samples."""
         held = [(model, own) for name, model in models.items() if (own := self.data[name].held_out) and len(own.y)]
         found = self._on_own([model for model, _ in held], lambda i: held[i][1])
         return float(np.mean([values["loss"] for _, values in found]))
 
     def own_outputs(self, models: Mapping[str, ClientModel]) -> list[NDArray[Any]]:
-        """The outputs (n, outputs) of each client's model on its own test samples, for regression in stored units."""
+        """(n, outputs) on each client's own test samples, for regression in stored units."""
         found = []
         for name, model in models.items():
             own = self.data[name]
@@ -215,7 +215,7 @@ class Evaluator:
         return found
 
     def outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
-        """(n, outputs) of a model for samples; of a mixture log probabilities. Raises UserError for other outputs."""
+        """(n, outputs); of a mixture log probabilities. Raises UserError for other outputs."""
         ((_, found),) = self._outputs(samples, [model])
         return found
 
@@ -325,7 +325,6 @@ def _variance(samples: int, of: int) -> float:
 
 
 def alike(models: Sequence[ClientModel]) -> list[list[int]]:
-    """The places of equal models, and of equal mixtures, bit for bit."""
     found = []
     for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
         mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}

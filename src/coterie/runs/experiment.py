@@ -18,13 +18,11 @@ from coterie.runs.observer import RunObserver
 
 
 class Experiment:
-    """Everything of one run, founded, observed and connected. Raises UserError for any mistake in its config.
-
-    founded: of a resumed run.  config, system, settings, shown, seen, owns, attackers, dealt, inputs_digest, own_code,
-    fingerprint: as of ``FoundedRun``.
+    """Raises UserError for any mistake in its config. founded: of a resumed run.  Other attributes: as of
+    ``FoundedRun``.
     names: of the clients.  tasks: of their groups, or the one task of all.  split: as the data lie now.
-    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks; dealt_counts before a
-    drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: names of these, of a table.
+    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks; dealt_counts before
+    a drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: names of these, of a table.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
@@ -55,7 +53,7 @@ class Experiment:
         return self.config.crypto if self.system.encrypts(self.config.mode) else "none"
 
     def models(self, r: int | None = None) -> dict[str, fl.ClientModel]:
-        """The current model of every evaluated client that has joined by round r (the last), in their order."""
+        """The models of all evaluated clients that have joined by round r, by default the last, in their order."""
         return self.observer.models(r or self.config.rounds)
 
     def set_up(self) -> Line:
@@ -64,7 +62,7 @@ class Experiment:
         return costs
 
     def reach(self, r: int) -> None:
-        """Let clients exchange their data if round r is the round of the drift."""
+        """Let clients exchange their data if the drift is before round r."""
         drift, givers, names = self.dealt.drift, self.dealt.givers, self.common.clients
         if drift is None or self._drifted or r < drift.round:
             return
@@ -112,7 +110,7 @@ class Experiment:
         return f" ({shown(refused)})" if refused else ""
 
     def round(self, r: int) -> Line:
-        """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on.
+        """Returns the line of round r. Raises RunError if the run cannot go on.
 
         The run ends after the last round, or if the hub notes that it has ``stopped``.
         """
@@ -139,7 +137,7 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def finish(self, r: int) -> Line | None:
-        """The hub's steps after the last round r, as messages of round r + 1. None for a hub that has none.
+        """The hub's steps after the last round r, as messages of round r + 1; None if it has none.
 
         Returns the costs and notes, and scores if a model has changed. Raises RunError on failure.
         """
@@ -169,5 +167,4 @@ class Experiment:
 
 
 def build(config: RunConfig, founded: Founded | None = None) -> Experiment:
-    """The run of this config, ready for its set-up; raises UserError."""
     return Experiment(resolve(config), founded)

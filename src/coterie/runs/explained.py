@@ -1,4 +1,4 @@
-"""What a classifier's probabilities and weights say: calibration, and odds ratios of a linear model."""
+"""Calibration of a classifier, and odds ratios of a linear one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BINS = 10
 
 
 def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] | None:
-    """How often the second of two classes is true beside its probability, on all clients' own test samples together.
+    """How often the second of two classes is true beside its probability, on all clients' own test samples.
 
-    bins: of equal width, without empty ones: the mean probability, the share of samples that are of the class, and
-    their number. None without samples, or for a model that has diverged.
+    bins: of equal width, without empty ones: mean probability, share of the class, number of samples. None without
+    samples, or for a model that has diverged.
     """
     every = list(clients)
     if not every or not all(np.isfinite(one.scores[""]).all() for one in every):
@@ -37,9 +37,9 @@ def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] |
 
 
 def coefficients(model: TrainedModel) -> list[dict[str, Any]]:
-    """Of a linear classifier: for each class after the first, and each input, its coefficient and its odds ratio.
+    """Coefficients of a linear classifier, for each class after the first and each input.
 
-    coefficient: what one unit of the table's column adds to the log odds of the class against the first one.
+    coefficient: added to the log odds against the first class by one unit of the table's column.
     odds_ratio: its exponential.  Raises UserError for another model, and for a mixture.
     """
     facts, tensors = model.facts, list(model.tensors[0].values())

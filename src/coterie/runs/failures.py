@@ -17,7 +17,7 @@ class AllSkippedError(RunError):
 
 
 def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
+    """Raises AllSkippedError, with the reason, if all rounds were skipped. lines: of ``metrics.jsonl``."""
     skipped = Counter(line["notes"].get("skipped") for line in lines)
     if None in skipped or not lines:
         return
@@ -38,18 +38,18 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 class NoAttackError(RunError):
-    """No attacker did anything but an honest client's work, so the run measures no attack."""
+    """Attackers did only honest clients' work, so the run measures no attack."""
 
 
 def is_divergence(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a diverged training, which the same options would repeat."""
+    """Whether an error, or its cause, is a diverged training."""
     while error is not None and not isinstance(error, DivergedError):
         error = error.__cause__
     return error is not None
 
 
 def is_final(error: RunError) -> bool:
-    """Whether the same options would end in the same error, so that it is no use to go on."""
+    """Whether the same options would end in the same error."""
     return is_divergence(error) or isinstance(error, AllSkippedError | NoAttackError)
 
 
@@ -59,7 +59,7 @@ def shown(reasons: Sequence[str]) -> str:
 
 
 def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
-    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
+    """line: of ``metrics.jsonl``.  kept: clients' reasons to keep models."""
     notes = line["notes"]
     reasons = list(kept)
     for found in (by_kind(line["refused"]), by_kind(Counter(line["lost"].values()))):

@@ -1,4 +1,4 @@
-"""Rows of attacks, of one run or of several: the worst first, means over seeds, and what servers learn by topic."""
+"""Rows of attacks: the worst first, means over seeds, and what servers learn by topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
 
 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
-    """Several runs' audits as one: ``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
+    """``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
 
     Runs are of one method if their options and settings differ only in the seed.
     """
@@ -68,10 +68,10 @@ def _each_once(not_judged: Iterable[Mapping[str, str]]) -> list[Mapping[str, str
 
 
 def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
-    """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
+    """One row an attack: means over the runs that have it, the worst first.
 
-    leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
-    mean's standard error by chance. Noise is the larger of ``interval`` and twice the error.
+    interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the mean's standard error by
+    chance. Noise is the larger of ``interval`` and twice the error.
     """
     by_name: dict[str, list[Row]] = {}
     for rows in runs:
@@ -112,7 +112,7 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 
 def learned(audits: Mapping[Path, Content]) -> Content:
-    """Of a method's row in ``compare.json``: ``learned`` (``by_topic``), or why it is None. audits: of its runs."""
+    """For a row of ``compare.json``: ``learned`` (``by_topic``), or why it is None."""
     for folder, content in audits.items():
         if content["stopped"] is not None:
             return {"learned": None, "not_attacked": cut_short(folder, content["stopped"])}
@@ -127,10 +127,10 @@ def cut_short(folder: Path, stopped: int) -> str:
 
 
 def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
-    """What one server alone learns of each topic, by the best attack on a method's runs, as their ``merged`` audit.
+    """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; a round without a result counts 0.  interval: the ``noise``.
-    values: of every run.  None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
+    None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
     """
     rows = merged(runs)
     rounds = max((row["rounds"] for row in rows), default=0)

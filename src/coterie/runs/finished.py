@@ -1,4 +1,4 @@
-"""A finished run: its folder read, and what makes it the same work as another one."""
+"""A finished run, and whether another one is the same work."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from coterie.runs.trained import OwnModel
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run. summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+    """summary: ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
     A client is named as a party (``"client/3"``) or by its own name. architecture: of the models, if it was given as a
-    Python object (``runs/trained.py``).
+    Python object.
     """
 
     folder: Path
@@ -39,32 +39,26 @@ class FinishedRun:
 
     @cached_property
     def models(self) -> Models:
-        """The trained models of all clients."""
         return load_models(self.folder)
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The names of the clients that have a model."""
         return self.models.clients
 
     def model(self, client: str) -> nn.Module:
-        """A client's trained module in evaluation mode, for scaled samples (``TrainedModel.module``)."""
+        """In evaluation mode, for scaled samples (``TrainedModel.module``)."""
         return self.models.of(client).module(self.architecture)
 
     def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
-        """Classes, or probabilities (n, K), of samples x (n, ...) as the data set stores them, by a client's model."""
+        """Classes, or probabilities (n, K), of samples x (n, ...) as the data set stores them."""
         return self.models.of(client).predict(x, proba, model=self.architecture)
 
     def export(self, client: str, path: str | Path) -> None:
-        """Write a client's model as one self-contained ``.safetensors`` file."""
         export_model(self.models.of(client), path)
 
 
 def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
-    """A finished run from its folder. Raises UserError if there is none.
-
-    model: the architecture, if the run was given it as a Python object.
-    """
+    """Raises UserError without a finished run. model: the architecture, if it was given as a Python object."""
     out = Path(out)
     return FinishedRun(out, read_summary(out), folder.read_lines(out / folder.METRICS), model)
 
@@ -81,7 +75,7 @@ def check_inputs(result: FinishedRun, present: str) -> None:
 def finished(config: Resolved, inputs: str) -> FinishedRun | None:
     """The run in ``config.out`` if all of its rounds are done; else it can be continued.
 
-    inputs: present ones (``Experiment.inputs_digest``).  Raises UserError for another run, other inputs or own code.
+    inputs: as of ``check_inputs``.  Raises UserError for another run, other inputs or own code.
     """
     out = resumable(config)
     if not (out / folder.RESULT).exists() or (found := load_result(out)).summary["rounds"] != config.rounds:
@@ -96,7 +90,7 @@ load = load_result
 
 
 def resumable(config: Resolved) -> Path:
-    """The folder to continue in. Raises UserError unless it holds the same work."""
+    """Raises UserError unless the folder holds the same work."""
     if config.out is None:
         raise fl.UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)

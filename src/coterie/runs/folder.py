@@ -1,4 +1,4 @@
-"""The folder of a run: created with its config after all checks, and found again to continue."""
+"""The folder of a run: created after all checks, and found again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coterie.runs.own_code import check_code
 
 
 def check_free(out: Path) -> None:
-    """Raises UserError for a folder that is not empty, with its content and the remedy."""
+    """Raises UserError, with the remedy, for a folder that is not empty."""
     if not out.exists():
         check_writable(out)
         return
@@ -50,7 +50,7 @@ def numbered(stem: str, make: Callable[[Path], None]) -> Path:
 
 
 def claim(config: Resolved) -> Path:
-    """Create the folder of a new run with its ``config.toml``, all at once; raises UserError or RunError."""
+    """Create a new run's folder with its ``config.toml``, all at once; raises UserError or RunError."""
     if config.out is None:
         words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
         return numbered("-".join(words), lambda out: _create(out, config))
@@ -86,7 +86,7 @@ def _create(out: Path, config: Resolved) -> None:
 
 
 def resumed(out: Path) -> Resolved:
-    """The config of the run that a folder holds; raises UserError when it holds none."""
+    """Raises UserError for a folder without a run."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
     check_simulated(out)
@@ -95,7 +95,7 @@ def resumed(out: Path) -> Resolved:
 
 
 def claim_comparison(out: str | Path | None, data: str, resume: bool) -> Path:
-    """The folder of a comparison, empty or to be continued in. Raises UserError or RunError."""
+    """The folder of a comparison, empty or to be continued. Raises UserError or RunError."""
     if out is None:
         if resume:
             raise UserError("--resume continues the comparison in a folder: say which with --out")

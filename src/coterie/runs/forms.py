@@ -1,8 +1,8 @@
-"""What a client can make of the model that it is left with, and its worth on three mixes of test labels.
+"""What a client can make of its model, on three mixes of test labels.
 
 Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
-mixture's label counts; ``mixed_``, the last two mixed by the likelihood of the client's held-out samples. Messages have
-told the client the mixture's counts (the setting ``label_counts``); without these the simulation supplies them. Mixes:
+mixture's label counts; ``mixed_``, the last two mixed by the likelihood of the client's held-out samples. With the
+setting ``label_counts`` messages tell the client the mixture's counts; else the simulation supplies them. Mixes:
 ``local``, the client's own test samples; ``own_classes`` and ``all_classes``, as many test samples of its task, drawn
 with labels that are uniform over the client's classes, or over all.
 """
@@ -51,15 +51,14 @@ def scored_forms(
     told: Told | None = None,
     briefly: bool = False,
 ) -> dict[str, Scores]:
-    """By form, the scores of these clients' models beside those of ``Evaluator.scores``; none beyond classes.
+    """By form, scores beside those of ``Evaluator.scores``; none beyond classes.
 
     ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
     ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
     prior out, NaN for a batch that is too small to be checked. Clients without a prior (``priors_of``) have NaN.
 
-    kept: the models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of the
-    samples that are drawn and of the guard's permutations.  told: as for ``priors_of``.  briefly: the run's
-    metrics alone, on the clients' own test samples.
+    kept: models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of drawn samples
+    and the guard's permutations.  told: as for ``priors_of``.  briefly: the run's metrics alone, on own test samples.
     """
     if not offered(observer):
         return {}
@@ -74,11 +73,11 @@ def scored_forms(
 
 
 def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told | None = None) -> dict[str, Prior]:
-    """By client, what the prior of its labels needs; none for mixtures of models, nor beyond classes.
+    """Priors by client; none for mixtures of models, nor beyond classes.
 
-    told: what messages have told clients of the mixture that their model was trained on. A client that was told
-    nothing, or what its own samples speak against (``bears_out``), has no prior. None where the simulation supplies
-    the mixture: that of the clients that hold the same model, so that a model of one client's own is left as it is.
+    told: label counts of the mixture that a model was trained on. A client that was told nothing, or what its own
+    samples speak against (``bears_out``), has no prior. None: the simulation supplies the mixture of the clients that
+    hold the same model, so a client's own model stays as it is.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}
@@ -104,14 +103,12 @@ def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> d
 
 
 def offered(observer: Evaluator) -> bool:
-    """Whether clients' models are classifiers by cross entropy, whose logits a prior shifts."""
+    """Whether models are classifiers by cross entropy, whose logits a prior shifts."""
     return observer.model.is_classifier and observer.targets.task == "classes"
 
 
 @dataclass(eq=False)
 class _Alone:
-    """A client with its model, the same after fine-tuning, and its prior."""
-
     observer: Evaluator
     name: str
     seed: int
@@ -121,7 +118,6 @@ class _Alone:
     prior: Prior | None
 
     def scores(self, briefly: bool) -> Iterator[tuple[str, float]]:
-        """By ``form/score``."""
         own = self.observer.data[self.name]
         metrics = [one for one in self.observer.metrics if one.name != "accuracy"]
         balanced = [] if briefly or any(one.name == BALANCED.name for one in metrics) else [BALANCED]
@@ -140,7 +136,7 @@ class _Alone:
                         yield f"{form}/{mix}_{metric.name}", metric(labels, probabilities)
 
     def _outputs(self, batch: TensorSamples) -> dict[str, Any]:
-        """(n, classes) by form, and whether the guard has ``dropped`` the prior, NaN where it has not checked."""
+        """(n, classes) by form, and whether the guard has ``dropped`` the prior, NaN if unchecked."""
         plain = self.observer.outputs(self.model, batch)
         found: dict[str, Any] = {"": plain}
         if self.kept is not None:

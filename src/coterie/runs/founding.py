@@ -25,13 +25,13 @@ Founded = tuple[fl.Roster, Mapping[str, fl.Identity]]
 
 @dataclass(eq=False)
 class FoundedRun:
-    """config: with the number of clients.  system: with the attackers among its parties.
+    """system: with the attackers among its parties.
 
-    dealt: inputs at the start.  inputs: those of now, which a drift replaces.  shown: the clients that are evaluated.
-    seen: the federation as an observer of these sees it.  owns: what each party alone is told.
-    starts: (k, d) float32.  emulated: whether its keys are, if it has any.
+    dealt: inputs at the start.  inputs: those of now, which a drift replaces.  shown: evaluated clients. seen: the
+    federation as their observer sees it.  owns: what each party alone is told.
+    starts: (k, d) float32.  emulated: whether its keys are.
     inputs_digest: of the data, own model and own loss, the same for every seed and system.
-    own_code: digests of one's own modules.  fingerprint: of data, partition, traces, initial weights and own code.
+    fingerprint: of data, partition, traces, initial weights and own code.
     """
 
     config: Resolved
@@ -65,7 +65,7 @@ class FoundedRun:
 
 
 def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
-    """The run of a resolved config; raises UserError for any mistake in it. founded: of a run that goes on."""
+    """Raises UserError for any mistake in the config. founded: of a run that goes on."""
     system, settings = config.definition, config.own
     if system.needs_classes and config.task != "classes":
         raise fl.UserError(f"{system.name} needs classes as labels, and the task is {config.task}: take another system")
@@ -113,7 +113,7 @@ def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
 
 
 def shown_of(config: Resolved, clients: Sequence[str]) -> tuple[str, ...]:
-    """The evaluated clients, in order: all, or this many drawn by the seed. Raises UserError."""
+    """The evaluated clients, in order. Raises UserError."""
     many = config.evaluated
     if many is None:
         return tuple(clients)

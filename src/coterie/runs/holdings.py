@@ -27,10 +27,9 @@ from coterie.runs.on_data import ClientData, TensorSamples
 def client_data(
     split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0
 ) -> tuple[dict[str, ClientData], ClientData | None]:
-    """The data of every client, as its task changes them, and the hub's public data, if any.
+    """Every client's data, as its task changes them, and the hub's public data, if any.
 
-    augment: augmented views of a client's subgraph for its training samples (``data/neighbourhoods.py``). Raises
-    UserError for data without such views.
+    augment: views of a client's subgraph (``data/neighbourhoods.py``). Raises UserError for data without such views.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
@@ -61,17 +60,15 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies that begin at a multiple of ``ALIGNED`` bytes, so that a resumed run has the same losses."""
+    """Copies aligned to ``ALIGNED``, so that a resumed run has the same losses."""
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     x = torch.from_numpy(task.inputs(indices, split))
     return TensorSamples(x if x.data_ptr() % ALIGNED == 0 else x.clone(), torch.from_numpy(labels))
 
 
 class Holdings(Mapping[str, ClientData]):
-    """What every party holds, by name. Where ``make`` makes a client's data, only the last few are in memory.
-
-    clients: names.  make: a client's data, by its number.  size: its number of training samples.  others: of other
-    parties.
+    """What every party holds. Of clients' data only the last few are in memory. make, size: a client's data and number
+    of training samples, by its number.  others: of other parties.
     """
 
     def __init__(
@@ -107,7 +104,6 @@ class Holdings(Mapping[str, ClientData]):
         return len(self.clients) + sum(name not in self.clients for name in self._others)
 
     def exchange(self, givers: Sequence[int]) -> None:
-        """From now on every client holds the data dealt to the one of this number."""
         self._givers = givers
 
     def as_dealt(self) -> Holdings:
@@ -123,10 +119,7 @@ class Holdings(Mapping[str, ClientData]):
 def dealt(
     config: Resolved, dataset: Dataset, hub: str, load: Callable[..., Dataset]
 ) -> tuple[Split, tuple[Task, ...], Holdings]:
-    """The split of a resolved run's data, the tasks of its groups, and what every party holds.
-
-    load: other data sets by name.  Raises UserError for a partition that is unknown or cannot be met.
-    """
+    """load: other data sets by name.  Raises UserError for a partition that is unknown or cannot be met."""
     share: Any = {"min_samples": config.min_samples, "public": config.public, "samples": config.samples}
     if is_synthetic(config.data):
         drawn, tasks = deal_synthetic(config.partition, dataset, int(config.clients or 0), config.seed, **share)

@@ -1,4 +1,4 @@
-"""What carries a run's messages and computes its effects, all in this process but for the workers."""
+"""A run's transport and effects, in this process but for the workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def effects_of(run: FoundedRun) -> LocalEffects:
 
 
 def transport_of(run: FoundedRun, effects: LocalEffects) -> LocalTransport:
-    """The transport between all parties, which records their views if the config says so."""
     config, system = run.config, run.system
     servers = system.roles(run.settings, (), config.mode)
     openings = {name: run.identity(name).opening for name in servers} if config.record else {}

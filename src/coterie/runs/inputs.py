@@ -1,4 +1,4 @@
-"""The inputs of a run, from the config alone: data sets, model, start weights, and every client's data."""
+"""The inputs of a run, from the config alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from coterie.training.names import GRAPH_MODEL
 class Inputs:
     """dataset: of the first task.  tasks: of the split's groups, or the one of all.  data: of clients and hub.
 
-    drift: None if the data stay.  givers: for every client the number of the one whose data it has after the drift.
+    drift: None if the data stay.  givers: for every client the one whose data it has after the drift.
     """
 
     dataset: Dataset
@@ -40,23 +40,22 @@ class Inputs:
     givers: tuple[int, ...]
 
     def exchanged(self) -> Inputs:
-        """After the drift. The data themselves have changed."""
+        """After the drift, in place: ``data`` change, too."""
         self.data.exchange(self.givers)
         return replace(self, split=drifted(self.split, self.givers))
 
     def label_counts(self, clients: Sequence[str]) -> NDArray[np.int64]:
-        """(clients, classes) training samples of these clients, with the labels of their tasks."""
+        """(clients, classes) training samples, with the labels of their tasks."""
         targets, classes = self.dataset.targets, self.dataset.classes
         return np.stack([targets.counts(self.data[name].y.numpy(), classes) for name in clients])
 
     def groups(self, clients: Sequence[str]) -> list[int] | None:
-        """The data's own group of each of these clients; None without groups."""
         found, places = self.split.groups, self.data.clients
         return None if found is None else [int(found[places.index(name)]) for name in clients]
 
 
 def inputs_of(config: Resolved, hub: str) -> Inputs:
-    """The inputs of a resolved run. hub: the party that holds the public data, if any.
+    """hub: holds the public data, if any.
 
     Raises UserError for data, partitions and models that are unavailable or do not fit each other.
     """

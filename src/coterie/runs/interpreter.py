@@ -1,4 +1,4 @@
-"""The table of a simulation's effects. It trains clients together and opens identical ciphertexts once."""
+"""A simulation's effects: clients train together, and identical ciphertexts are opened once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ weights are larger by this factor than those of the smallest start model is anot
 
 
 class OpenedCache:
-    """The values of opened ciphertexts, read-only and shared; a cache that drops the least recently used."""
+    """Values of opened ciphertexts, read-only and shared; drops the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -44,7 +44,6 @@ class OpenedCache:
         self._bytes = 0
 
     def get(self, key: Any, data: bytes, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """The value of these bytes under this key, computed if it is not held."""
         name = (key, _digest(data))
         if name in self._held:
             self._held.move_to_end(name)
@@ -92,7 +91,7 @@ def _most(part: Fit | Fitted) -> float:
 
 @dataclass(frozen=True)
 class Diverged:
-    """A training that diverged. start: the largest number that it began with.  lr: of its solver, if any."""
+    """start: the largest number that the training began with.  lr: of its solver, if any."""
 
     party: str
     start: float
@@ -109,11 +108,10 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
-    data: of every party that trains, by name, and of a hub with public samples.  how: products are computed.
-    chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
-    emulated: whether this run's keys are emulated; others are refused, and None accepts all.  devices: profiles, by
-    party.
-    traces: of presence; None if all are always there.  workers: compute effects on parties' data; None: this process.
+    data: of every party that trains, and of a hub with public samples.
+    chunk: messages handled together, whose vectors stay within memory_bytes.
+    emulated: whether keys must be emulated; None accepts all. traces: of presence; None if all are always there.
+    workers: None for this process.
     """
 
     def __init__(
@@ -178,7 +176,7 @@ class LocalEffects:
         return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r: models may diverge later because of them."""
+        """Remember the outliers of round r: models may diverge later because of them."""
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
         for name, most in outliers.items():
@@ -187,7 +185,7 @@ class LocalEffects:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches a round. Raises RunError if more than half of its trainings diverged."""
+        """Raises RunError if more than half of its trainings diverged."""
         self._trained, self._diverged = 0, []
         failed = None
         try:

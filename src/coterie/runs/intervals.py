@@ -8,7 +8,7 @@ from typing import Any
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Every seed's value, mean, standard deviation (from two seeds) and ``interval``, half of Student's 95 % interval.
+    """Values, mean, standard deviation (from two values) and ``interval``, half of Student's 95 % interval.
 
     None where a value is missing.
     """
@@ -20,7 +20,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half of Student's 95 % interval; None for the interval of a single value."""
+    """The mean, and half of Student's 95 % interval, None of a single value."""
     from scipy.stats import t
 
     if len(values) < 2:

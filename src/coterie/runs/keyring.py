@@ -1,4 +1,4 @@
-"""The keys for signing, sealing and opening envelopes: those of the roster, and identities."""
+"""The keys for envelopes: the roster's, and identities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HELD = 8192
 
 
 class PartyKeys(Keyring):
-    """All public keys, by the roster, and the secret keys of some parties. Raises PeerError for a missing key.
+    """All public keys, and some parties' secret ones. Raises PeerError for a missing key.
 
     roster: its signature was checked.  identities: SECRET, of the parties that use this keyring.
     """

@@ -123,7 +123,7 @@ TARGETS: Mapping[str, Callable[[Path, Resolved, Sequence[Line]], AbstractContext
 
 
 def targets(log: str | None) -> list[str]:
-    """The names in an option ``log``, with commas between; raises UserError for an unknown one."""
+    """Raises UserError for an unknown name."""
     found = [word.strip() for word in (log or "").split(",") if word.strip()]
     for word in found:
         if word not in TARGETS:
@@ -147,9 +147,9 @@ def check_installed(log: str | None) -> None:
 
 @contextlib.contextmanager
 def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """Tell all logs of a run, while the block runs. before: the lines of the rounds that are done.
+    """before: the lines of the rounds that are done.
 
-    Raises RunError if a log fails, so that no run goes on without a log that was asked for.
+    Raises RunError if a log fails: no run goes on without a log that was asked for.
     """
     with contextlib.ExitStack() as held:
         logs = {}

@@ -25,8 +25,8 @@ class Metric:
     """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
 
     higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
-    chance: its best mean for a constant answer over test sets, by their shares of classes, (sets, classes); None where
-    the shares do not decide it.  drawn: computes it on many draws at once (``on_draws``); None for one by one.
+    chance: its best mean for a constant answer, by test sets' shares of classes, (sets, classes); None where they do
+    not decide it.  drawn: computes many draws at once (``on_draws``).
     ranks: whether it ranks the samples of each class against the rest.
     """
 
@@ -40,18 +40,16 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its name, label and kind, as they stand in ``result.json`` (``measures``)."""
         short = {"auroc": "AUROC", "f1": "F1", "r2": "R²", "mae": "MAE", "rmse": "RMSE", "mcc": "MCC"}
         label = short.get(self.name, self.name.replace("_", " "))
         return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
 
     @property
     def worst(self) -> float:
-        """The value of a model that has diverged."""
         return 0.0 if self.share else float("-inf" if self.higher else "inf")
 
     def on_draws(self, labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
-        """Its values (draws,) where each sample counts as often as (draws, n) ``counts`` say."""
+        """(draws,) values. counts: (draws, n), how often each sample counts."""
         if self.drawn is None:
             each = (np.repeat(np.arange(len(labels)), own) for own in counts)
             return np.array([self(labels[chosen], scores[chosen]) for chosen in each])
@@ -60,7 +58,7 @@ class Metric:
         return self.drawn(labels, np.asarray(scores, np.float64), counts)
 
     def counted(self, labels: NDArray[Any], classes: int) -> float:
-        """How many samples its error follows, of these labels: all, or of a ranking those of the rarer class.
+        """How many of these samples decide its error: all, or of a ranking those of the rarer class.
 
         Of several classes, each against the rest: the harmonic mean. 0 where there is no other class.
         """
@@ -71,7 +69,7 @@ class Metric:
         return float(1 / (1 / rarer[rarer > 0]).mean()) if rarer.any() else 0.0
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
-        """Its value; NaN where undefined, the worst value for non-finite scores.
+        """NaN where undefined, the worst value for non-finite scores.
 
         Raises UserError where one's own function fails, or gives no number.
         """
@@ -91,7 +89,7 @@ class Metric:
 
 
 def _sklearn(name: str) -> Callable[..., float]:
-    """A metric of scikit-learn's, which takes a second to import: at its first use."""
+    """scikit-learn takes a second to import: at the first use."""
 
     def measure(*args: Any, **kwargs: Any) -> float:
         from sklearn import metrics
@@ -148,7 +146,7 @@ def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.in
 
 
 def _drawn_auroc(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
-    """As ``_ranked``: the share of pairs of a sample of the class and another one that are in order, a tie half."""
+    """As ``_ranked``: the share of pairs, one of the class and one other, in order; a tie counts half."""
     one_hot = _against_the_rest(labels, scores.shape[1])
     areas = []
     for with_class, own in zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True):
@@ -241,10 +239,9 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 
 
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
-    """The metrics of a run by these names, or the task's own. The first one leads in all results.
-
-    Or ``module:FUNCTION`` (:data:`Measure`). For classes accuracy is always added. Raises UserError for an unknown or
-    repeated name, and for a function named like a score of the run.
+    """The metrics of these names or ``module:FUNCTION`` (:data:`Measure`), or the task's own. The first one leads in
+    all results. For classes accuracy is always added. Raises UserError for an unknown or repeated name, and for a
+    function named like a score of the run.
     """
     known = METRICS[task]
     found = []
@@ -273,7 +270,6 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
 
 
 def leading(names: str | None, task: TaskKind) -> dict[str, Any]:
-    """The leading metric's facts: the first of these names, or the task's own."""
     return metrics_of(named(names), task)[0].facts
 
 
@@ -292,7 +288,7 @@ ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
-    """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
+    """By ``balanced`` or a number for each class. Raises UserError.
 
     balanced: every class that a client holds has the same total weight in its training.
     """

@@ -3,8 +3,7 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-The models are those of ``global_accuracy`` and ``local_accuracy``, before fine-tuning. The folder is private, since a
-client's model may reveal its data.
+Models are as before fine-tuning. The folder is private, since a client's model may reveal its data.
 
 Tensors have their state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files
 hold ``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
@@ -60,7 +59,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetens
 
 
 class ClientEntry(msgspec.Struct, frozen=True):
-    """name: the client's own, if any.  data: its inputs and labels.  files, shares: its models (mostly one)."""
+    """data: in words.  files, shares: of its models (mostly one)."""
 
     name: Word | None
     data: Words
@@ -71,7 +70,7 @@ class ClientEntry(msgspec.Struct, frozen=True):
 class Index(msgspec.Struct, frozen=True, kw_only=True):
     """``index.json``. round: of the models.  sha256: of each file, in hex.
 
-    model, input_shape, classes, class_names, task, data_kind: as in ``ModelFacts``, of the run's data set.
+    Others: as in ``ModelFacts``, of the run's data set.
     """
 
     format: Literal[1]
@@ -87,7 +86,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
-    """Write every distinct model, and then the index. models: by client, as ``Experiment.models(r)`` gives them.
+    """Write every distinct model, and then the index. models: as of ``Experiment.models(r)``.
 
     Files of an earlier round are removed. Raises RunError, and UserError if ``models`` is a link or another user's.
     """
@@ -157,7 +156,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> ModelFacts:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models of a run. folder: ``models/``.  Files are read, and verified, on demand."""
+    """folder: ``models/``.  Files are read and verified on demand."""
 
     folder: Path
     index: Index
@@ -167,7 +166,7 @@ class Models:
         return tuple(self.index.clients)
 
     def of(self, client: str) -> TrainedModel:
-        """The model of a client, named as a party or by its own name.
+        """client: named as a party or by its own name.
 
         Raises UserError for an unknown client, and for files that are missing, damaged, or no models.
         """
@@ -213,7 +212,7 @@ def _like(model: TrainedModel) -> tuple[ModelFacts, list[object]]:
 
 
 def load_models(folder: str | Path) -> Models:
-    """The models of the run in a folder: ``load_models("runs/a").of("client/3").predict(x)``.
+    """``load_models("runs/a").of("client/3").predict(x)``.
 
     Raises UserError for a missing or damaged index.
     """
@@ -239,7 +238,7 @@ def load_models(folder: str | Path) -> Models:
 
 
 def load_exported(path: str | Path) -> TrainedModel:
-    """The model of a file that ``coterie export`` wrote: ``load_exported("ours.safetensors").predict(x)``.
+    """``load_exported("ours.safetensors").predict(x)``.
 
     Raises UserError for a file that is missing, damaged, or no model.
     """
@@ -248,9 +247,9 @@ def load_exported(path: str | Path) -> TrainedModel:
 
 
 def export_model(model: TrainedModel, path: str | Path) -> None:
-    """Write a trained model, or a mixture, as one self-contained file, whole or not at all.
+    """Write one self-contained file, whole or not at all.
 
-    Raises UserError if the path exists or names another format, and RunError if it cannot be written.
+    Raises UserError if the path exists or names another format, and RunError if writing fails.
     """
     if check_new(path).suffix not in ("", SUFFIX):
         raise UserError(
@@ -261,7 +260,7 @@ def export_model(model: TrainedModel, path: str | Path) -> None:
 
 
 def check_new(path: str | Path) -> Path:
-    """The path of a file that can be made there. Raises UserError if it exists, or has no folder."""
+    """Raises UserError if the path exists, or has no folder."""
     path = Path(path)
     if path.is_symlink() or path.exists():
         raise UserError(f"{path} is there already: choose another name, or remove it")
@@ -271,7 +270,7 @@ def check_new(path: str | Path) -> Path:
 
 
 def encode(model: TrainedModel) -> bytes:
-    """The file of a trained model. Raises UserError for tensors with names that are reserved."""
+    """Raises UserError for tensors with reserved names."""
     tensors: dict[str, Tensor] = {_ZERO: torch.tensor(model.zero), _UNIT: torch.tensor(model.unit)}
     for name, scale in zip(_TARGETS, (model.target_zero, model.target_unit), strict=True):
         tensors |= {} if scale is None else {name: torch.tensor(scale)}
@@ -287,7 +286,7 @@ def encode(model: TrainedModel) -> bytes:
 
 
 def decode(data: bytes, where: str) -> TrainedModel:
-    """The trained model in the bytes of a file. where: the file, for errors.
+    """where: the file, for errors.
 
     Raises UserError for anything that cannot be a model's; ``TrainedModel.module`` checks that it fits its
     architecture.
@@ -320,7 +319,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
 
 
 def _told(data: bytes, size: int, where: str) -> ModelFacts:
-    """The facts in the header of a model's file. data: its beginning, at least the header.  size: of the whole file.
+    """data: the file's beginning, at least the header.  size: of the whole file.
 
     Raises UserError unless the header describes a file of this size.
     """

@@ -1,4 +1,4 @@
-"""What an observer of all parties says of a run after a round: scores of models, their forms, clusters, movement."""
+"""What an observer of all parties says of a round: scores of models, their forms, clusters, movement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from coterie.runs.starts import try_loss
 
 
 class RunObserver(Evaluator):
-    """An evaluator that reads the parties of a run. Raises UserError for a loss or metrics of one's own that fail.
-
-    effects: fine-tune models.  scored: the honest clients, when they were last scored here.
+    """Raises UserError for a loss or metrics of one's own that fail. scored: the honest clients, when last scored here.
     tuned_outputs: by client, ``own_outputs`` of the models that were last fine-tuned here.
     """
 
@@ -50,7 +48,7 @@ class RunObserver(Evaluator):
             self.scores({name: run.starts[0]})
 
     def models(self, r: int) -> dict[str, fl.ClientModel]:
-        """The current model of every evaluated client that has joined by round r, in their order."""
+        """The models of all evaluated clients that have joined by round r, in their order."""
         run = self.run
         models = run.system.models(run.seen)
         here = fl.joined(run.federation.common.clients, run.settings, r)
@@ -58,14 +56,14 @@ class RunObserver(Evaluator):
         return {name: models[name] for name in run.shown if name in there}
 
     def told_counts(self) -> dict[str, NDArray[np.int64] | None] | None:
-        """By client, the label counts of its model as messages have told it; None without the setting."""
+        """By client, label counts that messages have told it; None without the setting."""
         run, counts = self.run, self.run.system.counts
         if counts is None or not run.system.counts_labels(run.settings):
             return None
         return {one.name: counts(one) for one in run.seen.of_role(run.federation.common.roster.client_role)}
 
     def watch(self) -> Callable[[], bool]:
-        """Begin to watch a round. Gives what says, after it, whether it has moved any model."""
+        """Call the result after the round: it says whether the round has moved any model."""
         run = self.run
         if not run.config.evaluated:
             before = self._models_digest or federation_digest(run.system, run.federation)
@@ -89,7 +87,7 @@ class RunObserver(Evaluator):
         return moved_of_some
 
     def line(self, r: int, *, scores: bool, tunes: bool) -> Line:
-        """What a line of ``metrics.jsonl`` says of the models of round r. tunes: also of all their forms."""
+        """For ``metrics.jsonl``. tunes: also score all forms."""
         line, attackers = Line(), self.run.attackers
         if scores:
             models = self.models(r)
@@ -106,13 +104,12 @@ class RunObserver(Evaluator):
         return line
 
     def score_again(self, r: int) -> Scores:
-        """The scores of the honest clients' models after round r, as in its line, which had all of them."""
+        """The honest clients' scores after round r, as in its line."""
         self.line(r, scores=True, tunes=True)
         assert self.scored is not None
         return self.scored
 
     def _forms(self, r: int) -> Line:
-        """What each honest client can do alone with its model of round r: fine-tune it, and adjust it."""
         config, models, line = self.run.config, self.run.attackers.left_out(self.models(r)), Line()
         kept: dict[str, fl.Vector] | None = None
         likeliest: dict[str, fl.Vector] | None = None
@@ -138,12 +135,12 @@ class RunObserver(Evaluator):
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether this run's models are fine-tuned: on request, with one model a client and local training."""
+        """On request, with one model a client and local training."""
         known = all(hasattr(self.run.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
         return self.run.config.fine_tune != "no" and self.run.system.fine_tunes and known
 
     def fine_tuned(self, r: int) -> tuple[dict[str, fl.Vector], dict[str, tuning.Tuned]]:
-        """The model (d,) that every honest client predicts with after fine-tuning, and the tuned ones."""
+        """The model (d,) that each honest client then predicts with, and the tuned ones."""
         run, of = self.run, self.run.settings
         models = run.attackers.left_out(self.models(r))
         if any(isinstance(model, fl.Mixture) for model in models.values()):
@@ -165,7 +162,7 @@ class RunObserver(Evaluator):
         return {name: one.of(starts[name]) for name, one in tuned.items()}, tuned
 
     def observed(self) -> dict[str, Any]:
-        """What the system shows of its parties, as ``observed.json`` has it: of the evaluated clients."""
+        """The content of ``observed.json``: of the evaluated clients."""
         run, clients = self.run, self.run.inputs.data.clients
         found = dict(run.system.observe(run.seen))
         membership = found.get("membership")
@@ -174,12 +171,11 @@ class RunObserver(Evaluator):
         return found
 
     def grouping(self) -> Line:
-        """``{"grouping": ...}`` for a system with clusters: their agreement with the data's own groups."""
+        """For a system with clusters: ``{"grouping": ...}``."""
         membership, groups = self.observed().get("membership"), self.run.inputs.groups(self.run.shown)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
 
 def _merged(one: Line, other: Line) -> Line:
-    """Two parts of a round's line, with the metrics of both."""
     metrics = {**one.get("metrics", {}), **other.get("metrics", {})}
     return {**one, **other, **({"metrics": metrics} if metrics else {})}

@@ -40,10 +40,9 @@ class TensorSamples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
+    """Training samples x (n, ...) float32 and y (n,) int64, and test samples.
 
-    test_set: the whole test set of its task, shared between its clients.  tests: own indices into it, or what makes
-    them.
+    test_set: of its task, shared between clients.  tests: own indices into it, or what makes them.
     held_out: samples kept out of its training, or None.
     """
 
@@ -55,11 +54,10 @@ class ClientData:
 
     @cached_property
     def test(self) -> NDArray[np.int64]:
-        """Its own test samples: indices into ``test_set``."""
         return self.tests() if callable(self.tests) else self.tests
 
     def arrays(self) -> dict[str, Any]:
-        """Its training samples and its own test samples, as a party's ``.npz`` has them; not those held out."""
+        """As in a party's ``.npz``, without those held out."""
         found = {"x": self.x.numpy(), "y": self.y.numpy()}
         if len(self.test):
             found |= {"x_test": self.test_set.x[self.test].numpy(), "y_test": self.test_set.y[self.test].numpy()}
@@ -67,19 +65,17 @@ class ClientData:
 
 
 class OnData(Protocol):
-    """Computes effects on the data of the parties that ask for them."""
-
     def run(self, wanted: Wanted) -> list[Any]:
         """Results in order. A training that diverged gives its DivergedError, a refused effect its PeerError."""
 
     def drift(self) -> None:
-        """From now on, after the drift, clients have each other's data."""
+        """From now on clients have each other's data."""
 
     def close(self) -> None: ...
 
 
 class Here:
-    """In this process. data: of every party that trains, by name.  class_weights: of the training loss."""
+    """In this process. class_weights: of the training loss."""
 
     def __init__(
         self, model: Model, data: Mapping[str, ClientData], how: How, class_weights: ClassWeights | None = None
@@ -95,7 +91,7 @@ class Here:
     def close(self) -> None: ...
 
     def of(self, party: str) -> ClientData:
-        """A party's data; raises TypeError if it has none."""
+        """Raises TypeError for a party without data."""
         if party not in self.data:
             raise TypeError(f"{party} has no data to train or evaluate on (a hub has what --public gives it)")
         return self.data[party]

@@ -17,14 +17,13 @@ from coterie.runs.findings import Content
 
 
 def write_openings_of(out: Path, e: Experiment) -> None:
-    """``write_openings`` of a run's clients, where these hold shares."""
     *_, client = e.system.factories(e.settings, e.config.mode).values()
     holders = e.seen.of_role(e.common.roster.client_role) if openings.stating(fl.party_type(client)) else ()
     write_openings(out, e.common.roster, holders)
 
 
 def write_openings(out: Path, roster: fl.Roster, parties: Iterable[Any]) -> None:
-    """Write ``openings.json``: what these parties state that they have opened; no file if that is nothing."""
+    """Write ``openings.json``; no file if nothing was opened."""
     place, found = out / folder.OPENINGS, openings.collected(roster, parties)
     if found is not None:
         atomic_write(place, msgspec.json.encode(found))
@@ -34,7 +33,7 @@ def write_openings(out: Path, roster: fl.Roster, parties: Iterable[Any]) -> None
 
 
 def audited_openings(files: Sequence[Path], fewest: int = 0, share: float = openings.MOST_SHARE) -> Content:
-    """What holders of key shares state in these files, verified (``protocols.openings.Checked``). Raises UserError.
+    """Statements in these files, verified (``protocols.openings.Checked``). Raises UserError.
 
     fewest, share: as of ``protocols.openings.check``.
     """

@@ -1,6 +1,6 @@
-"""The options of a run, each with its words, its bounds and its completion, for the command line and the API.
+"""The options of a run, with words, bounds and completions, for command line and API.
 
-The command line reads this file at its start, so it imports little.
+The command line reads this file at its start: it imports little.
 """
 
 from __future__ import annotations

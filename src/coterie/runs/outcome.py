@@ -1,4 +1,4 @@
-"""The content of a finished run's ``result.json``, with its ledger and its devices' spending.
+"""The content of ``result.json``, with ledger and devices' spending.
 
 Spending is nominal (``Profile.joules``, ``training_bytes``). Parties without a device are not counted.
 """
@@ -33,10 +33,10 @@ def summary(
     finish: Line | None = None,
     models: Mapping[str, fl.ClientModel] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
+    """Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
     Scores are means over the honest clients after the last round, or after the finish if it changed models.  models:
-    those that are kept, by default the last ones.
+    those that are kept, by default the last.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
     honest = experiment.attackers.left_out(models or experiment.models(len(rounds)))
@@ -104,9 +104,8 @@ def releases(
     owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
 ) -> dict[str, list[fl.Release]]:
-    """By client, all that it has released, by its state and by what it was counted to send.
-
-    owns: of the clients.  sent: by round, and kind of message that is counted, the senders.
+    """By client, all that it has released, by its state and by its counted messages. sent: by round and counted kind of
+    message, the senders.
     """
     own = {} if system.ledger is None else system.ledger(federation)
     found = {name: list(releases) for name, releases in own.items()}
@@ -128,7 +127,6 @@ def _audited_noise(experiment: Experiment) -> list[Mapping[str, Any]] | None:
 
 
 def peak_memory_bytes() -> int | None:
-    """The largest resident size of this process so far, where the system tells it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -141,9 +139,9 @@ _FLOAT_BYTES = 4
 
 
 def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """``Used`` by type of device, as ``result.json`` has it. lines: of the set-up, all rounds and the finish.
+    """``Used`` by type of device. lines: of the set-up, all rounds and the finish.
 
-    Where only some clients are evaluated, presence is scaled up from these, and the peak memory is theirs.
+    If only some clients are evaluated, presence is scaled up, and peak memory is theirs.
     """
     lines = list(lines)
     spans = [(line.get("began_virtual_seconds", 0.0), line["virtual_seconds"]) for line in lines]
@@ -184,7 +182,7 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 
 
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
-    """Memory that training needs on a device, without code: a formula, not a measurement.
+    """A formula, not a measurement; without code.
 
     Weights, gradients and one more vector; a batch's activations with their gradients; the client's samples; the
     largest message, as bytes and decoded. Numbers take four bytes.

@@ -1,4 +1,4 @@
-"""One's own code that a run's config names; digests of the modules' sources detect edits."""
+"""One's own code that a config names; digests of sources detect edits."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 
 
 def own_code(config: Resolved) -> dict[str, str]:
-    """By name of a module, the SHA-256 of its file, in hexadecimal. Raises UserError for an unreadable module.
-
-    The modules are those that a resolved config names as ``module:NAME``, and one's own that these import. Objects
-    given in Python are left out.
+    """By module, the hexadecimal SHA-256 of its file. Raises UserError for an unreadable module. Modules are those
+    named as ``module:NAME``, and one's own that they import. Objects given in Python are left out.
     """
     found: dict[str, str] = {}
     waiting = list(_modules(config))
@@ -49,9 +47,7 @@ def own_code(config: Resolved) -> dict[str, str]:
 
 
 def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Raises UserError if a run's own code (``own_code``) has changed since its start. where: the run's folder or
-    place.
-    """
+    """Raises UserError if ``own_code`` has changed since the run's start."""
     changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     if changed:
         modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"
@@ -62,7 +58,7 @@ def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str)
 
 
 def with_code(inputs: str, code: Mapping[str, str]) -> str:
-    """What must be the same at all workers: a run's inputs (``inputs_digest``) and its own code."""
+    """What all workers must share: inputs (``inputs_digest``) and own code."""
     return " ".join([inputs, *(f"{name}={digest}" for name, digest in code.items())])
 
 
@@ -85,7 +81,7 @@ def _modules(config: Resolved) -> Iterator[ModuleSpec]:
 
 
 def check_code(config: Path, said: Collection[str] | None = None) -> None:
-    """Raises UserError if a config names code in its own folder. said: options that the command line replaces."""
+    """Raises UserError if a config names code in its own folder. said: options replaced on the command line."""
     for option, path in named_in(read_toml(config)):
         if option not in (said or ()):
             word = path if option == "system" else f"--{option} {path}"

@@ -1,4 +1,4 @@
-"""A federation in one process. Parties that were not asked recently sleep as bytes on disk."""
+"""A federation in one process, whose parties sleep as bytes on disk."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ AWAKE_BYTES = 1 << 30
 class Parties(Mapping[str, Party]):
     """All parties by name, each made when first asked for.
 
-    make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake may hold.  A party
-    stays the same object until the next ``rest``.  pinned: those that always stay it.  changed: the parties that were
-    asked for or replaced since somebody cleared it; a pinned one may change at any time.
+    make: makes one in its first state.  awake_bytes: how much parties may hold after ``rest``.  A party stays the same
+    object until the next ``rest``.  pinned: those that always do, and may change at any time.  changed: parties that
+    were asked for or replaced since somebody cleared it.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
@@ -64,7 +64,7 @@ class Parties(Mapping[str, Party]):
         return name in self.names
 
     def look(self, name: str) -> Party:
-        """The party as it is, for an observer. A sleeping party is not kept awake."""
+        """For an observer: a sleeping party is not kept awake."""
         if name in self._awake:
             return self._awake[name]
         if name not in self.names:
@@ -82,7 +82,7 @@ class Parties(Mapping[str, Party]):
         return tuple(self._marked or ())
 
     def look_back(self, name: str) -> Party:
-        """The party as it was at the mark, for an observer."""
+        """As it was at the mark, for an observer."""
         if self._marked is None or name not in self._marked:
             return self.look(name)
         party = copy.copy(self.look(name))
@@ -93,7 +93,7 @@ class Parties(Mapping[str, Party]):
         self._marked = None
 
     def pin(self, name: str) -> Party:
-        """Keep this party awake for ever, because its bytes would not hold its object's changes."""
+        """Keep a party awake for ever, because its bytes would not hold its object's changes."""
         self.pinned.add(name)
         return self[name]
 
@@ -127,11 +127,11 @@ class Parties(Mapping[str, Party]):
             self.restart(name)
 
     def touched(self, name: str) -> bool:
-        """Whether a party was ever asked for or replaced. All others are in their first state."""
+        """Whether a party was asked for or replaced. All others are in their first state."""
         return name in self._awake or name in self._asleep
 
     def dumped(self, name: str) -> bytes:
-        """SECRET: a party as bytes, whether it sleeps or not."""
+        """SECRET: a party as bytes."""
         if name in self._asleep:
             return self._spool.peek(self._asleep[name])
         return dumped(self.look(name))
@@ -167,7 +167,7 @@ def dumped(party: Party) -> bytes:
 
 
 def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
-    """Put a new party into the state that ``dumped`` gave. Raises UserError for invalid bytes.
+    """Put a new party into the state of ``dumped`` bytes. Raises UserError for invalid ones.
 
     arrays: those that other parties hold, by digest, so that equal arrays are one object.
     """
@@ -200,10 +200,10 @@ def simulate(
     *,
     awake_bytes: int = AWAKE_BYTES,
 ) -> tuple[Federation, LazyMapping[Own]]:
-    """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
+    """The federation, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32, the models' start weights.  samples, epochs: by client; samples also of a hub with public
-    ones, or a function of any party's name.  founded: roster and identities of a resumed federation.
+    starts: (k, d) float32, start weights.  samples, epochs: by client; samples also of a hub with public ones, or a
+    function of a party's name.  founded: roster and identities of a resumed federation.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded

@@ -1,4 +1,4 @@
-"""Clients' priors as a private file of a run's folder, ``priors.json``, to predict with."""
+"""Clients' priors to predict with: ``priors.json``, a private file."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ class PriorRecord(msgspec.Struct, frozen=True):
 
 
 class Priors(msgspec.Struct, frozen=True):
-    """round: of the models.  clients: by name."""
-
     format: Literal[1]
     round: int
     clients: dict[str, PriorRecord]
 
 
 def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
-    """Write these clients' priors for the models of round r; no file where there are none (``runs/forms.py``)."""
+    """For the models of round r; no file without priors (``runs/forms.py``)."""
     told = experiment.observer.told_counts()
     found = priors_of(experiment.observer, models, told) if experiment.config.class_weights is None else {}
     if found:
@@ -54,7 +52,7 @@ def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 
 
 def prior_of(folder: Path, model: TrainedModel) -> Prior:
-    """The prior of a client's model, out of the folder of its run. Raises UserError if there is none."""
+    """A client's prior, out of its run's folder. Raises UserError without a prior."""
     path, facts = folder / PRIORS, model.facts
     if folder.is_file():
         raise UserError(
@@ -83,7 +81,7 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
 
 
 def with_prior(scores: Doubles, prior: Prior) -> tuple[Doubles, str]:
-    """Probabilities (n, classes) of a batch with the prior, unless the guard leaves it out; and which, in words."""
+    """(n, classes) of a batch with the prior, unless the guard leaves it out; and which, in words."""
     if not prior.fits(scores.argmax(axis=1), np.random.default_rng(0)):
         return scores, "the prior is left out: the batch does not look like the client's own labels"
     shifted = scores * np.exp(prior.shift - prior.shift.max())

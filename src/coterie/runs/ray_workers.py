@@ -57,7 +57,7 @@ class RayWorker:
 
 
 def got(coming: Any) -> Any:
-    """What a worker gives. Raises its own error, and RunError for a worker that has died too often."""
+    """Raises a worker's own error, and RunError for one that has died too often."""
     try:
         return ray.get(coming)
     except RayTaskError as error:
@@ -74,10 +74,9 @@ def got(coming: Any) -> Any:
 
 
 class RayCluster:
-    """Workers of one run. address: of a cluster, or None for one on this machine.  gpu: whether each needs a GPU.
-
-    count: of workers; None: one for each core of the cluster, or for each GPU.  make: the arguments of ``Worker``.
-    Raises UserError for a cluster that is unreachable or has no room, and for workers that differ from this process.
+    """address: of a cluster, or None for one on this machine.  gpu: whether each needs a GPU. count: None for one
+    worker a core of the cluster, or a GPU.  make: the arguments of ``Worker``. Raises UserError for a cluster that
+    is unreachable or has no room, and for workers that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:
@@ -110,7 +109,6 @@ class RayCluster:
             raise UserError(f"there is no Ray cluster to be had {where}: {error}") from error
 
     def close(self) -> None:
-        """Give the workers back, and end Ray if it was begun here."""
         for worker in getattr(self, "workers", ()):
             ray.kill(worker.actor)
         self.workers = []

@@ -51,7 +51,7 @@ def record(config: RunConfig, meddle: Meddle = lambda *run: None) -> Recorded:
 
 
 def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
-    """The finished run of a folder, with its data loaded again. Raises UserError without run or views."""
+    """A folder's run, with its data loaded again. Raises UserError without run or views."""
     folder = Path(folder)
     result = load_result(folder)
     if not (folder / VIEWS).exists() and deployed(folder) == "machines":

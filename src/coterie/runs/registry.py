@@ -64,7 +64,7 @@ SYSTEMS = _Systems()
 
 
 def register(system: System) -> None:
-    """Make one's own system known by its name, in this process. Raises UserError for a built-in name."""
+    """Make one's own system known by name, in this process. Raises UserError for a built-in name."""
     with contextlib.suppress(KeyError):
         if SYSTEMS.built_in(system.name) is not system:
             raise UserError(f"there is a built-in system {system.name!r}: give yours another name")
@@ -72,7 +72,7 @@ def register(system: System) -> None:
 
 
 def get(name: str) -> System:
-    """The system of this name, or of ``your.module:ATTRIBUTE``. Raises UserError that lists the known names."""
+    """A system by its name or ``your.module:ATTRIBUTE``. Raises UserError that lists the known names."""
     if ":" in name:
         return _named(name, "system", System)
     try:
@@ -85,7 +85,7 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """A system's audit: its own, or the built-in one of its name; None if there is none.
+    """Its own audit, or the built-in one of its name; None without any.
 
     Raises UserError for ``module:ATTRIBUTE`` that is no audit.
     """

@@ -1,4 +1,4 @@
-"""One whole run: building, set-up, rounds, and the files in its folder."""
+"""One whole run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from coterie.runs.running import OnRound, RunInProgress
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> FinishedRun:
     """Run to the end and write the run folder. on_round: called with the line of every new round.
 
-    resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint. The
-    numbers are those of an undisturbed run. The folder is locked meanwhile. Raises UserError before anything is
+    resume: continue the run in ``config.out``, which must be of the same work, or start anew without a checkpoint.
+    Numbers are those of an undisturbed run. The folder is locked meanwhile. Raises UserError before anything is
     written, RunError if the run cannot go on or all rounds were skipped, and Interrupted on Ctrl-C.
     """
     config = resolve(config)

@@ -25,7 +25,7 @@ _CHECKPOINT_SHARE = 0.05  # of the time, where nothing is said
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was interrupted. It can be continued from ``folder``.
+    """The run can be continued from ``folder``.
 
     done: rounds that are kept.  kept: the same in words.  advice: the command that continues it.
     """

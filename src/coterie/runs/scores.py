@@ -1,4 +1,4 @@
-"""What ``compare.json`` says of each method's finished runs: scores, leads, and what clients gain."""
+"""The content of ``compare.json``: scores, leads, and what clients gain."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def compared_content(
     learned: Learned | None,
     chosen: ChosenSettings | None,
 ) -> dict[str, Any]:
-    """The content of ``compare.json``. results: by label, a run a seed.  names: the clients' own."""
     first, summary = next(iter(planned.methods.values())), next(iter(results.values()))[0].summary
     measures = summary["measures"]
     rows = [

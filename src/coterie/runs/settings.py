@@ -61,7 +61,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """A value as one of these alternatives, None before text. Raises UserError that says what would fit.
+    """The value as one of these types, None before text. Raises UserError that says what would fit.
 
     text: whether the value is written, as ``"0.1"``, ``"true"`` and ``"none"``.
     """
@@ -77,7 +77,7 @@ def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> An
 
 
 def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False) -> dict[str, Any]:
-    """Check names and types of values given for a dataclass. Raises UserError. what: e.g. "setting of fedavg"."""
+    """Values of a dataclass's fields. Raises UserError for wrong names and types. what: e.g. "setting of fedavg"."""
     options = field_types(kind)
     for key in given:
         if key not in options:

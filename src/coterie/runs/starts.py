@@ -20,7 +20,7 @@ from coterie.training.model import Model
 
 
 def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> None:
-    """Raises UserError unless the loss of two samples is one number, or two, with a gradient."""
+    """Raises UserError unless two samples' loss is one number, or two, with a gradient."""
     outputs, labels = model.module_with(weights)(own.x[:2]).float(), own.y[:2]
     try:
         loss = model.loss(outputs, labels)
@@ -35,7 +35,7 @@ def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> Non
 
 
 def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
-    """The weights that this many models start with, (count, d), from the seed alone."""
+    """(count, d) weights, from the seed alone."""
     seeds = [int(rng(seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(count)]
     return np.stack([model.initial(one) for one in seeds])
 
@@ -43,7 +43,7 @@ def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
 def start_weights(
     config: Resolved, settings: Any, model: Model, split: Split, data: Mapping[str, ClientData]
 ) -> NDArray[np.float32]:
-    """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
+    """(k, d) weights: random, or trained on the data's own k groups.
 
     Raises UserError if there are not k groups.
     """

@@ -1,4 +1,4 @@
-"""What surrounds a run's clients: devices, links, presence and late answers. No party knows of it."""
+"""Devices, links, presence and late answers, of which no party knows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Surroundings:
 
 
 def surroundings_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None = None) -> Surroundings:
-    """Those of a resolved run with these clients. known_as: their names in the data. Raises UserError."""
+    """known_as: the clients' names in the data. Raises UserError."""
     devices = fl.listed(names, fleet(config.devices, len(names), config.seed))
     known, pace_s = traces_of(config, names, known_as)
     delays = delays_of(config, names, config.own)
@@ -38,7 +38,7 @@ def surroundings_of(config: Resolved, names: Sequence[str], known_as: Sequence[s
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
-    """The delays of a resolved run, for the share of clients that a round may ask."""
+    """Delays for the share of clients that a round may ask."""
 
     def asked(r: int) -> Sequence[str]:
         here = fl.joined(clients, settings, r) if hasattr(settings, "founders") else clients
@@ -49,7 +49,6 @@ def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays
 
 
 def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
-    """The traces of a resolved run, None if all are always there, and the pace of its rounds in seconds."""
     if config.availability is None:
         return None, 0.0
     availability = parse(config.availability)
@@ -57,7 +56,7 @@ def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | 
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
-    """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
+    """E_i = d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
     names = devices.names if isinstance(devices, fl.LazyMapping) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
         return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))

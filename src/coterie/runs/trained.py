@@ -1,7 +1,7 @@
 """A client's trained model outside its run: its weights and what they need to predict.
 
-New samples are in the data set's stored units. If groups of clients had different tasks, samples and labels are those
-of the client (``ModelFacts.data``).
+New samples are in stored units. If groups had different tasks, samples and labels are those of the client
+(``ModelFacts.data``).
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a trained model beside its tensors.
-
-    model: name of the architecture.  input_shape: of one sample.  task: what is predicted (``data/targets.py``).
-    class_names: of each class (or of each label or number, for other tasks), or None where labels are themselves.
+    """model: the architecture.  task: see ``data/targets.py``.
+    class_names: of each class (label or number, for other tasks), or None where labels are themselves.
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
-    client, name: the party and the client's own name, in a file of one client.  data: its inputs and labels
-    (``Task.words``).  features: a table's columns, in the order of the inputs, or ().
-    label_columns: those of its labels.  columns: of a table with gaps or categories, of which the inputs are made.
+    client, name: the party and the client's own name, in a file of one client.  data: ``Task.words``.  features: a
+    table's columns, in the order of the inputs, or (). columns: of a table with gaps or categories, of which the
+    inputs are made.
     """
 
     format: Literal[1]
@@ -91,17 +89,16 @@ class Mixed(nn.Module):
         self.register_buffer("shares", torch.from_numpy(np.array(shares)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities (n, classes) float32."""
         log_p = torch.stack([torch.log_softmax(model(x).double(), 1) for model in self.models])
         return torch.logsumexp(log_p + self.shares.log()[:, None, None], 0).float()
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A trained model: one set of tensors, or a mixture of several.
+    """One set of tensors, or a mixture of several.
 
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
-    zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
+    zero, unit: float32, what inputs subtract and divide by; they broadcast over a sample.
     where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
     ``module:FACTORY`` is never imported out of it: no file decides which code runs.
     target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
@@ -122,8 +119,7 @@ class TrainedModel:
         return Targets(self.facts.task, self.facts.class_names, self.target_zero, self.target_unit)
 
     def module(self, model: OwnModel | None = None) -> nn.Module:
-        """A new module with these weights, in evaluation mode, for scaled samples (``scaled``). A mixture gives a
-        ``Mixed``.
+        """A new module in evaluation mode, for scaled samples (``scaled``). A mixture gives a ``Mixed``.
 
         model: the architecture, needed if it was given as a Python object, and for an exported file with one's own.
         Raises UserError for an architecture that these tensors do not fit.
@@ -180,7 +176,7 @@ class TrainedModel:
     def labels(self, scores: Doubles) -> NDArray[Any]:
         """From scores (n, classes), the likeliest class of each sample (n,), by its name or number.
 
-        Several labels at once: those likelier than not, (n, labels). Regression: the scores.
+        Several labels at once: (n, labels), those likelier than not. Regression: the scores.
         """
         facts = self.facts
         if facts.task != "classes":
@@ -190,7 +186,7 @@ class TrainedModel:
         return found
 
     def checked_labels(self, y: ArrayLike, samples: int, where: str = "y") -> NDArray[Any]:
-        """Known labels (n,) of this many samples, in the form of ``labels``. Raises UserError for others."""
+        """Known labels (n,) in the form of ``labels``. Raises UserError for others."""
         found, names = np.asarray(y), self.facts.class_names
         if self.facts.task != "classes":
             raise UserError(
@@ -237,7 +233,7 @@ class TrainedModel:
         return result
 
     def shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
-        """Samples in the model's shape (n, *input_shape), numbers of any type, or UserError. Values are not checked."""
+        """(n, *input_shape) numbers of any type, or UserError. Values are not checked."""
         shape, image = self.facts.input_shape, self.facts.data_kind == "image"
         try:
             rows = np.asarray(x)

@@ -1,4 +1,4 @@
-"""Fine-tuning of clients' models by the observer, on their own samples."""
+"""Fine-tuning by the observer, on clients' own samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 5
 class Tuned:
     """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged.
 
-    gains: whether the client predicts with them, and not with the model that it started from.
+    gains: whether the client predicts with them, not with its start.
     """
 
     weights: Vector
@@ -33,7 +33,7 @@ class Tuned:
     gains: bool = True
 
     def of(self, start: Vector) -> Vector:
-        """The weights (d,) that the client predicts with. start: the model that it was left with."""
+        """The weights (d,) that the client predicts with."""
         return self.weights if self.gains else start
 
 
@@ -48,9 +48,9 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client, the starts.  seed(client, epoch): of the batches.  A client without held-out samples keeps
-    its model. Ties go to fewer epochs. Momentum starts anew in each epoch. The model ``gains`` if held-out loss and, of
-    a classifier, accuracy are better than the start's by a standard error of their paired differences.
+    models: (d,) by client.  seed(client, epoch): of batches.  A client without held-out samples keeps its model. Ties
+    go to fewer epochs. Momentum starts anew in each epoch. The model ``gains`` if held-out loss and, of a classifier,
+    accuracy are better than the start's by a standard error of their paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 

@@ -1,4 +1,4 @@
-"""Recorded views on disk: what every party received, in order, as a file that grows round by round.
+"""Recorded views on disk: what every party received, in order.
 
 ``views.bin`` begins with a line that names the format. Each record is its length (u32, little-endian) and a msgpack
 array of party, role and the fields of ``Seen``, with the message as its frame (None if the hub only relayed it). The
@@ -26,8 +26,6 @@ _RECORD = msgspec.msgpack.Decoder(tuple[str, str, float, int, str, str, str, int
 
 
 class ViewLog:
-    """Appends to the file the records that a transcript has gained since the last time."""
-
     def __init__(self, path: Path, transcript: Transcript) -> None:
         self.log = Log(path, FILE_MODE)
         self.transcript = transcript

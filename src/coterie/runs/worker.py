@@ -1,4 +1,4 @@
-"""What runs at a worker (``runs/workers.py``): the run's data and model, built from its config alone."""
+"""The part of a worker: the run's data and model, built from its config alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.runs.own_code import own_code, with_code
 
 
 class Worker:
-    """What runs at a worker. text: the run's config.  inputs: identifies its data and code (``own_code.with_code``).
+    """text: the run's config.  inputs: identifies its data and code (``own_code.with_code``).
 
     Raises UserError if this place has other data or code.
     """

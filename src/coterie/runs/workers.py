@@ -1,7 +1,6 @@
 """Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
 
-A worker (``runs/worker.py``) is made from the run's config alone. The models equal those of a run without workers, bit
-for bit.
+The models equal those of a run without workers, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FORM = re.compile(r"ray(?::([1-9][0-9]{0,4})|(://[^\s/]+:[0-9]{1,5}))?")
 
 
 def check_workers(text: str | None) -> None:
-    """Raises UserError for another form than the three, and if Ray is not installed."""
+    """Raises UserError for another form than these three, and if Ray is not installed."""
     if text is None:
         return
     if _FORM.fullmatch(text) is None:
@@ -34,10 +33,9 @@ def check_workers(text: str | None) -> None:
 
 
 def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> OnData | None:
-    """The workers of a resolved run; None for none. inputs: identifies its data and code, which must be theirs, too.
-
-    samples: of a party.  Raises UserError as ``check_workers``, for an unavailable cluster, for a model, loss or data
-    that only this process knows, and for workers with other data or another version.
+    """None without workers. inputs: identifies its data and code, which must be theirs, too. Raises UserError as
+    ``check_workers``, for an unavailable cluster, for a model, loss or data that only this process knows, and for
+    workers with other data or another version.
     """
     check_workers(config.workers)
     if config.workers is None:
@@ -71,11 +69,11 @@ def _sigterm_kept() -> Iterator[None]:
 
 class RemoteWorker(Protocol):
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
-        """Send work away. The returned function waits for the results, and raises the worker's error."""
+        """The returned function waits for the results, and raises the worker's error."""
 
 
 class WorkerPool:
-    """Spreads work over equal workers. samples: of a party.  close: gives the workers back."""
+    """Spreads work over equal workers. samples: of a party."""
 
     def __init__(
         self, workers: Sequence[RemoteWorker], samples: Callable[[str], int], close: Callable[[], None] = lambda: None

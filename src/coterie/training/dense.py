@@ -1,7 +1,6 @@
 """Many fully connected models at once: forward and backward by hand as batched matrix products.
 
-A gradient is a product (deltas^T inputs) and is added to the weights (or the momentum) directly: without momentum there
-is no gradient buffer.
+A gradient, the product deltas^T inputs, is added to the weights (or the momentum) directly, without a buffer.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Layer(NamedTuple):
 
 
 def chain(model: Model) -> tuple[Layer, ...] | None:
-    """The model as linear layers with activations between, or None if it is anything else.
+    """The model as linear layers with activations between; None for any other.
 
     Flatten first, Linear, ReLU, Tanh, Sigmoid, Identity and Dropout(0), in any nesting of Sequential; cross entropy.
     """
@@ -72,7 +71,7 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
 
 
 class SlotWeights:
-    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols) float32, with momentum and drift.
+    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols) float32.
 
     velocity, drift: None where not needed.  trained: whether it descends.
     """
@@ -91,7 +90,7 @@ class SlotWeights:
         return view
 
     def load(self, slot: int, start: Tensor, drift: Tensor | None) -> None:
-        """Start a job from the flat vectors (d,) float32, with zero velocity."""
+        """Start a job from flat vectors (d,) float32, with zero velocity."""
         self.value[slot].view(-1).copy_(start[self.at])
         if self.velocity is not None:
             self.velocity[slot].zero_()
@@ -128,7 +127,7 @@ class SlotWeights:
 
 
 class Stage(NamedTuple):
-    """One layer of every slot. output: (slots, batch, fan_out) activations.  delta: the loss's gradient at them."""
+    """output: (slots, batch, fan_out) activations.  delta: the loss's gradient at them."""
 
     activation: Activation | None
     weight: SlotWeights
@@ -141,7 +140,7 @@ class Stage(NamedTuple):
         return Stage(self.activation, self.weight.first(width), bias, self.output[:width], self.delta[:width])
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Activations for (slots, batch, fan_in) inputs."""
+        """inputs: (slots, batch, fan_in)."""
         matrix = self.weight.value.transpose(1, 2)
         if self.bias is None:
             torch.bmm(inputs, matrix, out=self.output)
@@ -151,10 +150,7 @@ class Stage(NamedTuple):
 
 
 class DenseKernel:
-    """``slots`` copies of a chain of linear layers; a ``slots.Kernel``.
-
-    In float32 throughout (``jobs.products``).
-    """
+    """``slots`` copies of a chain of linear layers; a ``slots.Kernel``. In float32 throughout."""
 
     def __init__(
         self,

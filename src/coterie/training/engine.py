@@ -1,10 +1,10 @@
-"""Local training and evaluation of many clients: by which path, and how many at a time.
+"""Local training of many clients: by which path, and how many at a time.
 
 - ``dense``  fully connected chains: batched matrix products, the fastest on a CPU
 - ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
 - ``loop``   one client after the other: any module; convolutions on a CPU; losses of one's own
-All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, with
-``torch.backends.cudnn.allow_tf32`` off, not the default).
+All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU only with
+``torch.backends.cudnn.allow_tf32`` off).
 """
 
 from __future__ import annotations
@@ -65,14 +65,13 @@ def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: S
 def fit_many(
     model: Model, jobs: Sequence[Job], *, precision: str = "fp32", device: str = "cpu", path: str = "auto"
 ) -> list[Fitted]:
-    """Train every job; results in their order. The jobs' data are only read.
+    """Results in the order of jobs, whose data are only read.
 
     precision: "fp32"; "bf16" for bfloat16 products of classifiers with convolutions, with float32 master weights;
-        "auto" for bf16 where the processor or GPU has such products, else fp32.
+        "auto" for bf16 where the processor or GPU has it.
     path: "auto", or one of "dense", "vmap", "loop".
 
-    Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
-    ``.results`` of the others) for a non-finite loss or weight.
+    Raises UserError for a job that cannot be trained, and DivergedError for a non-finite loss or weight.
     """
     dtype = products(model, precision, device)
     choose_path(model, device, path)
@@ -131,7 +130,7 @@ def _fit_slots(
 
 
 def rows_of(job: Job) -> int:
-    """To how many rows the job's batches are padded; 0 for as many as the largest beside it needs."""
+    """Rows that the job's batches are padded to; 0 for as many as the largest beside it needs."""
     if job.private is not None:
         return job.private.rows
     return job.solver.batch_size if job.solver.batch_size <= _PADDED else 0

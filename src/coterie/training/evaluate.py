@@ -1,4 +1,4 @@
-"""Losses and accuracy of several models, or mixtures of models, on the same samples.
+"""Losses and accuracy of several models, or mixtures, on the same samples.
 
 Everything behind the logits is float32 or better, and so is the last layer of a dense model: bfloat16 makes no ties
 there. Other modules run under autocast, which rounds logits.
@@ -29,7 +29,7 @@ _MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a m
 class Judged(NamedTuple):
     """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN where the model diverged.
 
-    right: (k, n) bool, whether the label is the likeliest.
+    right: (k, n) bool: the label is the likeliest.
     """
 
     losses: NDArray[np.float32]
@@ -66,11 +66,10 @@ def judge_many(
     shares: NDArray[np.float64] | None = None,
     device: str = "cpu",
 ) -> Judged:
-    """What each model of ``weights`` (k, d) float32, or each mixture of them, makes of every sample x (n, ...).
+    """Each model of ``weights`` (k, d) float32, or mixture of them, on every sample x (n, ...).
 
-    shares: (s, k) float64 for s mixtures with probabilities shares @ softmax; without it each model by itself. Mixtures
-        and right answers need cross entropy. Raises UserError for shapes or types that do not fit the model, and for a
-        loss with one number a batch.
+    shares: (s, k) float64 for s mixtures with probabilities shares @ softmax. Mixtures and right answers need cross
+        entropy. Raises UserError for shapes or types that do not fit the model, and for a loss with one number a batch.
     """
     if shares is not None and not model.is_classifier:
         raise UserError(f"{model.name} is no classifier: a mixture mixes probabilities of classes")
@@ -95,7 +94,7 @@ def judge_many(
 def outputs_of_many(
     model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """Outputs of each model of ``weights`` (k, d) float32 for every sample x (n, ...): (k, n, outputs) float32.
+    """(k, n, outputs) float32 of models ``weights`` (k, d) float32 for samples x (n, ...).
 
     Raises UserError for shapes or types that do not fit the model.
     """
@@ -111,7 +110,7 @@ def _mixed(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,).
 
-    By log-sum-exp in float64, so that no small probability is lost.
+    By log-sum-exp in float64: no small probability is lost.
     """
     of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up

@@ -25,8 +25,7 @@ Trains = Callable[[str], bool]
 class Job:
     """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy.
 
-    private: of a checked job whose solver hides each sample.
-    only: names of the parts that are trained; () for all.
+    private: of a checked job whose solver hides each sample. only: names of parts to train; () for all.
     """
 
     weights: Vector
@@ -47,12 +46,12 @@ class Job:
 
     @property
     def batch(self) -> int:
-        """Samples in a full batch: the solver's, or all there are."""
+        """Of a full batch: the solver's, or all samples."""
         return sampling(self.samples, self.solver.batch_size, self.epochs).size
 
     @property
     def steps(self) -> int:
-        """Optimiser steps over all epochs, an epoch's smaller last batch included."""
+        """Over all epochs, with smaller last batches."""
         return sampling(self.samples, self.solver.batch_size, self.epochs).steps
 
     @property
@@ -71,7 +70,7 @@ def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job
 
 
 class DivergedError(RunError):
-    """Local training gave a loss or weights that are not finite, or weights beyond ``MOST_WEIGHT``.
+    """A loss or weights are not finite, or weights are beyond ``MOST_WEIGHT``.
 
     job: its index.  results: of all jobs, in order; None where one diverged.
     """
@@ -106,10 +105,8 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 
 
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
-    """The result of a training that ended with ``weights`` (d,), or why it diverged.
-
-    loss_sum: sum of the (weighted) losses over all steps' samples. State entries are zero at buffers and parameters
-        without gradient.
+    """weights: (d,) at the end.  loss_sum: of (weighted) losses over all steps' samples. State entries are zero at
+    buffers and parameters without gradient.
     """
     loss = loss_sum / job.passed
     if not np.isfinite(loss):
@@ -128,7 +125,7 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
 
 
 def check(model: Model, job: Job, index: int) -> Job:
-    """The job with its tensors in the paths' form, or UserError naming it and what is wrong."""
+    """The job with its tensors in the paths' form. Raises UserError naming it and what is wrong."""
     where = f"job {index}"
     if not isinstance(job.solver, Solver) or isinstance(job.solver, type) or not isinstance(job.solver, Hashable):
         raise UserError(f"{where}: solver must be one of coterie.training.solvers (or alike), not {job.solver!r}")
@@ -153,7 +150,7 @@ def check(model: Model, job: Job, index: int) -> Job:
 
 
 def check_only(model: Model, job: Job, where: str) -> None:
-    """Raises UserError for parts that the model does not have, and for a private training of some parts."""
+    """Raises UserError for unknown parts, and for a private training of some parts."""
     if job.only and not (set(job.only) <= set(model.spec.names) and any(map(job.trains, model.trainable))):
         known = ", ".join(model.trainable)
         raise UserError(f"{where}: only={job.only} names no part to train, or an unknown one; there are {known}")
@@ -162,7 +159,7 @@ def check_only(model: Model, job: Job, where: str) -> None:
 
 
 def hidden(model: Model, job: Job, where: str) -> Private:
-    """Batches and noise of a private training. Raises UserError for what would let more than a sample's gradient out.
+    """Of a private training. Raises UserError for what would let more than a sample's gradient out.
 
     Both follow from the secret and from all that the training follows from, so that another training has other noise.
     """
@@ -192,7 +189,7 @@ def _sample_weights(weights: Vector, samples: int, where: str) -> Vector:
 
 
 def check_data(model: Model, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
-    """Samples and labels as tensors of the right shape and type, or UserError."""
+    """As tensors. Raises UserError for a wrong shape or type."""
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     if x.shape[0:1] == (0,) or not x.dim():
         raise UserError(f"{where}: it has no samples; leave such a client out")
@@ -216,7 +213,7 @@ _PRECISIONS = ("fp32", "bf16", "auto")
 
 
 class How(TypedDict):
-    """precision: of the products.  device: that computes them."""
+    """Of products: precision, and device that computes them."""
 
     precision: str
     device: str
@@ -226,16 +223,15 @@ FP32: How = {"precision": "fp32", "device": "cpu"}
 
 
 def has_fast_bf16(device: str = "cpu") -> bool:
-    """Whether the CPU (AMX, AVX512-BF16) or the GPU multiplies in bfloat16."""
+    """Whether CPU (AMX, AVX512-BF16) or GPU multiplies in bfloat16."""
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
 def products(model: Model, precision: str, device: str) -> torch.dtype:
-    """The dtype of the model's products; UserError for an unknown precision or an unusable device.
-
-    bfloat16 is for classifiers with convolutions. bfloat16 is for classifiers with convolutions.
+    """The dtype of the model's products; bfloat16 is for classifiers with convolutions. Raises UserError for an unknown
+    precision or an unusable device.
     """
     if precision not in _PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")
@@ -245,7 +241,7 @@ def products(model: Model, precision: str, device: str) -> torch.dtype:
 
 
 def check_device(device: str) -> None:
-    """Raises UserError for a device that is unknown or not here."""
+    """Raises UserError for an unknown or absent device."""
     try:
         kind = torch.device(device).type
     except RuntimeError:

@@ -20,7 +20,7 @@ from coterie.training.solvers import Objective, Pull, State, descend
 def run(
     model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """Train each job in turn. dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
+    """dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
     module = placed(copy.deepcopy(model.module), device).train()
     counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}
     for index, job in jobs.items():

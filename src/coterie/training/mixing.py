@@ -1,4 +1,4 @@
-"""A mixture of a client's models by the likelihood of samples that none of them was trained on."""
+"""A mixture of a client's models, by samples that none of them was trained on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STEPS = 100
 
 
 def mixing_shares(log_p: Doubles) -> Doubles:
-    """(m,) each model's share, by the log probabilities (m, n) that the models give the labels of held-out samples.
+    """(m,) shares, by the log probabilities (m, n) that models give the labels of held-out samples.
 
     Stacking of densities (Smyth, Wolpert, Machine Learning 1999): the likeliest shares, found by EM, where each model
     has one sample of its own beside these. The first model is the default: it has all, unless the mixture's mean log
-    likelihood is higher by more than a standard error. If the samples have also chosen a model's epoch, as they do a
-    fine-tuned one's, the shares are slightly optimistic about it.
+    likelihood is higher by more than a standard error. If the samples have also chosen a model's epoch, as a fine-tuned
+    one's, the shares are slightly optimistic about it.
     """
     models, n = log_p.shape
     default: Doubles = np.eye(models)[0]

@@ -21,8 +21,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _per_sample(loss: Callable[..., Tensor]) -> Loss:
-    """Raises UserError unless labels have the outputs' shape."""
-
     def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.shape != labels.shape:
             raise fl.UserError(
@@ -44,18 +42,16 @@ LOSSES: dict[str, Loss] = {
 
 
 class Model:
-    """A module, the shape of its input and its loss.
-
-    module: an ``nn.Module`` (copied) or a factory without arguments.
-    input_shape: one sample's shape, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
-    loss: a name of ``LOSSES`` (cross entropy takes ``(N, classes)`` logits and int64 labels), or a function of outputs
-        and labels (``Loss``).
+    """module: an ``nn.Module`` (copied) or a factory without arguments.
+    input_shape: of one sample, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
+    loss: a name of ``LOSSES`` (cross entropy takes ``(N, classes)`` logits and int64 labels), or a function of
+        outputs and labels (``Loss``).
     personal: name prefixes of parameters that stay with the client (``Part.scope == "personal"``).
 
     spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers are no
-        part of it and restart with every training.
+        part of it; they restart with every training.
     classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if no vector.
-    stochastic: whether training draws from torch's random generator (dropout).
+    stochastic: whether training draws from torch's generator (dropout).
 
     Raises UserError naming the layer for what a flat float32 vector cannot hold.
     """
@@ -107,7 +103,7 @@ class Model:
         return self.loss is nn.functional.cross_entropy
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Raises UserError for an own loss with one number a batch. The loss of every sample, (n,)."""
+        """(n,). Raises UserError for an own loss with one number a batch."""
         if self.is_classifier:
             return nn.functional.cross_entropy(outputs, labels, reduction="none")
         losses = self.loss(outputs, labels)
@@ -122,9 +118,8 @@ class Model:
         return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> fl.Vector:
-        """Fresh weights (d,) float32 from the seed alone: by a new module of the factory, or by ``reset_parameters``.
-
-        Torch's random state stays.
+        """Fresh weights (d,) float32 from the seed alone, by the factory or ``reset_parameters``. Torch's random state
+        stays.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed))
@@ -155,23 +150,23 @@ class Model:
         return vector
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, Tensor]:
-        """Name -> tensor, which shares the memory of a writable (d,) float32 vector."""
+        """By name; tensors share the memory of a writable (d,) float32 vector."""
         flat = tensor(self.checked(vector))
         return {part.name: shaped(flat, part) for part in self.spec.parts}
 
     def module_with(self, vector: NDArray[Any]) -> nn.Module:
-        """A new module with these weights (d,), in evaluation mode."""
+        """A new module in evaluation mode."""
         module = copy.deepcopy(self.module)
         load(module, self.unflatten(vector))
         return module.eval()
 
     def checked(self, vector: NDArray[Any], what: str = "weights") -> fl.Vector:
-        """``vector`` as a contiguous (d,) float32 array, itself if it is one, or UserError."""
+        """A contiguous (d,) float32 array, itself if it is one. Raises UserError."""
         return floats(vector, (self.spec.size,), what, f" (was it made for another model than {self.name}?)")
 
 
 def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice: str = "") -> fl.Vector:
-    """The values as a contiguous float32 array, or UserError. shape: a name stands for any length."""
+    """A contiguous float32 array. shape: a name stands for any length. Raises UserError."""
     array = np.asarray(values)
     fits = array.ndim == len(shape) and all(
         isinstance(n, str) or n == m for m, n in zip(array.shape, shape, strict=True)
@@ -183,7 +178,6 @@ def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice
 
 
 def torch_seed(seed: int) -> int:
-    """A seed for torch's own generator from any non-negative integer."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -259,8 +253,8 @@ def _where(name: str, layer: nn.Module) -> str:
 
 def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, int, Tensor, bool]:
     """Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
-    layer (2 forward, 4 backward), 6 per parameter of other layers. All leaf layers' output numbers for one sample. The
-    output in evaluation mode. Whether training mode moves torch's random generator.
+    layer (2 forward, 4 backward), 6 per parameter of other layers; all leaf layers' output numbers for it; the
+    output in evaluation mode; whether training mode moves torch's generator.
     """
     name, macs, activations = type(module).__name__, 0.0, 0
 

@@ -1,4 +1,4 @@
-"""The papers' models by name. Images come as (N, C, H, W) or flat (N, f) float32; outputs are logits."""
+"""The papers' models. Images come as (N, C, H, W) or flat (N, f) float32; outputs are logits."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """PAFed's for CIFAR-100 (table IV). 32x32 in colour, 100 classes: d = 966,180.
 
     Running means and variances are part of the flat vector (``ModelSpec.buffers``) and are only averaged. Local
-    training normalises by batch, evaluation by the running statistics. Dropout follows each training's own seed
-    (``Job.seed``). Models with dropout or buffers take the path "loop". (A GPU draws other masks than a CPU.)
+    training normalises by batch, evaluation by running statistics. Dropout follows ``Job.seed``; a GPU draws other
+    masks than a CPU. The path is "loop".
     """
     channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
@@ -95,7 +95,7 @@ def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int,
 
 
 class WeightedSum(nn.Module):
-    """Neighbourhoods (n, rows, f + 1) to (n, hidden): the rows' sum, weighted by their last column.
+    """(n, rows, f + 1) to (n, hidden): the rows' sum, weighted by their last column.
 
     convolve: maps the first f columns (n, rows, f) to (n, rows, hidden).
     """
@@ -145,10 +145,8 @@ _DEFAULTS = {"digits": "mlp_small", "cifar10": "cnn", "cifar100": "cnn", "svhn":
 
 
 def factory(name: str) -> Factory | nn.Module:
-    """What makes the named module.
-
-    name: one of ``NAMES``, or ``module:FACTORY``: your function of input_shape and classes that returns a
-        ``torch.nn.Module``. Raises UserError for an unknown name.
+    """name: one of ``NAMES``, or ``module:FACTORY``, a function of input_shape and classes that returns a
+    ``torch.nn.Module``. Raises UserError for an unknown name.
     """
     if ":" in name:
         return import_object(name, "model")  # type: ignore[no-any-return]
@@ -162,11 +160,9 @@ def factory(name: str) -> Factory | nn.Module:
 def build(
     name: str, input_shape: Sequence[int], classes: int, task: TaskKind = "classes", loss: str | None = None
 ) -> Model:
-    """The named model for samples of ``input_shape`` and ``classes`` labels or outputs.
-
-    name: as in ``factory``.  loss: a name of ``LOSSES``, or ``module:FUNCTION`` of your own (``Loss``); by default the
-        task's. Raises UserError for an unknown name, a factory that gives no module, and outputs that are not one for
-        each class.
+    """name: as in ``factory``.  classes: labels or outputs.  loss: a name of ``LOSSES``, or ``module:FUNCTION``
+    (``Loss``); by default the task's. Raises UserError for an unknown name, a factory that gives no module, and
+    outputs that are not one for each class.
     """
     made = factory(name)
     if classes < 2 and task == "classes":
@@ -202,5 +198,5 @@ LOSS_OF: dict[TaskKind, str] = {
 
 
 def default_model(dataset: str) -> str:
-    """Name of a data set's default model: small for digits, a CNN for colour images, else the MLP."""
+    """Small for digits, a CNN for colour images, else the MLP."""
     return _DEFAULTS.get(dataset, "mlp")

@@ -1,4 +1,4 @@
-"""The models known by name, for completion and lists, without torch."""
+"""The models known by name, without torch."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """What a client can add to a model without training: the prior of its own labels.
 
-A classifier that was trained on a mixture of labels bets on that mixture. A client that expects its own labels adds
-log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker, Neural Computation 2002, section 2). The bet
-is lost where test labels are others. So a client compares the labels that the model predicts for a batch with those
-that it predicts for the client's own samples, and leaves the prior out where they differ. A mixture that others tell
-may be false: a client asks its own training samples, and has no prior where these speak against it.
+A client that expects its own labels adds log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker,
+Neural Computation 2002, section 2). It does harm where test labels are others. So a client leaves the prior out where
+the model predicts other labels for a batch than for its own samples. A mixture that others tell may be false: a client
+has no prior where its own training samples speak against it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A client's prior for a model. Counts (labels,): of its own training samples; of all samples that the model was
-    trained on; and of what the model predicts for its own.
+    """Counts (labels,): of own training samples; of all that the model was trained on; of what it predicts for own
+    ones.
     """
 
     own: Counts
@@ -38,24 +37,23 @@ class Prior:
 
     @property
     def shift(self) -> Doubles:
-        """(labels,) what is added to the logits."""
+        """(labels,), added to the logits."""
         return prior_shift(self.own, self.mixture)
 
     def fits(self, answers: Counts, rng: np.random.Generator) -> bool:
-        """Whether a batch can be of the client's own label mix, by what the model predicts for it, (n,)."""
+        """Whether a batch can be of the client's own label mix. answers: (n,) predicted labels."""
         return looks_like(self.predicted, np.bincount(answers, minlength=len(self.own)), rng)
 
 
 def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:
-    """(labels,) what is added to the logits. own, mixture: counts of labels; half a sample is added to each."""
+    """(labels,). own, mixture: counts of labels; half a sample is added to each."""
     return np.asarray(_log_shares(own) - _log_shares(mixture), np.float64)
 
 
 def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
-    """Whether a client's own samples don't speak against a shift of the logits: their likelihood loses by less than
-    ``SURE`` standard errors.
+    """Whether the likelihood of a client's own samples loses by less than ``SURE`` standard errors.
 
-    outputs: (n, classes) of the model.  labels: (n,).  shift: (classes,). False without samples.
+    outputs: (n, classes).  labels: (n,).  shift: (classes,), of logits. False without samples.
     """
     if not len(labels):
         return False
@@ -65,9 +63,8 @@ def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
 
 
 def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
-    """Whether a batch can be of the client's own label mix, by counts (labels,) of what the model predicts for both.
-
-    A two-sample chi-square, by permutation. Batches of fewer than ``LEAST_BATCH`` are not checked.
+    """By counts (labels,) of what the model predicts for own samples and a batch: a two-sample chi-square, by
+    permutation. Batches of fewer than ``LEAST_BATCH`` are not checked.
     """
     if batch.sum() < LEAST_BATCH:
         return True
@@ -79,7 +76,6 @@ def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
 
 
 def _log_p(logits: Doubles, labels: Counts) -> Doubles:
-    """(n,) the log-likelihood of these labels."""
     largest = logits.max(axis=1, keepdims=True)
     all_of = np.log(np.exp(logits - largest).sum(axis=1)) + largest[:, 0]
     return np.asarray(logits[np.arange(len(labels)), labels] - all_of)
@@ -91,6 +87,6 @@ def _log_shares(counts: NDArray[Any]) -> Doubles:
 
 
 def _chi_square(some: NDArray[np.int64], together: NDArray[np.int64]) -> Doubles:
-    """(n,) of parts (n, labels) of the same size of what was counted together, up to a factor that all share."""
+    """(n,) of equal parts (n, labels) of all, up to a common factor."""
     expected = together * (some.sum(axis=1, keepdims=True) / together.sum())
     return np.asarray(((some - expected) ** 2 / np.maximum(expected, 1e-12)).sum(axis=1))

@@ -1,4 +1,4 @@
-"""DP-SGD: training that hides each sample (Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1).
+"""DP-SGD (Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1).
 
 Each step takes every sample with probability q, independently (Poisson sampling), clips each one's gradient over all
 parameters to an L2 norm of C, adds Gaussian noise of standard deviation z C to the sum, and divides by the expected
@@ -32,7 +32,7 @@ _CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # of gradients that are held 
 
 
 def mixed(secret: bytes, *content: Any) -> bytes:
-    """A key of 32 bytes that follows from the secret and from these buffers."""
+    """A key of 32 bytes from the secret and these buffers."""
     keyed = hashlib.blake2b(key=secret, digest_size=32, person=b"coterie dp-sgd/1")
     for part in content:
         keyed.update(memoryview(part).nbytes.to_bytes(8, "little"))
@@ -41,7 +41,7 @@ def mixed(secret: bytes, *content: Any) -> bytes:
 
 
 def stream(key: bytes, use: int, step: int, count: int) -> bytearray:
-    """``count`` secret bytes for one use (0 to 255) in one step."""
+    """``count`` secret bytes for one use (0 to 255) of a step."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # slow to import
 
     start = bytes([use]) + step.to_bytes(7, "big") + bytes(8)
@@ -49,7 +49,7 @@ def stream(key: bytes, use: int, step: int, count: int) -> bytearray:
 
 
 def poisson(key: bytes, step: int, samples: int, probability: float) -> NDArray[np.int64]:
-    """The places of a step's samples, each taken with this probability, rounded down to 32 bits."""
+    """Places of a step's samples. The probability is rounded down to 32 bits."""
     if probability == 1:
         return np.arange(samples)
     words = np.frombuffer(stream(key, 0, step, 4 * samples), "<u4")
@@ -67,10 +67,7 @@ def normal(key: bytes, step: int, count: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Private:
-    """Batches and noise of one training.
-
-    clip: C.  deviation: of the noise on the mean gradient, z C over the expected batch.  key: SECRET.
-    """
+    """clip: C.  deviation: of the noise on the mean gradient, z C over the expected batch.  key: SECRET."""
 
     clip: float
     deviation: float
@@ -93,7 +90,7 @@ class Private:
         return _ROWS * -(-max(map(len, self.batches)) // _ROWS) or _ROWS
 
     def padded(self, rows: int) -> tuple[Tensor, NDArray[np.int64]]:
-        """The batches' places, each padded to so many rows, (steps * rows,), and the samples of each, (steps,)."""
+        """Batches' places, padded to so many rows, (steps * rows,), and the samples of each, (steps,)."""
         places = np.zeros((self.sampling.steps, rows), np.int64)
         for own, batch in zip(places, self.batches, strict=True):
             own[: len(batch)] = batch
@@ -106,7 +103,7 @@ class Private:
 
 
 def check_separable(model: Model) -> None:
-    """Raises UserError for a model whose samples have no gradient or no loss of their own."""
+    """Raises UserError if samples have no gradient of their own."""
     for name, layer in model.module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise UserError(
@@ -118,15 +115,13 @@ def check_separable(model: Model) -> None:
 
 
 def clip_factors(norms: Tensor, clip: float | Tensor) -> Tensor:
-    """The factors, at most 1, that scale vectors of these norms to ``clip`` at most."""
+    """Factors <= 1 that scale vectors of these norms to ``clip`` at most."""
     return (clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
 
 
 def clipped_sums(model: Model, module: nn.Module, x: Tensor, y: Tensor, clip: float) -> tuple[Tensor, list[Tensor]]:
-    """The sum of the samples' losses, and by trainable parameter that of their clipped gradients.
-
-    Of each sample the whole gradient is held, of so many samples at a time as memory allows. Raises UserError for a
-    module that ``torch.func.vmap`` does not know.
+    """The sum of losses, and by trainable parameter that of clipped gradients. Raises UserError for a module that
+    ``torch.func.vmap`` does not know.
     """
     named = {name: held.detach() for name, held in module.named_parameters() if name in model.trainable}
     sums = [torch.zeros_like(named[name]) for name in model.trainable]

@@ -1,8 +1,6 @@
-"""Many clients of unequal length through a batched kernel of fixed width.
-
-The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs, so short ones
-never wait for others. Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a
-prefix, and the products narrow to it. Memory follows from the number of slots, not of jobs.
+"""Many clients of unequal length through a batched kernel of fixed width. The kernel trains one model in each *slot*. A
+slot works through a queue of jobs, longest first to the emptiest slot, so short ones never wait. Slots are sorted by
+length: the busy ones are a prefix, and products narrow to it. Memory follows from the number of slots.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from coterie.training.workers import longest_first
 
 
 class Kernel(Protocol):
-    """``slots`` models of one solver. Tensors are on its device; a step works on the first ``width`` slots."""
+    """``slots`` models of one solver, on its device."""
 
     slots: int
     device: torch.device
@@ -31,14 +29,14 @@ class Kernel(Protocol):
     def load(self, slot: int, job: Job) -> None: ...
 
     def store(self, slot: int) -> Tensor:
-        """A copy of the slot's weights, (d,) float32."""
+        """A copy, (d,) float32."""
         ...
 
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
         """One step of the first ``width`` slots.
 
-        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), the factor of each sample's loss in its
-            batch's, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
+        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), factors of samples' losses, 0 for
+        padding.  nll: (width, batch), filled with losses before the step.
         """
 
 
@@ -51,7 +49,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Who trains where and when. lengths: busy steps of each slot, longest first."""
+    """lengths: busy steps of each slot, longest first."""
 
     segments: tuple[Segment, ...]
     lengths: tuple[int, ...]
@@ -61,7 +59,7 @@ class Timeline:
 
 
 def plan(steps: Sequence[int], slots: int) -> Timeline:
-    """Spread jobs over the slots, longest first. steps: one entry a job, >= 1."""
+    """steps: >= 1, by job."""
     segments, lengths = [], []
     for slot, queue in enumerate(longest_first(steps, slots)):
         stops = np.cumsum([steps[job] for job in queue]).tolist()
@@ -92,9 +90,8 @@ def batches(job: Job, width: int) -> Batches:
 def run(
     model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int, batch: int
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once.
-
-    batch: rows that all batches are padded to.
+    """Jobs of one solver; gives each result as it is done. block: steps whose samples are gathered at once. batch: rows
+    that batches are padded to.
     """
     names = list(jobs)
     timeline = plan([jobs[name].steps for name in names], kernel.slots)

@@ -1,4 +1,4 @@
-"""Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
+"""Local solvers: what a client minimises, and what it remembers.
 
 Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples: weight decay,
 FedProx, SCAFFOLD and ADMM (and FedDyn).
@@ -48,7 +48,7 @@ class Pull(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """What the engine asks of a solver, a hashable dataclass: equal ones are trained together.
+    """A hashable dataclass: equal ones are trained together.
 
     needs: names of the required ``(d,)`` vectors in the state.  takes: names of optional ones.
     """
@@ -67,8 +67,8 @@ class Solver(Protocol):
 
 
 class Sampling(NamedTuple):
-    """Batches of a training. size: of a full one.  probability: with which DP-SGD takes a sample into a step's batch,
-    independently of all others, so that a batch has ``size`` samples on average.  steps: of all epochs.
+    """size: of a full batch.  probability: with which DP-SGD takes a sample into a batch, independently, so that it has
+    ``size`` samples on average.  steps: of all epochs.
     """
 
     size: int
@@ -191,9 +191,9 @@ class Scaffold(Sgd):
 
 @dataclass(frozen=True)
 class Objective(Sgd):
-    """SGD on a loss of one's own, any function of one client's network.
+    """SGD on a loss of one's own.
 
-    loss: see ``OwnLoss``. It replaces the run's loss (``--loss``). It may draw from torch's generator, seeded by the
+    loss: see ``OwnLoss``. It replaces the run's (``--loss``). It may draw from torch's generator, seeded by the
         training.
     settings: what the loss reads beside the batch, such as a system's config.
     """
@@ -217,7 +217,7 @@ class Objective(Sgd):
             ) from None
 
     def losses(self, network: nn.Module, start: State, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of a batch, a scalar or (n,). Raises UserError if the function fails or gives something else."""
+        """A scalar or (n,). Raises UserError if the function fails or gives something else."""
         name = getattr(self.loss, "__name__", repr(self.loss))
         try:
             found: Tensor = self.loss(network, start, x, y, self.settings)
@@ -238,8 +238,8 @@ class Objective(Sgd):
 def augmented_change(change: fl.Vector, dual_change: fl.Vector, rho: float) -> fl.Vector:
     """What an ADMM client sends: (w+ - w) + (y+ - y) / rho (PAFed eq. 16; FedADMM); all (d,) float32.
 
-    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, from eq. 10. If w is the model
-        just received, the two terms are equal. Buffers have no dual variable: there it is the change alone.
+    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, eq. 10. If w is the model just
+    received, both terms are equal. At buffers it is the change alone.
     """
     return (change + dual_change / np.float32(rho)).astype(np.float32)
 
@@ -247,8 +247,8 @@ def augmented_change(change: fl.Vector, dual_change: fl.Vector, rho: float) -> f
 def unit_change(spec: fl.ModelSpec, change: fl.Vector, clip: float | None = None) -> tuple[fl.Vector, float]:
     """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and its former length.
 
-    clip: the largest length that is told, where it travels along.
-        rescaled change of a running variance may leave the range of all clients'. A change of length 0 stays 0.
+    clip: the largest length that is told.  Buffers keep their changes and count in no length: a rescaled running
+    variance may leave the range of all clients'. A change of length 0 stays 0.
     """
     is_parameter = ~spec.buffers
     length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))

@@ -4,8 +4,7 @@ Clustering Federated Learning Method for Sensing-Computing Fusion Scenarios" (Ta
 s_c is the share of zeros in channel c of a ReLU's feature map (eq. 1), and s = [s_1, ..., s_C] (eq. 2). A dense layer
 has H = W = 1, so its s_c are 0 or 1.
 
-ReLUs are seen during the forward pass: as a module, a function, a method, or a clamp at 0. Compiled graphs
-(TorchScript) hide theirs.
+ReLUs are seen in the forward pass: as a module, a function, a method, or a clamp at 0. TorchScript hides its own.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ _CHUNK_BYTES = 4 << 20  # of one chunk of samples
 
 @dataclass(frozen=True)
 class Rectified:
-    """One ReLU of a forward pass.
-
-    name: the path of its module (``"4"``, ``"block.relu"``; ``"forward"`` for the model's own forward), with ``:2``,
-        ``:3`` for further ones of one module.  behind: the path of the module with the last linear map or convolution
-        before it, or None.  dense: whether its channels are its last axis, not axis 1.
+    """One ReLU of a forward pass. name: its module's path (``"4"``, ``"block.relu"``; ``"forward"`` for the model's own
+    forward), with ``:2``, ``:3`` for further ones of a module.  behind: the path of the last linear map or
+    convolution before it, or None.  dense: its channels are its last axis, not axis 1.
     """
 
     name: str
@@ -90,7 +87,7 @@ def _clamps_at_zero(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def rectified(model: Model) -> list[Rectified]:
-    """All ReLUs of the model in the order of a forward pass."""
+    """In the order of a forward pass."""
     found: list[Rectified] = []
     module = model.module_with(model.flatten())
     with torch.inference_mode(), _Watch(module, lambda one, _: found.append(one)):
@@ -99,10 +96,8 @@ def rectified(model: Model) -> list[Rectified]:
 
 
 def relu_layer(model: Model, layer: str = "auto") -> str:
-    """The name of the ReLU that a layer means.
-
-    layer: one of ``WORDS``, a ReLU's name (``Rectified.name``), or the name of the module before it. Raises UserError
-        if there is no such ReLU.
+    """The name of a ReLU. layer: one of ``WORDS``, a ReLU's name (``Rectified.name``), or the name of the module before
+    it. Raises UserError if there is no such ReLU.
     """
     found = rectified(model)
     dense, conv = ([one.name for one in found if one.dense is kind] for kind in (True, False))
@@ -123,11 +118,10 @@ def relu_layer(model: Model, layer: str = "auto") -> str:
 
 
 class Extractor:
-    """The sparsity features of one ReLU of a model with given weights.
+    """The sparsity features of one ReLU.
 
-    weights: (d,) float32.  layer: as in ``relu_layer``.  accelerator: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It
-        computes in float32 and in evaluation mode. Raises UserError for weights of another model, or that are not
-        finite, and for an unknown layer.
+    weights: (d,) float32.  layer: as in ``relu_layer``.  accelerator: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. In float32
+    and evaluation mode. Raises UserError for weights that are not finite or another model's, and for an unknown layer.
     """
 
     def __init__(self, model: Model, weights: NDArray[Any], layer: str = "auto", accelerator: str = "cpu") -> None:
@@ -179,7 +173,7 @@ class Extractor:
 def sparsities(
     model: Model, weights: NDArray[Any], x: NDArray[np.float32] | Tensor, layer: str = "auto", accelerator: str = "cpu"
 ) -> Vector:
-    """(n, C) float32 in [0, 1]: the share of zeros in each channel of a ReLU, for each sample (eq. 1, 2).
+    """(n, C) float32 in [0, 1]: eq. (1), (2) of one ReLU.
 
     weights: (d,) float32.  x: (n, ...) float32, n >= 1.  layer: as in ``relu_layer``. Raises UserError as
         ``Extractor``.

@@ -1,4 +1,4 @@
-"""Many clients of any stateless module: ``torch.func.vmap`` over the gradient. For GPUs; exact on a CPU too."""
+"""Many clients of any stateless module: ``torch.func.vmap`` over the gradient, for GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.training.solvers import Pull, Solver, descend
 
 
 def stackable(model: Model) -> bool:
-    """Whether the module can be mapped over: cross entropy, no buffers, no dropout, and torch accepts it."""
+    """Cross entropy, no buffers, no dropout, and torch can map it."""
     if not model.is_classifier or model.stochastic or any(True for _ in model.module.buffers()):
         return False
     try:
@@ -41,10 +41,7 @@ def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ig
 
 
 class StackedKernel:
-    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of the products, torch.float32 or torch.bfloat16.
-
-    trains: whether a part of this name is trained.
-    """
+    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of products, torch.float32 or torch.bfloat16."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Independent shares of the work on threads of their own, one torch thread each, on all cores."""
+"""Independent shares of work on threads of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMBALANCE = 1.25  # largest share over the mean from which one share with torch
 
 
 def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
-    """Indices spread over bins, longest first to the emptiest (Graham's LPT rule); the fullest bin first."""
+    """Longest first to the emptiest bin (Graham's LPT rule); the fullest bin first."""
     queues: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
     totals = [0.0] * len(queues)
     for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
@@ -27,7 +27,7 @@ def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
 
 
 def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
-    """Indices of independent tasks spread over at most ``workers``; one share where no even split exists."""
+    """Indices of tasks, for at most ``workers``; one share where no even split exists."""
     split = longest_first(costs, max(1, min(workers, torch.get_num_threads(), _WORKERS)))
     if sum(costs[i] for i in split[0]) * len(split) > _IMBALANCE * sum(costs):
         return [list(range(len(costs)))]
@@ -35,7 +35,7 @@ def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
 
 
 def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> list[list[T]]:
-    """Exhaust the tasks' items side by side, each with ``threads`` torch threads; their items in the tasks' order.
+    """Run tasks side by side, each with ``threads`` torch threads; items in the tasks' order.
 
     The first task runs on the calling thread, whose number of torch threads is restored.
     """
