@@ -60,33 +60,22 @@ class Milliseconds:
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """One named set.
-
-    degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of D.
-    reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
-    secure: False for tests only.
-    scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
-    flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None: no
-    masks.
-    radix: automorphisms by its powers make the trace, each radix - 1 times.
-    lowest: the lowest level of vectors.  opened: the level at which shared keys (``threshold``) open, or None.
-    turns: whether evaluation keys have the automorphisms of the trace; else dot products are constant.
-    """
+    """One named set."""
 
     name: str
-    degree: int
-    prime_bits: tuple[int, ...]
-    scale_bits: int
-    reach_bits: int
-    terms_bits: int
+    degree: int  # N
+    prime_bits: tuple[int, ...]  # of the chain, special prime last
+    scale_bits: int  # log2 of D
+    reach_bits: int  # values lie within +-2^reach_bits
+    terms_bits: int  # a sum has at most 2^terms_bits terms
     nominal: Milliseconds
-    secure: bool = True
-    scalar_bits: int | None = None
-    flood_bits: int | None = None
-    radix: int = 2
-    lowest: int = 0
-    opened: int | None = None
-    turns: bool = True
+    secure: bool = True  # False for tests only
+    scalar_bits: int | None = None  # as terms_bits, for scalars at levels with room for so many; None: the same
+    flood_bits: int | None = None  # vectors opened for another key get noise in +-2^flood_bits; None: no masks
+    radix: int = 2  # automorphisms by its powers make the trace, each radix - 1 times
+    lowest: int = 0  # the lowest level of vectors
+    opened: int | None = None  # the level at which shared keys (``threshold``) open
+    turns: bool = True  # whether evaluation keys have the automorphisms of the trace; else dot products are constant
 
     def __post_init__(self) -> None:
         if self.degree not in _MOST_BITS or len(self.prime_bits) < 2 or not all(20 <= b <= 60 for b in self.prime_bits):

@@ -11,18 +11,13 @@ from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
 class Form(NamedTuple):
-    """What else two vectors must share to be added. Paillier has this form alone.
+    """What else two vectors must share to be added. Paillier has this form alone."""
 
-    level: how many products can follow.  scalar: one value.
-    product: of a vector and a scalar, not rescaled yet.  conjugated: prepared as the second factor of a dot product.
-    constant: a scalar in the constant coefficient only.
-    """
-
-    level: int = 0
-    scalar: bool = False
-    product: bool = False
-    conjugated: bool = False
-    constant: bool = False
+    level: int = 0  # how many products can follow
+    scalar: bool = False  # one value
+    product: bool = False  # of a vector and a scalar, not rescaled yet
+    conjugated: bool = False  # prepared as the second factor of a dot product
+    constant: bool = False  # a scalar in the constant coefficient only
 
     def __str__(self) -> str:
         kind = "constant scalar" if self.constant else "scalar" if self.scalar else "vector"
@@ -37,19 +32,14 @@ Room = Callable[[Form], int]
 
 @dataclass(frozen=True)
 class Tally:
-    """The public facts about a vector under encryption, which travel in its header.
+    """The public facts about a vector under encryption, which travel in its header."""
 
-    fingerprint: 16 bytes of its key (of an opened blinded vector: its former key).  length: d.  terms: how many vectors
-    it sums up, integer weights counted.
-    blinded: how many times a mask is inside.  vectors: how many were added up here, whatever their weight.
-    """
-
-    fingerprint: bytes
-    length: int
-    terms: int = 1
-    blinded: int = 0
+    fingerprint: bytes  # 16 bytes of its key (of an opened blinded vector: its former key)
+    length: int  # d
+    terms: int = 1  # how many vectors it sums up, integer weights counted
+    blinded: int = 0  # how many times a mask is inside
     form: Form = PLAIN
-    vectors: int = 1
+    vectors: int = 1  # how many were added up here, whatever their weight
 
     def plus(self, other: Tally, room: Room) -> Tally:
         self.under_one_key(other, "can't be added")

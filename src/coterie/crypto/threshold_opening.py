@@ -46,20 +46,16 @@ _FACTS = struct.Struct("<QQBxxxIdd")  # length, terms, scalar, senders, deviatio
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Request:
-    """What a holder is sent: the component that the key multiplies, and facts about it. Public.
-
-    c1: ``(count, limbs, degree)``.  terms: weights counted.
-    deviation: of the error to be drowned, a coefficient.
-    """
+    """What a holder is sent: the component that the key multiplies, and facts about it. Public."""
 
     group: Group
     length: int
-    terms: int
+    terms: int  # weights counted
     senders: int
     scalar: bool
-    deviation: float
+    deviation: float  # of the error to be drowned, a coefficient
     scale: float
-    c1: Residues
+    c1: Residues  # (count, limbs, degree)
 
     @property
     def ciphertexts(self) -> int:
@@ -114,16 +110,13 @@ class Request:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
-    """What the server keeps until it has the answers: c_0 (of a scalar its constant coefficient) and the request.
-
-    words: an emulated one's values.  errors: deviations of error and flooding, a coefficient.
-    """
+    """What the server keeps until it has the answers: c_0 (of a scalar its constant coefficient) and the request."""
 
     request: Request
     c0: Residues
-    words: Integers | None
+    words: Integers | None  # an emulated one's values
     form: Form
-    errors: tuple[float, float]
+    errors: tuple[float, float]  # deviations of error and flooding, a coefficient
 
 
 def server_dec(

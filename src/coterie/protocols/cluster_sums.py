@@ -77,16 +77,13 @@ class Received(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A masked sum to convert. count: vectors in it.  times: how often the mask is in it.
-
-    work: vectors that the hub masks and unmasks for it.
-    """
+    """A masked sum to convert."""
 
     request: fl.Message
-    count: int
+    count: int  # vectors in it
     mask: Mask
-    times: int
-    work: int
+    times: int  # how often the mask is in it
+    work: int  # vectors that the hub masks and unmasks for it
 
 
 class Formed(msgspec.Struct):

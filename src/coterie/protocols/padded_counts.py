@@ -63,11 +63,11 @@ class ModelCounts(fl.Message, frozen=True):
 
 
 class CountsTold(msgspec.Struct):
-    """SECRET. names: the list that it was told.  sent: its counts then, in any attempt.  total: its model's."""
+    """SECRET."""
 
-    names: str = ""
-    sent: Counts | None = None
-    total: Counts | None = None
+    names: str = ""  # the list that it was told
+    sent: Counts | None = None  # its counts then, in any attempt
+    total: Counts | None = None  # its model's
 
     def __repr__(self) -> str:
         return "<CountsTold>"

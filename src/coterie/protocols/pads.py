@@ -64,14 +64,11 @@ class Pads(Grant):
 
 
 class Ratchet(fl.SecretStruct):
-    """SECRET: the key of a round, from which all later ones follow and no earlier one does.
+    """SECRET: the key of a round, from which all later ones follow and no earlier one does."""
 
-    key: of ``round``.  kept: unused keys of earlier rounds, by round.
-    """
-
-    key: bytes
+    key: bytes  # of ``round``
     round: int = 0
-    kept: dict[int, bytes] = msgspec.field(default_factory=dict)
+    kept: dict[int, bytes] = msgspec.field(default_factory=dict)  # unused keys of earlier rounds
 
     def take(self, r: int) -> bytes:
         """The key of round r, which is then erased. Raises PeerError if it was erased before."""

@@ -68,17 +68,13 @@ class Grouped(fl.OfRound, frozen=True):
 
 
 class Founded(msgspec.Struct):
-    """The hub's state. has: the clients that have both sums.
-
-    told: whether the helper has groups to place others in; else all are in one.  why: the reason for fewer groups than
-    stood out or were asked for, or "".
-    """
+    """The hub's state."""
 
     totals: tuple[Total, ...] = ()
-    has: frozenset[str] = frozenset()
+    has: frozenset[str] = frozenset()  # the clients that have both sums
     groups: dict[str, int] = msgspec.field(default_factory=dict)
-    told: bool = False
-    why: str = ""
+    told: bool = False  # whether the helper has groups to place others in; else all are in one
+    why: str = ""  # the reason for fewer groups than stood out or were asked for
 
 
 class GroupingState(msgspec.Struct):

@@ -23,26 +23,20 @@ class EnvelopeError(PeerError):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One message, without its payload.
-
-    role: that the sender acts in.  session: of one run of one federation.  round, attempt: of the coordinator's message
-        that led to it.  number: grows with every message of its sender.  answers: the number of its request, or 0.
-        sealed: whether only the recipient can read the payload.  weight: bytes of the payload with real ciphertexts.
-        digest: of the payload as sent (``codec.frame_digest``).
-    """
+    """One message, without its payload."""
 
     src: str
     dst: str
-    role: str
+    role: str  # that the sender acts in
     kind: str
-    session: str
-    round: Count
+    session: str  # of one run of one federation
+    round: Count  # of the coordinator's message that led to it, as is the attempt
     attempt: Count
-    number: Count
-    answers: Count
-    sealed: bool
-    weight: Count
-    digest: bytes = b""
+    number: Count  # grows with every message of its sender
+    answers: Count  # the number of its request, or 0
+    sealed: bool  # whether only the recipient can read the payload
+    weight: Count  # bytes of the payload with real ciphertexts
+    digest: bytes = b""  # of the payload as sent (``codec.frame_digest``)
     signature: bytes = b""
 
     def header(self) -> bytes:
@@ -121,17 +115,13 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """A party's memory of its links: no message is handled twice, out of order or in another attempt.
+    """A party's memory of its links: no message is handled twice, out of order or in another attempt."""
 
-    sent: the last number that it used.  taken: by sender, the last number that it took.  round: the hub's newest.
-        attempts: by round tried again, its attempt.  kept: by sender and number, outcomes of the requests of the
-        sender's newest round.
-    """
-
-    sent: Count = 0
-    taken: dict[str, Count] = msgspec.field(default_factory=dict)
-    round: Count = 0
-    attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
+    sent: Count = 0  # the last number that it used
+    taken: dict[str, Count] = msgspec.field(default_factory=dict)  # by sender, the last number that it took
+    round: Count = 0  # the hub's newest
+    attempts: dict[Count, Count] = msgspec.field(default_factory=dict)  # by round tried again, its attempt
+    # By sender and number, of its newest round's requests.
     kept: dict[str, dict[Count, Outcome]] = msgspec.field(default_factory=dict)
 
     def next(self) -> int:

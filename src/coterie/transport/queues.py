@@ -95,7 +95,6 @@ class Queues:
 
     work: a party's next message, opened, and its nominal seconds by committed state.  room: bytes of opened messages
     that are held.
-    delayed: messages that ``Links.rounds`` holds back, in the order of writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -106,8 +105,8 @@ class Queues:
         room: int,
     ) -> None:
         self.leaders: dict[str, Leader] = {}
-        self.delayed: list[Parcel] = []
-        self.busy: dict[str, Instant] = {}
+        self.delayed: list[Parcel] = []  # those that ``Links.rounds`` holds back, in the order of writing
+        self.busy: dict[str, Instant] = {}  # until when
         self._parties, self._spool, self._work, self._room = parties, spool, work, room
         self._heaps: defaultdict[str, list[tuple[Any, Parcel]]] = defaultdict(list)
         self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content

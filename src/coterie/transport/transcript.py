@@ -77,25 +77,22 @@ class Transcript:
 
 @dataclass
 class Meter:
-    """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
+    """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``."""
 
-    released: by message that the ledger counts, its senders, repeated. Bytes are the weights of messages;
-        ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
-    device_seconds: virtual, ``"type/compute"`` and ``"type/radio"``, of all devices of a type.
-    device_messages: bytes of the largest message of a device type.
-    """
-
-    bytes_up: Counter[str] = field(default_factory=Counter)
+    bytes_up: Counter[str] = field(default_factory=Counter)  # weights of messages, as in the next two
     bytes_down: Counter[str] = field(default_factory=Counter)
     message_bytes: Counter[str] = field(default_factory=Counter)
+    # By role of the sender, on top; they take no virtual time.
     envelope_bytes: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     virtual_seconds: Counter[str] = field(default_factory=Counter)
+    # Virtual, "type/compute" and "type/radio", of all devices.
     device_seconds: Counter[str] = field(default_factory=Counter)
-    device_messages: dict[str, int] = field(default_factory=dict)
+    device_messages: dict[str, int] = field(default_factory=dict)  # bytes of the largest message of a device type
     refused: Counter[str] = field(default_factory=Counter)
     lost: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
+    # By message that the ledger counts, its senders, repeated.
     released: dict[str, list[str]] = field(default_factory=dict)
 
     def moved(self, src: str, dst: str, kind: str, size: int, envelope: int) -> None:

@@ -39,19 +39,15 @@ def arrival(sent: Instant, delay_s: float) -> Instant:
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """One message under way. ticket: of its bytes in the spool.
-
-    due: the round in which it is sent, if after its writing.  genuine: whether it has the key of the message sent, even
-    with a changed payload.
-    """
+    """One message under way."""
 
     envelope: Envelope
     to_role: str
     arrives_s: float = 0.0
     step: int = 0
-    ticket: int = 0
-    due: int = 0
-    genuine: bool = True
+    ticket: int = 0  # of its bytes in the spool
+    due: int = 0  # the round in which it is sent, if after its writing
+    genuine: bool = True  # whether it has the key of the message sent, even with a changed payload
 
     @property
     def arrives(self) -> Instant:
@@ -70,18 +66,14 @@ Each item is bytes, which travel in this message's envelope, or an envelope and 
 
 
 class Snapshot(msgspec.Struct):
-    """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
-
-    A parcel's ticket is the index of its frame. sizes: of the frames, in bytes.  busy: by party, until when. links:
-    when each link's last message arrives.
-    """
+    """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``)."""
 
     clock_s: float
     numbers: dict[str, Numbers]
-    parcels: list[Parcel]
-    sizes: list[int]
-    busy: dict[str, Instant]
-    links: list[tuple[str, str, Instant]]
+    parcels: list[Parcel]  # a parcel's ticket is the index of its frame
+    sizes: list[int]  # of the frames, in bytes
+    busy: dict[str, Instant]  # by party, until when
+    links: list[tuple[str, str, Instant]]  # when each link's last message arrives
 
     def check(self, parties: Mapping[str, Any]) -> None:
         """Raises UserError unless a transport of these parties can have made this snapshot."""

@@ -154,20 +154,16 @@ def common_seed(a: str, b: str, of_a: bytes, of_b: bytes) -> bytes:
 
 
 class Making(fl.SecretStruct, kw_only=True, tag=True):
-    """SECRET: a key that a party is about to hold, and other holders' pieces, which may come early.
-
-    sources: whose pieces make up the share; none if it is the holder's own contribution.  own, seeds: halves of common
-    seeds, by the other holder's name.  opened: in a hand-over, how many ciphertexts were opened before.
-    """
+    """SECRET: a key that a party is about to hold, and other holders' pieces, which may come early."""
 
     number: int
     holders: tuple[str, ...]
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # whose pieces make up the share; none if it is the holder's own contribution
     summands: int
-    own: dict[str, bytes]
-    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)
+    own: dict[str, bytes]  # halves of common seeds, by the other holder
+    seeds: dict[str, bytes] = msgspec.field(default_factory=dict)  # others' halves
     pieces: dict[str, bytes] = msgspec.field(default_factory=dict)
-    opened: int = 0
+    opened: int = 0  # in a hand-over, how many ciphertexts were opened before
 
     def lacks(self, me: str) -> list[str]:
         lacking = {name for name in self.holders if name != me and name not in self.seeds}

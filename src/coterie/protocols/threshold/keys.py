@@ -191,69 +191,55 @@ def pad_context(r: int) -> bytes:
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The public part of a key: its holders and its public half.
-
-    summands: how many contributions the key sums up.  label: names only this key; empty if the rest does (``group``).
-    """
+    """The public part of a key: its holders and its public half."""
 
     number: int
     holders: tuple[str, ...]
     public: bytes
-    summands: int
-    label: bytes = b""
+    summands: int  # how many contributions the key sums up
+    label: bytes = b""  # names only this key; empty if the rest does (``group``)
 
 
 class Held(fl.SecretStruct):
-    """SECRET: a holder's share of one key. seeds: one common with each other holder, by its name.
-
-    tries: answers given for each sum.  nonces: of its own pads, by round.
-    """
+    """SECRET: a holder's share of one key."""
 
     number: int
     holders: tuple[str, ...]
     share: bytes
-    seeds: dict[str, bytes]
+    seeds: dict[str, bytes]  # one common with each other holder, by its name
     passed: int = 0
     round: int = -1
     sums: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
-    tries: dict[int, int] = msgspec.field(default_factory=dict)
-    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)
+    tries: dict[int, int] = msgspec.field(default_factory=dict)  # answers given for each sum
+    nonces: dict[int, bytes] = msgspec.field(default_factory=dict)  # of its own pads, by round
 
 
 class Helped(msgspec.Struct):
-    """A party's openings in a round. sums: by name, the names of their vectors."""
+    """A party's openings in a round."""
 
     round: int
     scalars: int = 0
-    sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)
+    sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)  # by name, the names of their vectors
 
 
 class Noisy(msgspec.Struct):
-    """The numbers that a party has added its noise to, in a round, and whether it has helped to open their sum.
-
-    of: names the numbers, and the parties that add noise.  opened: names the senders of the opened sum.
-    """
+    """The numbers that a party has added its noise to, in a round, and whether it has helped to open their sum."""
 
     round: int
-    of: bytes
-    opened: bytes = b""
+    of: bytes  # names the numbers, and the parties that add noise
+    opened: bytes = b""  # names the senders of the opened sum
 
 
 class JointSecrets(Stated):
-    """SECRET: a party's state of joint keys, by name. numbers: the hub's, of the last making.
-
-    holding: at the hub, the parties that have not confirmed the erasure of a share.
-    noisy: of keys of noisy sums (``Joint.missing``), this party's part in the last.  accounts: what this party has
-    opened, by digest of the public key, which a hand-over keeps.
-    """
+    """SECRET: a party's state of joint keys, by name."""
 
     terms: dict[str, Terms] = msgspec.field(default_factory=dict)
     held: dict[str, Held] = msgspec.field(default_factory=dict)
-    numbers: dict[str, int] = msgspec.field(default_factory=dict)
-    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    numbers: dict[str, int] = msgspec.field(default_factory=dict)  # the hub's, of the last making
+    holding: dict[str, list[str]] = msgspec.field(default_factory=dict)  # those that did not confirm erasure
     helped: dict[str, Helped] = msgspec.field(default_factory=dict)
-    noisy: dict[str, Noisy] = msgspec.field(default_factory=dict)
-    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)
+    noisy: dict[str, Noisy] = msgspec.field(default_factory=dict)  # this party's part in the last noisy sum
+    accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)  # by public key; a hand-over keeps it
 
     def answered(self, name: str) -> Answered:
         """What was opened under the key that has this name now, including by former holders."""
