@@ -38,14 +38,11 @@ _MASK_BYTES = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public(ArrayVectors):
-    """As ``arrays.PublicArrays``, with what ``ckks.CipherVector`` adds.
-
-    pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N); k is 0 without products.
-    """
+    """As ``arrays.PublicArrays``, with what ``ckks.CipherVector`` adds."""
 
     space: ParameterSet
-    pair: Residues
-    relinearise: Residues
+    pair: Residues  # (2, primes, N)
+    relinearise: Residues  # (k, 2, primes, N); k is 0 without products
 
     scheme = "ckks"
 

@@ -5,8 +5,7 @@ ciphertexts, times ``D / sqrt(N / 2)``: their norm, and their error, is that of 
 is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
-level l the modulus is the product of the first l + 1 primes and the scale is S_l: D for fresh vectors, ``S_(l-1) =
-S_l^2 / q_l`` after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2.
+level l the modulus is the product of the first l + 1 primes and the scale is S_l, which is D for fresh vectors.
 
 **Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. Errors add up at worst
 linearly. With r_l for 32 deviations at level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes
@@ -103,6 +102,7 @@ class ParameterSet:
     def _scale_bits(self, level: int, *, constant: bool = False) -> float:
         if constant:
             return 2 * self._scale_bits(level + 1) - self.prime_bits[level + 1] - math.log2(self.degree / 2)
+        # S_(l-1) = S_l^2 / q_l after a product is rescaled by the prime q_l. An unrescaled product has scale S_l^2.
         bits = float(self.scale_bits)
         for dropped in range(self.levels, level, -1):
             bits = 2 * bits - self.prime_bits[dropped]

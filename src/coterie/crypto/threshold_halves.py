@@ -24,17 +24,13 @@ _FACTS = struct.Struct(f"<QHH{SIGNATURE_BYTES}s")  # length, part, bytes of the 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Half:
-    """c_1 of one sender's fresh vector.
-
-    part: which of the sender's vectors of a round.  length: d.  array: ``(count, limbs, degree)``.
-    signature: the sender's, over ``name`` and what it is for.
-    """
+    """c_1 of one sender's fresh vector."""
 
     sender: str
-    part: int
-    length: int
-    array: Residues
-    signature: bytes = bytes(SIGNATURE_BYTES)
+    part: int  # which of the sender's vectors of a round
+    length: int  # d
+    array: Residues  # (count, limbs, degree)
+    signature: bytes = bytes(SIGNATURE_BYTES)  # the sender's, over ``name`` and what it is for
 
     @classmethod
     def of(cls, group: Group, cipher: ckks.CipherVector, sender: str, part: int, signature: bytes = b"") -> Half:

@@ -52,17 +52,13 @@ _PAD = struct.Struct("<Q16s16s")  # length, nonce, who contributes
 
 @dataclass(frozen=True)
 class Pad:
-    """The public name of a pad, which decides its polynomial.
+    """The public name of a pad, which decides its polynomial."""
 
-    sender: the encrypting holder.  context: bytes that name the purpose.  nonce: 16 fresh bytes.
-    among: the holders whose shares make it, in the group's order.
-    """
-
-    sender: str
-    context: bytes
+    sender: str  # the encrypting holder
+    context: bytes  # bytes that name the purpose
     length: int
-    nonce: bytes
-    among: tuple[str, ...]
+    nonce: bytes  # 16 fresh bytes
+    among: tuple[str, ...]  # the holders whose shares make it, in the group's order
     part: ClassVar[int] = 0
     """A sender has one vector a round."""
 

@@ -1,15 +1,8 @@
 """The binary forms of ciphertext vectors and keys of all schemes. Little end first.
 
 A ciphertext vector is a header and then its ciphertexts. A Paillier ciphertext is one number of ``key_bits / 4`` bytes.
-A CKKS ciphertext is two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key
-is a header and then its numbers.
-
-Paillier: the flag is the randomness (0 short, 1 full); the parameters are fraction_bits, value_bits, guard_bits and
-kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key has
-products; the parameters are a hash; the numbers of a public key are its pair and, with the flag, the pairs to
-relinearise with; of a secret key the secret polynomial and then those; of an evaluation key the 16 bytes of its key,
-and the pairs of each automorphism. Padded vectors (``padded``) have Paillier's parameters with the 256 bits of their
-keys, whose numbers are 32 bytes; their bodies are a machine word a value and 80 bytes a pad.
+A CKKS ciphertext is two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A
+padded vector (``padded``) is a machine word a value and 80 bytes a pad. A key is a header and then its numbers.
 
 An emulated twin writes only its values, or its key's name, and states the real length as their weight. Decoding raises
 DecodeError alone.
@@ -99,6 +92,12 @@ def key_header(kind: str, key: KeyArrays) -> bytes:
     return _KEY.pack(_KEY_MAGIC, VERSION, *code, key.space.identity)
 
 
+# Paillier: the flag is the randomness (0 short, 1 full); the parameters are fraction_bits, value_bits, guard_bits and
+# kappa as u16 and key_bits as u32; the numbers are N and h, or both primes and h. CKKS: the flag says whether the key
+# has products; the parameters are a hash; the numbers of a public key are its pair and, with the flag, the pairs to
+# relinearise with; of a secret key the secret polynomial and then those; of an evaluation key the 16 bytes of its key,
+# and the pairs of each automorphism. Padded vectors have Paillier's parameters with the 256 bits of their keys, whose
+# numbers are 32 bytes.
 def join_key(kind: str, key: KeyArrays) -> bytes:
     size = _KEY.size + key.space.key_bytes(kind, key.flag)
     return _joined(key.scheme, size, key_header(kind, key), *key.parts())

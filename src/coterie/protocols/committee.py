@@ -87,12 +87,12 @@ class Committee(Grant):
 
 
 class SwitchedFor(Stated):
-    """A member's record: the last round, the last number in it, whether it switched a vector, and how many scalars."""
+    """A member's record."""
 
-    round: int = 0
-    number: int = 0
-    vector: bool = False
-    scalars: int = 0
+    round: int = 0  # the last one
+    number: int = 0  # the last one in it
+    vector: bool = False  # whether it switched one
+    scalars: int = 0  # how many it switched
 
 
 class Seat(fl.Component):

@@ -181,34 +181,31 @@ class Inheriting(Making):
 
 
 class Committing(Making):
-    """SECRET. secret, ephemeral: the contribution.  shown: what is committed to."""
+    """SECRET: committed to a contribution."""
 
     secret: bytes
     ephemeral: bytes
-    shown: bytes
+    shown: bytes  # what is committed to
 
 
 class Revealing(Making):
-    """SECRET: the contribution was shown. digests: all commitments."""
+    """SECRET: the contribution was shown."""
 
     secret: bytes
     ephemeral: bytes
-    digests: bytes
+    digests: bytes  # all commitments
 
 
 class Exchanged(Making):
-    """SECRET: all parts are joined, and pieces are under way. secret: None in a hand-over.
+    """SECRET: all parts are joined, and pieces are under way."""
 
-    turned: whether this holder gave its part of rotations.
-    """
-
-    secret: bytes | None
+    secret: bytes | None  # None in a hand-over
     public: bytes
-    turned: bool = False
+    turned: bool = False  # whether this holder gave its part of rotations
 
 
 class Whole(Making):
-    """SECRET: the share is whole. seeds: common ones, from here on."""
+    """SECRET: the share is whole."""
 
     secret: bytes | None
     public: bytes
