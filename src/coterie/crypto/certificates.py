@@ -47,6 +47,7 @@ def new_authority(key: bytes, now_s: float, days: float) -> bytes:
 
 
 def request(key: bytes, name: str) -> bytes:
+    """A party's request for a certificate (PKCS #10, PEM)."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     return builder.sign(_secret(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 

@@ -74,6 +74,7 @@ def move(words: Words, by: np.ufunc, key: bytes, start: bytes = bytes(16)) -> No
 
 
 def seeds_of(master: bytes, groups: int) -> bytes:
+    """a_0 ... a_{G-1}, 16 bytes each."""
     return keystream(master, SEED_BYTES * groups)
 
 
@@ -99,6 +100,7 @@ def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) 
 
 
 def word_name(word: bytes | Words) -> bytes:
+    """SHA-256 of cw."""
     return sha256(word if isinstance(word, bytes) else np.ascontiguousarray(word, "<u4"))
 
 

@@ -449,6 +449,7 @@ def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
 
 
 def senders_tag(names: Sequence[str]) -> bytes:
+    """16 bytes that name a set of parties."""
     every = b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in sorted(names))
     return hashlib.sha256(b"coterie/senders/" + every).digest()[:16]
 
@@ -513,6 +514,7 @@ class Zero:
 
 
 def twin_common(group: Group) -> Residues:
+    """Equal for all groups, so that an emulated key survives handing over."""
     key = hashlib.sha256(b"coterie/emulated").digest()
     return group.uniform(key, 1, group.limbs)
 

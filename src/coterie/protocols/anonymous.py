@@ -74,6 +74,7 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
+    """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)
     return Forgotten(msg.round)
 
