@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from deployments import NOW_S, Study
 from every_system import model_for
-from live_deployment import Live
+from live_deployment import another_run
 
 from coterie.deploy.built_party import stored_party
-from coterie.deploy.home import Home, agree, plan_of, read_home, take_plan
+from coterie.deploy.home import Home, plan_of, read_home
 from coterie.operate import runs
 from coterie.operate.folder import Folder
-from coterie.operate.local_deployment import HOMES
 from coterie.operate.rehearsal import rehearse
-from coterie.operate.server import local_server
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
@@ -27,20 +24,6 @@ from coterie.runs.experiment import Experiment, build
 pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
 FEDAVG = RunConfig("fedavg", clients=3, rounds=2, seed=7, samples=300, settings={"max_epochs": 1, "lr": 0.1})
-
-
-def again(at: Path, clients: int, **options: Any) -> Live:
-    """Another run of a rehearsal, to its end. All agree, since the plan goes to their homes before they start."""
-    folder = Folder(at)
-    plan = runs.start(at, **options)
-    homes = {plan.roster.hub: read_home(folder.hub)}
-    for place in sorted((at / HOMES).iterdir()):
-        home = homes[read_home(place).name] = read_home(place)
-        agree(home, take_plan(home, folder.plan.read_bytes()))
-    made = Live(folder, homes, local_server(folder))
-    with made.serving():
-        made.run()
-    return made
 
 
 def weights_of(home: Home) -> np.ndarray:
@@ -67,14 +50,14 @@ def test_a_second_run_from_models_is_two_runs_of_a_simulation(tmp_path: Path) ->
     one = simulated(None)
     first = one.parties[one.federation.hub].last_starts()
     assert (weights_of(read_home(Folder(at).hub)) == first).all()
-    warm = again(at, 3, warm=True)
+    warm = another_run(at, warm=True)
     two = simulated(first)
     second = two.parties[two.federation.hub].last_starts()
     assert not (first == second).all()
     for home in warm.homes.values():
         assert plan_of(home).warm
         assert (weights_of(home) == second).all()
-    cold = again(at, 3)
+    cold = another_run(at)
     assert (weights_of(cold.homes[cold.hub]) == first).all()
     one.close()
     two.close()

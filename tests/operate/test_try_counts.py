@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from live_deployment import another_run
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
+from coterie.deploy.built_party import stored_party
+from coterie.deploy.home import plan_of, read_home
+from coterie.operate.authority import revoke
+from coterie.operate.folder import Folder
 from coterie.operate.local_deployment import HOMES
 from coterie.operate.own_model import own_model, own_prior
 from coterie.operate.rehearsal import rehearse
 from coterie.protocol.errors import UserError
-from coterie.runs.config import RunConfig
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config_file import to_toml
 from coterie.runs.priors import Priors
 from coterie.runs.runner import run
 
@@ -53,6 +60,36 @@ def test_homes_hold_the_counts_and_predict_as_the_simulation_does(
         shown += 1
     assert shown == len(priors.clients)
     assert name == "fedavg" or "prior_local_accuracy" in result.rounds[-1]["reported"]
+
+
+def test_a_further_run_of_a_deployment_shows_no_client_by_difference(tmp_path: Path) -> None:
+    """Each home remembers its list, also over a run without: the same clients have the same sum, fewer have none."""
+    at, config = tmp_path / "d", RunConfig("fedavg", **{**options(), "clients": 4, "rounds": 1})
+    rehearse(at, config)
+    first = told(at)
+    assert first.keys() == {f"client/{i}" for i in range(4)}
+    assert len({(names, tuple(total)) for names, total in first.values()}) == 1
+    another_run(at, config=written(tmp_path / "none.toml", replace(config, settings={"lr": 0.1})))
+    assert all(total is None for _, total in told(at).values())
+    another_run(at, config=written(tmp_path / "counts.toml", config))
+    assert told(at) == first
+    revoke(at, "client/3")
+    another_run(at)
+    assert told(at) == {name: (first[name][0], None) for name in first.keys() - {"client/3"}}
+
+
+def written(path: Path, config: RunConfig) -> Path:
+    path.write_text(to_toml(resolve(config)))
+    return path
+
+
+def told(at: Path) -> dict[str, tuple[str, Any]]:
+    """By client of the present run: its list, and its model's label counts."""
+    members = dict(plan_of(read_home(Folder(at).hub)).members)
+    homes = [read_home(place) for place in (at / HOMES).iterdir()]
+    clients = [home for home in homes if home.role == "client" and home.name in members]
+    secrets = {home.name: stored_party(home)[0].party.secret.counts for home in clients}
+    return {name: (one.names, None if one.total is None else one.total.tolist()) for name, one in secrets.items()}
 
 
 def test_a_home_without_counts_says_how_to_get_them(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from coterie.protocols.padded_counts import (
     PaddedCounts,
     WantCounts,
     divided,
+    listed,
 )
 from coterie.runs import RunConfig, registry
 from coterie.runs.config import resolve
@@ -163,8 +164,7 @@ def test_a_client_takes_no_impossible_counts_and_none_twice(counts: list[int]) -
 @pytest.mark.parametrize(("said", "counted"), [(-5, 6), (-(1 << 20), 0), (1 << 62, 0)])
 def test_a_liar_spoils_the_counts_of_its_list_alone_and_impossible_ones_are_dropped(said: int, counted: int) -> None:
     experiment = made()
-    liar = at(experiment, "client/1").counts.secret
-    liar.sent, liar.names = np.full(10, said, np.int64), "\n".join(experiment.common.clients)
+    at(experiment, "client/1").counts.secret.sent = np.full(10, said, np.int64)
     line, told, own = experiment.finish(1), experiment.observer.told_counts(), own_counts(experiment)
     assert line is not None
     assert told is not None
@@ -175,6 +175,89 @@ def test_a_liar_spoils_the_counts_of_its_list_alone_and_impossible_ones_are_drop
     else:
         assert set(told.values()) == {None}
     experiment.close()
+
+
+# -- over several runs on the same data --------------------------------------------------------------------------------
+
+
+def further(former: Experiment, **options: Any) -> Experiment:
+    """A run whose clients follow those of a former one, as the homes of a deployment let them."""
+    experiment = made(**options)
+    for name in set(former.common.clients) & set(experiment.common.clients):
+        assert at(experiment, name).remembers
+        at(experiment, name).follows(at(former, name))
+    experiment.finish(1)
+    return experiment
+
+
+def opened(experiment: Experiment) -> dict[frozenset[str], np.ndarray]:
+    """The hub's view: all lists whose sums it can form, with these."""
+    lists, terms = set[frozenset[str]](), dict[str, np.ndarray]()
+    views = experiment.transport.transcript.views
+    for name in experiment.common.clients:
+        lists |= {frozenset(one.names.split("\n")) for _, one in views[name].messages(AskForPadded)}
+    for seen, one in views["server"].messages(PaddedCounts):
+        terms[seen.src] = np.frombuffer(one.words, "<u8")
+    return {
+        names: np.sum([terms[name] for name in names], axis=0, dtype=np.uint64).view(np.int64)
+        for names in lists
+        if names <= terms.keys()
+    }
+
+
+def test_a_further_run_with_a_client_more_shows_no_difference() -> None:
+    """The former list stays one, with its counts of then (these seeds deal other data), so its sum is the same."""
+    first = finished(record=True)
+    second = further(first, record=True, clients=7, seed=1)
+    assert opened(second).keys() == opened(first).keys() == {frozenset(f"client/{i}" for i in range(6))}
+    for names, total in opened(first).items():
+        np.testing.assert_array_equal(opened(second)[names], total)
+    told = second.observer.told_counts()
+    assert told is not None
+    assert all(np.array_equal(told["client/6"], one) for one in told.values() if one is not None)
+    first.close()
+    second.close()
+
+
+def test_a_further_run_with_three_more_has_a_list_of_these() -> None:
+    first = finished()
+    second = further(first, record=True, clients=9)
+    assert opened(second).keys() == {frozenset(f"client/{i}" for i in some) for some in (range(6), range(6, 9))}
+    first.close()
+    second.close()
+
+
+def test_a_further_run_without_a_client_opens_nothing() -> None:
+    first = finished()
+    second = further(first, record=True, clients=5)
+    assert not opened(second)
+    assert set((second.observer.told_counts() or {"": None}).values()) == {None}
+    client = at(second, "client/0")
+    with pytest.raises(PeerError, match="beside other clients"):
+        next(client.counts.tell(AskForPadded("\n".join(second.common.clients)), "server"))
+    first.close()
+    second.close()
+
+
+def test_lists_of_former_runs_are_whole_or_none() -> None:
+    before = {"a": "a\nb\nc", "b": "a\nb\nc", "c": "a\nb\nc", "d": "d\ne\nx", "e": "d\ne\nx", "f": "", "g": ""}
+    assert listed([*"abcdefg"], before) == [["a", "b", "c"]]
+    assert listed([*"abcdefgh"], {**before, "h": ""}) == [["a", "b", "c"], ["f", "g", "h"]]
+    assert listed([*"abdefg"], before) == []  # c holds another model
+    assert listed([*"abc"], {**before, "c": ""}) == []  # and here it says that it was on none
+
+
+def test_a_run_in_which_nothing_was_told_takes_nothing_from_a_former_list() -> None:
+    first = finished()
+    client = at(first, "client/0")
+    quiet = type(client)(client.own, client.common, client.config)
+    quiet.follows(client)
+    names = quiet.counts.secret.names
+    assert names == "\n".join(first.common.clients)
+    quiet.counts.follows(type(quiet.counts.secret)())
+    assert quiet.counts.secret.names == names
+    assert quiet.counts.secret.total is None  # that is of the run
+    first.close()
 
 
 def test_parties_tell_nothing_that_the_settings_do_not_ask_for() -> None:

@@ -11,14 +11,18 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.data.form import SampleForm
+from coterie.deploy.home import agree, read_home, take_plan
 from coterie.deploy.kills import Kill
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Settings
+from coterie.operate import runs
 from coterie.operate.deployable import scores_of
-from coterie.operate.local_deployment import LocalDeployment, found_here
+from coterie.operate.folder import Folder
+from coterie.operate.local_deployment import HOMES, LocalDeployment, found_here
 from coterie.operate.local_processes import lives
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import free_port
+from coterie.operate.server import local_server
 from coterie.operate.supervision import Supervision, warm
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
@@ -95,3 +99,19 @@ def digits(client: int) -> tuple[np.ndarray, np.ndarray]:
     found = load_digits()
     rows = np.random.default_rng(client).choice(len(found.target), 120, replace=False)
     return (found.images[rows, None] / 16).astype(np.float32), found.target[rows]
+
+
+def another_run(at: Path, **options: Any) -> Live:
+    """Another run of a rehearsal, to its end. All agree, since the plan goes to their homes before they start."""
+    folder = Folder(at)
+    plan = runs.start(at, **options)
+    homes = {plan.roster.hub: read_home(folder.hub)}
+    for place in sorted((at / HOMES).iterdir()):
+        home = read_home(place)
+        if home.name in dict(plan.members):
+            homes[home.name] = home
+            agree(home, take_plan(home, folder.plan.read_bytes()))
+    made = Live(folder, homes, local_server(folder))
+    with made.serving():
+        made.run()
+    return made

@@ -99,13 +99,11 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
-    from coterie.privacy.fields import short_arrays
-    from coterie.privacy.over_rounds import ATTACKS as ON_SUMS
-    from coterie.privacy.plain import ATTACKS
+    from coterie.runs.attacked import ON_EVERY_SYSTEM
     from coterie.runs.registry import SYSTEMS, audit_of
 
     own = ((name, audit.attacks) for name, system in SYSTEMS.items() if (audit := audit_of(system)) is not None)
-    for system, attacks in (("every system", (*ATTACKS, *ON_SUMS, short_arrays)), *own):
+    for system, attacks in (("every system", ON_EVERY_SYSTEM), *own):
         for attack in attacks:
             yield attack.name, system, f"{attack.adversary}: {attack.summary}"
 

@@ -106,6 +106,7 @@ def build_party(home: Home) -> BuiltParty:
     own = fl.Own(home.name, randomness, home.identity, samples, epochs, _own_starts(home, plan, starts))
     system.check(settings, common)
     party = system.make(own, common, settings)
+    _remember(party, home)
     member = Member(
         home.name,
         {home.name: party},
@@ -126,6 +127,18 @@ def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
     found = build_party(at)
     kept, _ = unpack(stored, found.party)
     return found, kept
+
+
+def _remember(party: fl.Party, home: Home) -> None:
+    """At the beginning of a further run, what the party must know of all former ones, from the oldest on."""
+    if home.run is not None or home.state.exists() or not party.remembers:
+        return
+    formers, at = list[Home](), home.former
+    while at is not None:
+        formers.append(at)
+        at = at.former
+    for one in reversed(formers):
+        party.follows(stored_party(one)[0].party)
 
 
 def _own_starts(home: Home, plan: Plan, starts: fl.Vector) -> fl.Vector | None:

@@ -67,7 +67,7 @@ def own_prior(path: Path) -> Prior:
         raise UserError(
             f"{home.name} was told no label counts of its model yet: the operator founds the run with "
             "label_counts = true under [settings] of run.toml, where the system has a message for them; some systems "
-            "send it after the last round"
+            "send it after the last round, and none beside another list of clients than in a former run"
         )
     priors = priors_of(observer, {home.name: own}, {home.name: found.told})
     if home.name not in priors:

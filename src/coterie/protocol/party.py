@@ -177,6 +177,9 @@ class Component:
     def lasts(self, secret: Any) -> None:
         """As ``Party.lasts``. secret: this component's until now."""
 
+    def follows(self, former: Any) -> None:
+        """As ``Party.follows``. former: this component's secret at the end of a former run."""
+
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
     tables = [vars(base).get(name, {}) for base in reversed(cls.__mro__)]
@@ -322,6 +325,18 @@ class Party:
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
                 getattr(self, name).lasts(getattr(secret, name))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a part of it must know of former runs on the same data (``follows``)."""
+        parts = (part for part in self.parts.values() if type(part).follows is not Component.follows)
+        return any(part.when(self.config, self.common.mode) for part in parts)
+
+    def follows(self, former: Party) -> None:
+        """Take over what must survive in a further run on the same data. former: this party at the end of one."""
+        for name, component in former.parts.items():
+            if type(self.parts.get(name)) is type(component) and component.Secret is not Nothing:
+                getattr(self, name).follows(getattr(former.secret, name))
 
     @property
     def finishes(self) -> bool:

@@ -6,7 +6,9 @@
 
 Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
 ``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
-opens if all of its list answer. A client tells its counts beside one list alone.
+opens if all of its list answer. A client tells its counts beside one list alone, over all runs on the same data: it tells
+the hub its list of a former run, and sends the counts of then once more. That list stays one while all of it hold one
+model. So no two lists that were ever opened share a client.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ class WantCounts(fl.Message, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY, tells=())
 class CountsReady(fl.Message, frozen=True):
+    """names: the list beside which it has told its counts before, one name a line, or none."""
+
     model: int
+    names: str
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -66,7 +71,7 @@ class CountsTold(msgspec.Struct):
     """SECRET."""
 
     names: str = ""  # the list that it was told
-    sent: Counts | None = None  # its counts then, in any attempt
+    sent: Counts | None = None  # its counts then, in any attempt and run
     total: Counts | None = None  # its model's
 
     def __repr__(self) -> str:
@@ -85,10 +90,14 @@ class CountsClient(fl.Component):
     def lasts(self, secret: CountsTold) -> None:
         self.secret.names, self.secret.sent = secret.names, secret.sent
 
+    def follows(self, former: CountsTold) -> None:
+        if former.names:
+            self.secret.names, self.secret.sent = former.names, former.sent
+
     @fl.on(WantCounts, answers=CountsReady)
     def ready(self, msg: WantCounts, src: str) -> CountsReady:
         self._refuse(msg, src)
-        return CountsReady(self.party.held_model)
+        return CountsReady(self.party.held_model, self.secret.names)
 
     @fl.on(AskForPadded, answers=PaddedCounts)
     def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
@@ -135,12 +144,12 @@ class CountsServer(fl.Component):
 
         models: by client, what the hub has for it; clients with equal arrays and numbers have the same model.
         """
-        hub, waits, ready = self.party, self.party.config.deadline_s, dict[str, int]()
+        hub, waits, ready, before = self.party, self.party.config.deadline_s, dict[str, int](), dict[str, str]()
 
         def here(name: str, answer: CountsReady) -> None:
             if not 0 <= answer.model < hub.config.models:
                 raise fl.PeerError(f"{name} holds model {answer.model} of {hub.config.models}")
-            ready[name] = answer.model
+            ready[name], before[name] = answer.model, answer.names
 
         yield from fl.for_each(dict.fromkeys(models, WantCounts()), CountsReady, here, deadline_s=waits)
         names_of, groups = dict[int, bytes](), dict[tuple[bytes, int], list[str]]()
@@ -149,7 +158,7 @@ class CountsServer(fl.Component):
             if id(array) not in names_of:
                 names_of[id(array)] = digest("coterie/counted model/1", np.ascontiguousarray(array).tobytes())
             groups.setdefault((names_of[id(array)], ready[name]), []).append(name)
-        lists = {"\n".join(names): names for group in groups.values() for names in divided(group)}
+        lists = {key: listed(group, before) for key, group in groups.items()}
         terms: dict[str, NDArray[np.uint64]] = {}
         labels = int(hub.spec.outputs)
 
@@ -158,12 +167,13 @@ class CountsServer(fl.Component):
                 raise fl.PeerError(f"{name}: {len(answer.words)} bytes of counts of {labels} labels")
             terms[name] = np.frombuffer(answer.words, "<u8")
 
-        asked = {name: AskForPadded(told) for told, names in lists.items() for name in names}
+        every = [names for some in lists.values() for names in some]
+        asked = {name: AskForPadded("\n".join(names)) for names in every for name in names}
         yield from fl.for_each(asked, PaddedCounts, fold, deadline_s=waits)
         counted = 0
-        for group in groups.values():
+        for key, group in groups.items():
             total = np.zeros(labels, np.int64)
-            for names in divided(group):
+            for names in lists[key]:
                 if terms.keys() >= {*names}:
                     part = np.asarray(np.sum([terms[name] for name in names], axis=0, dtype=np.uint64)).view(np.int64)
                     if _possible(part, labels, MOST_SAMPLES * len(names)):  # else one of them has lied
@@ -171,6 +181,17 @@ class CountsServer(fl.Component):
             if total.any():
                 yield from fl.post(dict.fromkeys(group, ModelCounts(total)))
         return {"counted": counted}
+
+
+def listed(group: Sequence[str], before: Mapping[str, str]) -> list[Sequence[str]]:
+    """The lists of clients that hold one model: of former runs those that it has whole, and new ones of the others.
+
+    before: by client, its list of a former run, or none. Clients of a list that is not whole are on none.
+    """
+    former = {told: told.split("\n") for told in dict.fromkeys(before[name] for name in group) if told}
+    whole = [names for told, names in former.items() if all(before.get(name) == told for name in names)]
+    new = [name for name in group if not before[name]]
+    return [*(names for names in whole if {*names} <= {*group}), *divided(new)]
 
 
 def divided(names: Sequence[str]) -> list[Sequence[str]]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import NamedTuple, cast
 
-from coterie.privacy.audits import Finding, Recorded
-from coterie.privacy.fields import NotJudged, field_findings, watched
-from coterie.privacy.over_rounds import sums_findings
-from coterie.privacy.plain import plain_findings
+from coterie.privacy import label_sums, over_rounds, plain
+from coterie.privacy.audits import Attack, Finding, Recorded
+from coterie.privacy.fields import NotJudged, field_findings, short_arrays, watched
 from coterie.privacy.views import received
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.record.folder import jsonable
 from coterie.runs.findings import Content, worst_first
 from coterie.runs.registry import SYSTEMS, audit_of
+
+ON_EVERY_SYSTEM: tuple[Attack, ...] = (*plain.ATTACKS, *over_rounds.ATTACKS, *label_sums.ATTACKS, short_arrays)
+"""The attacks that need no audit of a system's own."""
 
 
 class Attacked(NamedTuple):
@@ -31,8 +33,8 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
     if active and not (own and own.active):
         some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
         raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(some)}")
-    plain, not_applicable = plain_findings(run)
-    sums, no_sums = sums_findings(run)
+    by_update, not_applicable = plain.plain_findings(run)
+    sums, no_sums = over_rounds.sums_findings(run)
     found: list[Finding] = []
     seen, read = watched(run)
     if own:
@@ -40,10 +42,11 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
             found = own.passive(seen)
         except UserError as error:
             not_applicable = {f"attacks on {run.system.name} alone": str(error), **not_applicable}
+    counted, no_counts = label_sums.label_sum_findings(seen)
     short, no_arrays, not_judged = field_findings(run, read)
-    found = [*found, *plain, *sums, *short, *(own.active(run) if active and own and own.active else [])]
+    found = [*found, *by_update, *sums, *counted, *short, *(own.active(run) if active and own and own.active else [])]
     refused = {one.name: one.why for one in found if not one.results}
-    reasons = {**refused, **not_applicable, **no_sums, **no_arrays}
+    reasons = {**refused, **not_applicable, **no_sums, **no_counts, **no_arrays}
     return Attacked([one for one in found if one.results], reasons, not_judged)
 
 

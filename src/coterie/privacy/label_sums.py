@@ -1,0 +1,129 @@
+"""Attacks on label counts that clients are told in sums (``protocols/padded_counts.py``), for every system.
+
+The server knows the sum of each list. A client takes its own counts off the sum that it is told, and knows what all
+others have together. All clients but one know that one's counts. Each guesses label shares of single clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import coterie.method as fl
+from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.sparsity import total_variation
+from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
+from coterie.privacy.measures import check_classes
+from coterie.protocols.local_training import counts_labels
+from coterie.protocols.padded_counts import AskForPadded, ModelCounts, PaddedCounts
+
+Counts = NDArray[np.int64]
+
+NONE_OPENED = "no sum of label counts was opened under pads of a list"
+SUMS_OF = "by sums of label counts"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedSums:
+    """Of one model. lists: the numbers of the clients on each list that was opened.  sums: (lists, labels) of these.
+
+    total: (labels,) their sum, as these clients were told it.
+    """
+
+    lists: Sequence[Sequence[int]]
+    sums: Counts
+    total: Counts
+
+    @property
+    def clients(self) -> list[int]:
+        return [client for one in self.lists for client in one]
+
+
+def opened_sums(run: Recorded) -> list[OpenedSums]:
+    """All models with label counts, from what the server was sent and what clients were told."""
+    hub = run.federation.hub
+    terms = {seen.src: one for seen, one in run.views[hub].messages(PaddedCounts)} if hub in run.views else {}
+    of_total = dict[bytes, list[tuple[list[int], Counts]]]()
+    for names in dict.fromkeys(one for name in run.clients if (one := _list_of(run, name))):
+        told = _told(run, names[0])
+        if told is None or not terms.keys() >= {*names}:
+            continue
+        words = [np.frombuffer(terms[name].words, "<u8") for name in names]
+        total = np.asarray(np.sum(words, axis=0, dtype=np.uint64)).view(np.int64)
+        of_total.setdefault(told.tobytes(), []).append((run.numbers(names), total))
+    return [
+        OpenedSums([names for names, _ in some], np.stack([one for _, one in some]), np.frombuffer(told, np.int64))
+        for told, some in of_total.items()
+    ]
+
+
+def _list_of(run: Recorded, name: str) -> tuple[str, ...]:
+    asked = [one.names for _, one in run.views[name].messages(AskForPadded)] if name in run.views else []
+    return tuple(asked[-1].split("\n")) if asked else ()
+
+
+def _told(run: Recorded, name: str) -> Counts | None:
+    told = [one.counts for _, one in run.views[name].messages(ModelCounts)]
+    return np.asarray(told[-1], np.int64) if told else None
+
+
+@attack("counts-by-list", "server", "labels", "takes each list's label shares for those of every client on it")
+def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    clients = [client for model in opened for client in model.clients]
+    guess = [one for model in opened for names, one in zip(model.lists, model.sums, strict=True) for _ in names]
+    role = str(run.federation.common.roster.by_name[run.federation.hub].role)
+    yield Measured(role, f"label shares, {SUMS_OF}", _scored(run, clients, guess, []))
+
+
+@attack("counts-by-member", "client", "labels", "takes its own label counts off the sum, and the rest for each other's")
+def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """Of three clients, the rest is the sum of two."""
+    role = run.federation.common.roster.client_role
+    for model in opened:
+        for client in model.clients:
+            own, others = run.label_counts[client], [one for one in model.clients if one != client]
+            found = _scored(run, others, [model.total - own] * len(others), [own])
+            yield Measured(role, f"label shares of others, {SUMS_OF}", found)
+
+
+@attack("counts-by-all-but-one", "clients", "labels", "all but one of a model take their label counts off the sum")
+def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
+    """The rest is that client's: nothing hides it from all others."""
+    for model in opened:
+        own = run.label_counts[model.clients].sum(axis=0)
+        for client in model.clients:
+            rest = own - run.label_counts[client]
+            found = _scored(run, [client], [model.total - rest], [rest])
+            yield Measured("clients, all but one", f"label shares of the other, {SUMS_OF}", found)
+
+
+def _scored(run: Recorded, clients: Sequence[int], guess: Sequence[Counts], known: Sequence[Counts]) -> AttackResult:
+    """known: counts that the attacker has of its own. Chance guesses their shares for everybody, or equal shares if
+    these are nearer.
+    """
+    truth = check_classes(run.label_counts[list(clients)])
+    counts = np.maximum(np.stack(guess), 0)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    results = [total_variation(shares, truth, prior) for prior in (np.ones(truth.shape[1]), *known)]
+    return min(results, key=lambda one: one.chance)
+
+
+ATTACKS: tuple[Attack, ...] = (_by_list, _by_member, _by_all_but_one)
+"""The attacks on sums of label counts, which run on every system with ``label_counts``."""
+
+
+def label_sum_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
+    """What these attacks find, and by attack the reason where it cannot be applied; nothing without the setting."""
+    if not counts_labels(run.settings, run.mode):
+        return [], {}
+    opened = opened_sums(run)
+    found, reasons = list[Measured](), dict[str, str]()
+    for one in ATTACKS:
+        try:
+            found += [each._replace(topic=one.topic) for each in one.measure(run, opened)] if opened else []
+        except fl.UserError as error:
+            reasons[one.name] = str(error)
+    return gather(found), reasons if opened else {one.name: NONE_OPENED for one in ATTACKS}
