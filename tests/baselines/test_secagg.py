@@ -285,6 +285,39 @@ def test_clients_that_are_sent_different_models_make_no_sum() -> None:
     assert (run.hub.state.weights == before).all()
 
 
+@pytest.mark.parametrize("nudge", [0.0, 1e-6], ids=["equal", "nearly equal"])
+def test_a_server_that_sends_a_model_again_without_one_client_learns_that_ones(
+    nudge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round is secure alone, not two together. To refuse the same model again would not help: one that differs in
+    its last digits is trained alike. Nor could a client refuse it, as a skipped round moves nothing.
+    """
+    sums, moved = list[np.ndarray](), sa.Server._move
+
+    def kept(self: Any, r: int, total: np.ndarray, count: int) -> None:
+        sums.append(total.copy())
+        moved(self, r, total, count)
+
+    monkeypatch.setattr(sa.Server, "_move", kept)
+    run = made(links=Steady(away={("client/5", 2): "offline"}))
+    model = run.hub.state.weights.copy()
+    run.round(1)
+    run.hub.state.weights = model * np.float32(1 + nudge)
+    assert run.round(2)["participants"] == N - 1
+    difference = (sums[0] - sums[1]).view(np.int64)
+    sent = in_the_clear(model, "client/5")
+    assert difference[-1] == sent.samples
+    np.testing.assert_allclose(sa.LANES.dequantise(difference[:-1]) / difference[-1], sent.weights, atol=1e-4)
+
+
+def in_the_clear(model: np.ndarray, name: str) -> Any:
+    """What a client sends in plain averaging."""
+    run = plain()
+    run.hub.state.weights = model
+    run.round(1)
+    return next(one for seen, one in run.view("server").messages(fl.Update) if seen.src == name)
+
+
 def test_what_was_told_of_label_counts_stays_over_rounds() -> None:
     run = made(label_counts=True)
     run.round(1)

@@ -13,8 +13,11 @@ clients that a round asks open b_u if u is in the sum, or else the key of which 
 would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
 t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
 too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure aggregation in
-federated learning via model inconsistency", CCS 2022). A server that sends one model in several rounds learns how their
-sums differ.
+federated learning via model inconsistency", CCS 2022).
+
+**A round is secure alone, not two together**: of two that differ in one client, the difference of sums has its number
+of samples, and about its model if the server sends nearly the same model in both. A client cannot refuse that: a model
+that differs in its last digits is trained alike, and a skipped round changes none.
 
 A round with fewer than t clients in any step is skipped. Decided here: parties' keys for sealing and signing are those
 of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server notices a wrong share,
@@ -477,7 +480,8 @@ SYSTEM = fl.system(
     described_in=__name__,
     learns={
         "server": "the sum of the models weighted by samples, and of the samples, of each round, and who is in it, by "
-        "name; no client's, unless more than the threshold's share of a round's clients help it",
+        "name; so of two rounds that differ in one client, its samples; no client's model from one round, unless more "
+        "than the threshold's share of its clients help",
         "client": "the global model of every round that it takes part in, and who else does, by name",
     },
     check=check,

@@ -6,9 +6,9 @@
 
 Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
 ``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
-opens if all of its list answer. A client tells its counts beside one list alone, over all runs on the same data: it tells
-the hub its list of a former run, and sends the counts of then once more. That list stays one while all of it hold one
-model. So no two lists that were ever opened share a client.
+opens if all of its list answer. A client tells its counts beside one list alone, over all runs on the same data. It
+tells the hub its list of a former run, and sends the counts of then once more. That list stays one while all of it hold
+one model. So no two lists that were ever opened share a client.
 """
 
 from __future__ import annotations
