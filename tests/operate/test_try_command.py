@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import Command, caller, heard
 
@@ -45,6 +46,27 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monke
     assert command("report", str(folder / "run")).code == 0
     assert command("predict", str(folder / "run"), "nothing.npz", "--client", "client/3").code == 2
     assert command("deploy", "status", str(folder)).code == 0
+
+
+def test_tables_end_with_a_way_to_predict_and_status_shows_the_prior(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "own").mkdir()
+    for name in ("a", "b", "c"):
+        rows = [f"{x:.3f},{rng.normal():.3f},{'yes' if x > 0 else 'no'}" for x in rng.normal(size=40)]
+        (tmp_path / "own" / f"{name}.csv").write_text("\n".join(["one,two,label", *rows]))
+    options = ("--data", str(tmp_path / "own"), "--rounds", "1", "--set", "label_counts=true", "--quiet")
+    ended = command("deploy", "try", "d", "--system", "fedavg", *options)
+    assert ended.code == 0, ended.err
+    assert "coterie predict d/run NEW.csv" in ended.out
+    shown = command("deploy", "status", "d").out
+    assert "local accuracy with the prior" in " ".join(shown.split())
+    table = str(tmp_path / "own" / "a.csv")
+    predicted = command("predict", "d/run", table, "--client", "client/0")
+    assert predicted.out.startswith("label,probability,P(no),P(yes)\n")
+    refused = command("predict", "d/homes/client-0", table)
+    assert refused.code == 2
+    assert "d/run" in refused.err
+    assert "--client client/0" in refused.err
 
 
 def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
 from coterie.cli.configuring import configured
-from coterie.cli.guard import guarded
+from coterie.cli.guard import guarded, say
 from coterie.cli.running import conclude
 from coterie.protocol.errors import UserError
 from coterie.report.progress import show_progress
@@ -96,3 +96,4 @@ def rehearse(
         result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, rehearsed(result.summary), ", each a process", digest)
+    say(f"Predict with a client's model: coterie predict {result.folder} NEW.csv (or .npz) --client client/0")

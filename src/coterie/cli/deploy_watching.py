@@ -92,7 +92,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     if status.waits and is_alive(status, now):
         yield Text(f"The hub waits: {shown(status.waits)}", "bold yellow")
     if status.scores:
-        told = (f"{name.replace('_', ' ')} {_score(name, value)}" for name, value in status.scores.items())
+        told = (f"{_in_words(name)} {_score(name, value)}" for name, value in status.scores.items())
         most = max(status.reported.values(), default=0)
         whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
         yield Text(f"Scores of the last round: {', '.join(told)}, as {whose}")
@@ -211,6 +211,13 @@ def _remarks(status: RunStatus) -> Iterator[str]:
             yield f"The hub went on without {name}: {whys}."
         if one.implausible:
             yield f"{plural(one.implausible, 'report')} of {name} said what cannot be, and was dropped."
+
+
+def _in_words(name: str) -> str:
+    from coterie.record.comparison import PRIOR
+
+    words = name.removeprefix(PRIOR).replace("_", " ")
+    return f"{words} with the prior" if name.startswith(PRIOR) else words
 
 
 def _score(name: str, value: float | None) -> str:

@@ -123,6 +123,7 @@ def predict(
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions become a csv or npz file: name it FILE.csv or FILE.npz")
     trained = _source(source, client)
+    _check_named(source, samples, trained)
     x, y, ids = _samples(samples, trained)
     own = _prior(source, trained) if prior else None
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
@@ -153,6 +154,17 @@ def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
     if client not in (None, model.facts.client, model.facts.name):
         raise UserError(f"{source} holds the model of {model.facts.client!r}, not of {client!r}: leave out --client")
     return model
+
+
+def _check_named(source: Path, samples: Path, trained: TrainedModel) -> None:
+    """Raises UserError for a table at a home of a rehearsal, which was dealt arrays. Its run folder knows columns."""
+    run, facts = source.absolute().parent.parent / "run", trained.facts
+    if samples.suffix == ".npz" or facts.columns or facts.features or not (_is_home(source) and run.is_dir()):
+        return
+    raise UserError(
+        f"{source} was dealt scaled arrays, for a rehearsal: name its run folder, which knows the columns: coterie "
+        f"predict {run} {samples} --client {facts.client}"
+    )
 
 
 def _is_home(source: Path) -> bool:

@@ -103,8 +103,9 @@ def measures_of(config: Resolved) -> tuple[Metric, ...]:
 
 
 def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
-    """Means of reported scores, the leading one first."""
-    names = (*(f"local_{metric.name}" for metric in measures), "local_loss")
+    """Means of reported scores, the leading one first, each with that of the prior."""
+    forms = (form + f"local_{metric.name}" for metric in measures for form in ("", PRIOR))
+    names = (*forms, "local_loss")
     return {name: score(line, name) for name in names if name in line["reported"]}
 
 
