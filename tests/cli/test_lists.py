@@ -92,6 +92,12 @@ def test_a_default_that_is_another_in_a_mode_is_shown_with_it() -> None:
         assert words in said
 
 
+def test_a_fraction_is_shown_with_four_digits() -> None:
+    shown = CliRunner().invoke(app, ["list", "systems", "secagg"]).stdout
+    assert "0.6667" in shown
+    assert "0.66666" not in shown
+
+
 def test_all_systems_are_a_line_each_and_one_says_what_wins_over_its_defaults() -> None:
     lines = CliRunner().invoke(app, ["list", "systems"], env={"COLUMNS": "80"}).stdout.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == list(SYSTEMS)

@@ -15,6 +15,7 @@ from coterie.cli.comparing import tables
 from coterie.record.comparison import ACCURACY
 from coterie.report import comparison, score_table
 from coterie.report.words import sides
+from coterie.runs.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 LIMIT, FRONT = 1500, 1200
@@ -55,6 +56,12 @@ def test_the_readme_is_short() -> None:
 def test_no_page_has_odd_words(phrase: str) -> None:
     texts = {path: " ".join(path.read_text().split()) for path in TEXTS}
     assert [path.name for path, text in texts.items() if re.search(phrase, text, re.IGNORECASE)] == []
+
+
+def test_every_option_of_a_run_is_on_a_page() -> None:
+    text = "\n".join(path.read_text() for path in TEXTS)
+    flags = ["--" + name.replace("_", "-") for name in OPTIONS]
+    assert [flag for flag in flags if not re.search(rf"{flag}(?![\w-])", text)] == []
 
 
 # -- the glossary ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -66,6 +66,8 @@ def show(
     shell.print(table)
 
 
+_DIGITS = 12
+"""More are those of a fraction, such as 2 / 3."""
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
 
 
@@ -80,7 +82,7 @@ def _show_system(shell: Console, name: str) -> None:
     table.columns[0].no_wrap = True
     texts = described(system.config)
     for setting, default in _defaults(system):
-        others = {mode: str(system.defaults(mode).get(setting, default)) for mode in system.modes}
+        others = {mode: _shown(system.defaults(mode).get(setting, default)) for mode in system.modes}
         shown = ", ".join([default, *(f"{mode}: {value}" for mode, value in others.items() if value != default)])
         table.add_row(escape(setting), escape(shown), escape(texts[setting]))
     shell.print(table)
@@ -112,4 +114,11 @@ def _about(system: System) -> str:
 
 def _defaults(system: System) -> Iterator[tuple[str, str]]:
     for f in dataclasses.fields(system.config):
-        yield f.name, "none" if f.default is None else str(f.default)
+        yield f.name, _shown(f.default)
+
+
+def _shown(default: Any) -> str:
+    """A long fraction to four digits."""
+    if isinstance(default, float) and len(str(default)) > _DIGITS:
+        return f"{default:.4g}"
+    return "none" if default is None else str(default)
