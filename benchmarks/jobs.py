@@ -7,6 +7,7 @@ environment of its own, in a folder outside the checkout (``COTERIE_BENCH``, by 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -214,5 +215,13 @@ def picture(record: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-if __name__ == "__main__":  # python -m benchmarks.jobs docs/bench.json docs/speed.png
-    picture(json.loads(Path(sys.argv[1]).read_text())["jobs"], Path(sys.argv[2]))
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Draw the measured jobs: docs/bench.json docs/speed.png")
+    parser.add_argument("record", type=Path, help="a file that `python -m benchmarks.speed` has written")
+    parser.add_argument("picture", type=Path, help="the PNG file to write")
+    given = parser.parse_args(arguments)
+    picture(json.loads(given.record.read_text())["jobs"], given.picture)
+
+
+if __name__ == "__main__":
+    main()

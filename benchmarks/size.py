@@ -5,6 +5,7 @@ Code lines are without docstrings, comments and blank lines: ``python -m benchma
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import sys
@@ -72,8 +73,11 @@ def markdown_words() -> tuple[int, int]:
     return len(words), sum(any(map(str.isalnum, word)) for word in words)
 
 
-def main(names: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table of each of these folders, all packages or only the sums."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="folders, with all their packages; else the sums of all")
+    names = parser.parse_args(arguments).names
     for name in names or ("src/coterie", "papers", "benchmarks", "tests"):
         sizes = by_package(ROOT / name)
         for package, size in sizes.items():
@@ -89,4 +93,4 @@ def main(names: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,6 +7,7 @@ threads wait for each other at every operation): ``machine.load`` says how busy 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -253,5 +254,11 @@ def added_memory(clients: int) -> dict[str, float]:
     return {"clients": clients, "data_mb": data, "results_mb": kept, "extra_mb": after - before - kept}
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and clients")
+    sys.stdout.write(json.dumps(run(parser.parse_args(arguments).quick), indent=2) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run("--quick" in sys.argv[1:]), indent=2) + "\n")
+    main()

@@ -174,11 +174,24 @@ def test_a_mark_stands_at_its_leak_and_accuracy_and_is_named() -> None:
     assert "ours: accuracy 90.0 %, worst leak 0.0 %" in alt
 
 
+def test_words_keep_clear_of_other_marks_at_their_height() -> None:
+    """At the right end a label stands left of the neighbour's mark, too; and one far above does not move it."""
+
+    def starts(heights: list[float]) -> list[float]:
+        labels = Labelled([99, 100], heights, ["aa", "bb"], [8, 6], 101)
+        svg = labels.draw(lambda x: np.asarray(x, float) * 5, lambda y: np.asarray(y, float) * 10)
+        return [float(part.split('"')[0]) for part in svg.split(' x="')[1:]]
+
+    apart, beside = starts([1.0, 9.0]), starts([1.0, 1.5])
+    assert apart[1] - beside[1] == pytest.approx(5 + 8 - 6)
+    assert apart[0] == beside[0]
+
+
 def test_words_that_would_cover_each_other_move_down() -> None:
     labels = Labelled([0, 0, 100], [1.0, 1.0, 1.0], ["one", "two", "three"], [5, 5, 5], 110)
     svg = labels.draw(lambda x: np.asarray(x, float) * 5, lambda y: np.asarray(y, float) * 10)
     heights = [float(part.split('"')[0]) for part in svg.split(' y="')[1:]]
-    assert heights == [pytest.approx(14), pytest.approx(29), pytest.approx(14)]
+    assert heights == [pytest.approx(14), pytest.approx(30.8), pytest.approx(14)]
 
 
 def test_gains_are_sorted_with_their_intervals() -> None:

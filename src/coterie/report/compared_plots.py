@@ -20,7 +20,7 @@ from coterie.report.words import explained, metric, percent, plural, size
 
 WIDE, NARROW = 720, 340
 """Pixels of a figure that is drawn twice, for a screen and for a telephone."""
-_RADII = 5.0, 11.0
+_RADII = 4.5, 8.0
 _MOST_CLIENTS = 60  # rows of the gains
 _ROW_HEIGHT = 17
 

@@ -40,6 +40,7 @@ METHODS = (
 SIZE, SMALL = 12, 9.5  # of letters
 _LETTER = 0.6  # the width of a letter of size 1
 _KEY = 24  # a key's drawing in a legend, with the space behind it
+_LINE = 1.4  # from one label to the next below it, in heights of letters
 _ROW = 18  # of a legend
 _LARGEST = 1e308  # of an axis, whose end with its room may be infinite
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -294,7 +295,7 @@ class Words:
 
 @dataclass
 class Labelled:
-    """Words beside marks of these radii, moved where they would cover each other or leave the right end.
+    """Words beside marks of these radii, moved where they would cover each other or a mark, or leave the right end.
 
     right: the value of x beyond which they do not reach.
     """
@@ -311,13 +312,16 @@ class Labelled:
     def draw(self, x: Place, y: Place) -> str:
         end, svg = float(x(self.right)), ""
         taken: list[tuple[float, float, float]] = []
-        at = sorted(zip(x(self.x), y(self.y), self.words, self.radii, strict=True), key=lambda one: float(one[1]))
-        for across, down, words, radius in at:
-            wide, after = _wide(words), across + radius + 5
-            first = after if after + wide <= end else across - radius - 5 - wide
+        marks = [*zip(x(self.x), y(self.y), self.radii, strict=True)]
+        at = sorted(zip(marks, self.words, strict=True), key=lambda one: float(one[0][1]))
+        for (across, down, radius), words in at:
+            wide = _wide(words)
+            near = [(a, r) for a, d, r in marks if abs(a - across) < r + radius + 5 and abs(d - down) < r + SIZE]
+            after, before = max(a + r for a, r in near) + 5, min(a - r for a, r in near) - 5
+            first = after if after + wide <= end else before - wide
             for start, stop, height in taken:  # from the top down
-                if first < stop and start < first + wide and down < height + 1.25 * SIZE:
-                    down = height + 1.25 * SIZE
+                if first < stop and start < first + wide and down < height + _LINE * SIZE:
+                    down = height + _LINE * SIZE
             taken.append((first, first + wide, down))
             svg += _text(first, down + 4, words)
         return svg
