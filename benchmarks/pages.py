@@ -199,20 +199,28 @@ MEASURES = {
 }
 
 
-def last_rounds(curve: Record, measure: str) -> float:
-    """In percent: the mean of the last five rounds, or the number after the last one."""
+def last_rounds(curve: Record, measure: str, window: int = 5) -> float:
+    """In percent: the mean of the last rounds, or the number after the last one."""
     value = curve[measure]
-    return 100 * (fmean(value[-5:]) if isinstance(value, list) else value)
+    return 100 * (fmean(value[-window:]) if isinstance(value, list) else value)
 
 
-def differences(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
+def differences(ours: Sequence[Record], theirs: Sequence[Record], window: int = 5) -> list[str]:
     """Over the same seeds, in points."""
     found = []
     for measure in MEASURES.values():
         pairs = zip(ours, theirs, strict=True)
-        mean, half = mean_and_interval([last_rounds(a, measure) - last_rounds(b, measure) for a, b in pairs])
-        found.append(interval({"mean": mean, "interval": half or 0.0}, sign="+"))
+        points = [last_rounds(a, measure, window) - last_rounds(b, measure, window) for a, b in pairs]
+        found.append(_spread(points, "+"))
     return found
+
+
+def paired(record: Record, base: str, window: str = "5") -> str:
+    """Every other cell less this one. window: how many last rounds count."""
+    theirs = record["curves"][base]
+    others = {name: curves for name, curves in record["curves"].items() if name != base}
+    found = [[name, *differences(curves, theirs, int(window))] for name, curves in others.items()]
+    return grid([f"less {base}", *MEASURES], found)
 
 
 def fedepc_paired(record: Record) -> str:
@@ -516,6 +524,7 @@ TABLES: dict[str, Table] = {
     "which": lambda record, *of: grid(*which.level(record, *of)),
     "forms": lambda record: grid(*which.forms(record)),
     "costs": lambda record, shown: grid(*which.costs(record, json.loads((ROOT / shown).read_text()))),
+    "paired": paired,
     "fedepc-paired": lambda record, *kept: part(fedepc_paired(record), "0", *kept),
     "ofl-paired": lambda record, *kept: part(ofl_paired(record), "0", *kept),
     "seconds-and-rounds": seconds_and_rounds,

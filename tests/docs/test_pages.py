@@ -79,6 +79,23 @@ def test_first_or_level_is_bold_and_a_variant_of_a_method_does_not_compete_with_
     assert counted == {"coterie": "1/1", "coterie+control": "1/1", "other": "0/0", "gone": "0/0"}
 
 
+def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
+    names = ("global_accuracy", "local_accuracy", "fine_tuned_local_accuracy")
+
+    def curve(*last: float) -> dict[str, Any]:
+        return dict(zip(names, ([1.0, last[0], last[0]], [0.0, last[1], last[1]], last[2]), strict=True))
+
+    curves = {
+        "base": [curve(0.5, 0.6, 0.7), curve(0.8, 0.6, 0.9)],
+        "other": [curve(0.6, 0.6, 0.8), curve(0.9, 0.6, 0.9)],
+    }
+    half = 12.706 * 5  # Student's t of one degree of freedom, and the standard error of the differences 10 and 0
+    assert pages.paired({"curves": curves}, "base", "2").splitlines()[0::2] == [
+        "| less base | global % | local % | local %, tuned |",
+        f"| other | +10.0 ± 0.0 | +0.0 ± 0.0 | +5.0 ± {half:.1f} |",
+    ]
+
+
 @pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
     content, text = pages.read(record), path.read_text()
