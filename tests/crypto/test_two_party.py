@@ -110,6 +110,15 @@ def test_whatever_a_party_says_of_its_bits_the_sum_is_one_bit_each(party: int) -
     assert (one + other == said % 2).all()
 
 
+def test_each_bit_of_each_use_has_a_mask_of_its_own() -> None:
+    zeros = np.zeros((6, 4), np.uint64)
+    sent = [next(two_party.lifted(BOTH[party], name, zeros)) for party in (0, 1) for name in SIZES.uses]
+    assert len(set(sent)) == len(sent)
+    masks = np.unpackbits(np.frombuffer(b"".join(sent), np.uint8)).reshape(-1, 6, 4)
+    assert len({row.tobytes() for row in masks.transpose(1, 0, 2).reshape(6, -1)}) == 6
+    assert len({row.tobytes() for row in masks.transpose(2, 0, 1).reshape(4, -1)}) == 4
+
+
 def test_what_is_sent_of_bits_does_not_depend_on_them() -> None:
     """Over many keys each sent bit is as often 0 as 1, whichever bits and shares there are, and shares are uniform."""
     for bit in (0, 1):

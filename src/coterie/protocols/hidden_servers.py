@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,8 +85,9 @@ class Rows(fl.SecretStruct):
     """SECRET: one server's share of all rows.
 
     masks: 16 bytes for each group.  totals: (G, d) its share.  since: the round in which groups were made, by which
-    founding.  first: the first rows of groups that were made anew.  members: clients that were given a place.  added:
-    by round, the name of what was added when its rows were sealed.
+    founding.  first: the first rows of groups that were made anew.  members: clients that were given a place.
+    founders: those of them that the groups' weights are of.  added: by round, the name of what was added when its rows
+    were sealed.
     """
 
     masks: tuple[bytes, ...] = ()
@@ -95,6 +97,7 @@ class Rows(fl.SecretStruct):
     founding: int = 0
     first: SealedRows | None = None
     members: int = 0
+    founders: int = 0
     queries: dict[str, bytes] = msgspec.field(default_factory=dict)
     added: dict[int, bytes] = msgspec.field(default_factory=dict)
 
@@ -129,12 +132,13 @@ class ServerRows(fl.Component):
     def length(self) -> int:
         return row_words(self.party)
 
-    def found(self, groups: int, since: int, founding: int) -> None:
-        """Begin with rows of zeros, fresh masks, no queries and no members. since: the round, 0 for the set-up."""
+    def found(self, groups: int, founders: int, since: int, founding: int) -> None:
+        """Begin with rows of zeros, fresh masks and no queries. since: the round, 0 for the set-up."""
         secret = self.secret
         secret.masks = self.fresh_masks(groups, since)
         secret.totals, secret.sealed, secret.first = self.zeros(), None, None
-        secret.queries, secret.members, secret.since, secret.founding = {}, 0, since, founding
+        secret.queries, secret.members, secret.founders = {}, 0, founders
+        secret.since, secret.founding = since, founding
 
     @property
     def rounds(self) -> int:
@@ -176,10 +180,13 @@ class ServerRows(fl.Component):
         """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
         if name in adding.of:
             raise fl.PeerError(f"two uploads of {name} are counted in round {adding.round}")
-        expected = self.party.config.expected(self.secret.members)
-        weight = shared_rows.upload_weight(adding.round - r, expected, adding.on_time)
+        weight = self.weight(adding, adding.round - r)
         one_hot.fold(fresh, seeds, word, self.sign * weight)
         adding.of[name] = r
+
+    def weight(self, adding: Adding, age: int = 0) -> int:
+        """Of an upload in its group's row (2), whose mean is over the weight of those that made the groups."""
+        return shared_rows.upload_weight(age, self.party.config.expected(self.secret.founders), adding.on_time)
 
     def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
         """Its share with this round's, a fresh nonce, and the share under its masks.
@@ -191,8 +198,7 @@ class ServerRows(fl.Component):
             raise fl.PeerError(f"round {adding.round} has sealed sums of other uploads: the difference would show some")
         secret.added = {adding.round: name, **{q: one for q, one in secret.added.items() if q + 2 > adding.round}}
         clients = len(party.clients)
-        on_time = shared_rows.upload_weight(0, party.config.expected(secret.members), adding.on_time)
-        deviation = on_time * party.config.noise_on(party.config.grid(clients, party.spec))
+        deviation = self.weight(adding) * party.config.noise_on(party.config.grid(clients, party.spec))
         noise = shared_rows.noise(fresh.shape, deviation, party.kept("noise of rows", name, adding.round))
         totals = secret.totals + fresh + noise
         nonce = party.secrets("nonce of rows", adding.round).bytes(shared_rows.NONCE_BYTES)
@@ -361,10 +367,12 @@ class HelperRows(ServerRows):
 
     @fl.on(Enlist, answers=Enlisted)
     def enlist(self, msg: Enlist, src: str) -> Enlisted:
+        """Keep the queries of these clients. One that cannot be read is its client's loss alone."""
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
-            self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
+            with suppress(fl.PeerError, fl.CryptoError):
+                self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
         return Enlisted(msg.round)
 
     @fl.on(Shares, answers=Counted)

@@ -36,6 +36,8 @@ from coterie.protocols.sealed_groups import (
     Step,
     Stepped,
     isolates,
+    listed,
+    weight_modulus,
     weight_share,
 )
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
@@ -185,7 +187,7 @@ class HubGroups(ServerGroups):
 
         requests = dict[str, AskForRow]()
         for batch in batches:
-            request = AskForRow(r, epoch, "\n".join(sorted(batch)))  # in an order that says nothing of positions
+            request = AskForRow(r, epoch, listed(self.party, batch))
             requests |= dict.fromkeys((name for name in batch if name not in rows), request)
         yield from fl.for_each(requests, SharedRow, fold, deadline_s=deadline_s)
 
@@ -218,7 +220,7 @@ class HubGroups(ServerGroups):
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
         groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, r, placed))
         if anew:
-            hub.rows.found(groups, r, self.secret.shared.founding)
+            hub.rows.found(groups, len(places), r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
         hub.state.founded = replace(hub.state.founded, groups=groups)
         yield from self._seat(r, helper, places, deadline_s)
@@ -307,7 +309,7 @@ class HubGroups(ServerGroups):
         hub, since = self.party, self.party.rows.secret.since
         masks, shares = b"".join(hub.rows.secret.masks), self.secret.shared.weights
         assert shares is not None
-        weights = shares.tobytes()
+        weights = (shares % np.uint64(weight_modulus(hub))).tobytes()
         queries = dict[str, bytes]()
 
         def join(name: str, answer: Queries) -> None:
@@ -323,7 +325,8 @@ class HubGroups(ServerGroups):
         }
         yield from fl.for_each(joins, Queries, join, deadline_s=deadline_s)
         if queries:
-            enlist = Enlist(r, "\n".join(queries), fl.bundle(list(queries.values())))
+            ordered = sorted(queries)  # answers may come in the order of positions
+            enlist = Enlist(r, "\n".join(ordered), fl.bundle([queries[name] for name in ordered]))
             yield from fl.ask(helper, enlist, Enlisted, partial(_of_round, r))
         founded = hub.state.founded
         waiting = {**founded.places, **places} if since else {}

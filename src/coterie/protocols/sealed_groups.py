@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,24 @@ def weight_share(seed: bytes) -> int:
     return int(digest("coterie/weight/1", seed)[0]) % PARTS
 
 
+def weight_modulus(party: Any) -> int:
+    """Above the weight of all clients. Shares of groups' weights are told mod this, since a hub can add numbers of its
+    own to clients' shares: large ones would show, in the sum that a member opens, who is in the group.
+    """
+    return 1 << (PARTS * len(party.clients)).bit_length()
+
+
+def listed(party: Any, names: Collection[str]) -> str:
+    """What a client is told of the clients whose rows are grouped: one name a line; of one group of all a name for it,
+    since nothing is opened by which rows are beside it.
+    """
+    told = "\n".join(sorted(names))
+    return digest("coterie/list of all/1", told).hex() if party.config.clusters == 1 else told
+
+
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AskForRow(fl.OfRound, frozen=True):
-    """Send your row in shares, to be grouped with those of these clients, one name a line.
+    """Send your row in shares, to be grouped with those of these clients (``listed``).
 
     epoch: how often groups have been made anew then.
     """
@@ -215,8 +230,8 @@ class HelperGroups(ServerGroups):
         if (msg.placing == -1) != first:
             raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
-        read = self._read(held, secret.shared.epoch + (msg.placing < -1), msg.names)
         names = frozenset(msg.names.split("\n"))
+        read = self._read(held, secret.shared.epoch + (msg.placing < -1), listed(self.party, names))
         if len(read) == len(names):
             if not one and not add_up(row.mark for row in read.values()):
                 return RowsRead(msg.round, np.zeros(0, np.int64))
@@ -240,6 +255,8 @@ class HelperGroups(ServerGroups):
     def _begin(self, msg: OpenRows, names: frozenset[str], read: Sequence[Description]) -> None:
         """Begin to group the rows of these clients. Raises PeerError where that would show too much."""
         secret = self.secret
+        if len(names) > self.sizes.clients:
+            raise fl.PeerError(f"{len(names)} rows; randomness is dealt for {self.sizes.clients}")
         if len(names) < self.fewest():
             raise fl.PeerError(f"{len(names)} rows; of fewer than {self.fewest()} the hub would learn groups by name")
         if isolates(names, secret.grouped, self.fewest()):
@@ -302,10 +319,11 @@ class HelperGroups(ServerGroups):
         weights = secret.shared.weights
         assert weights is not None
         if not self.settled:
-            rows.found(len(weights), msg.round, secret.shared.founding)
+            rows.found(len(weights), len(secret.placed), msg.round, secret.shared.founding)
         rows.secret.members += len(secret.placed)
+        shares = [int(weight) % weight_modulus(self.party) for weight in weights]
         sealed = [
-            SealingKey(key).seal(_PLACE.pack(k, len(weights), int(weights[k]), rows.secret.masks[k]), *_BETWEEN)
+            SealingKey(key).seal(_PLACE.pack(k, len(weights), shares[k], rows.secret.masks[k]), *_BETWEEN)
             for key, k in secret.placed
         ]
         secret.placed = ()
@@ -380,7 +398,8 @@ class ClientGroups(fl.Component):
         fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
             raise fl.PeerError("it has its place: rows that come again, beside others, show what the others add")
-        if not 0 <= msg.epoch < party.config.foundings or party.name not in msg.names.split("\n"):
+        beside = party.config.clusters == 1 or party.name in msg.names.split("\n")
+        if not 0 <= msg.epoch < party.config.foundings or not beside:
             raise fl.PeerError(f"asked for a row of epoch {msg.epoch}, or beside others alone")
         if not party.sums.secret.weight:
             raise fl.PeerError("asked for a row before the set-up sums, which tell its weight")
@@ -400,7 +419,7 @@ class ClientGroups(fl.Component):
 
     @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
-        """Its group, and its queries. Raises PeerError for a place that the helper has not sealed for it."""
+        """Its group, and its queries."""
         fl.from_hub(self.party, msg, src)
         queries = self._place(msg, 0)
         self.secret.key = b""
@@ -417,20 +436,30 @@ class ClientGroups(fl.Component):
         return queries
 
     def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
+        """With a place that cannot be read the client behaves as all others: a helper that has sealed nonsense to one
+        group would else see by name who refuses it.
+        """
         if not self.secret.key:
             raise fl.PeerError("a place without a description")
-        data = OpeningKey.load(self.secret.key).open(msg.place, *_BETWEEN)
-        if len(data) != _PLACE.size:
-            raise fl.PeerError(f"a place of {len(data)} bytes")
-        group, groups, weight, theirs = _PLACE.unpack(data)
-        if (len(msg.masks), len(msg.weights)) != (KEY_BYTES * groups, 8 * groups) or group >= groups:
-            raise fl.PeerError(
-                f"group {group} of {groups}, with {len(msg.masks)} bytes of masks and {len(msg.weights)} of weights"
-            )
+        groups = len(msg.masks) // KEY_BYTES
+        if not groups or (len(msg.masks), len(msg.weights)) != (KEY_BYTES * groups, 8 * groups):
+            raise fl.PeerError(f"{len(msg.masks)} bytes of masks, and {len(msg.weights)} of weights")
+        total, place = 0, self._opened(msg.place, groups)
+        group, weight, theirs = place or (0, 0, bytes(KEY_BYTES))
+        if place is not None:
+            total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % weight_modulus(self.party)
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
-        total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % 2**64
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
+
+    def _opened(self, place: bytes, groups: int) -> tuple[int, int, bytes] | None:
+        """The group, the helper's share of its weight and its mask; None unless the helper has sealed them for it."""
+        try:
+            data = OpeningKey.load(self.secret.key).open(place, *_BETWEEN)
+            group, of, weight, theirs = _PLACE.unpack(data)
+        except (fl.PeerError, fl.CryptoError, struct.error):
+            return None
+        return (group, weight, theirs) if group < groups == of else None
 
 
 def mark_of(client: Any, epoch: int, told: str) -> bytes:

@@ -54,6 +54,13 @@ def surplus_clusters(config: Resolved) -> str | None:
     )
 
 
+def nothing_added(reasons: Sequence[str]) -> str | None:
+    """A sentence about clients that in silence keep their model or add nothing to others'. reasons: theirs."""
+    return (
+        f"in the last round some clients kept their model or added nothing: {'; '.join(reasons)}" if reasons else None
+    )
+
+
 def numbers_of_patients(features: Sequence[str]) -> str | None:
     """A sentence about features that by their names are numbers of patients or rows."""
     found = [name for name in features if re.fullmatch(r"id|.*_id|patient[^=]*", name.strip().lower())]

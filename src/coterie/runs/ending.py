@@ -10,7 +10,7 @@ from coterie.record import folder
 from coterie.record.files import atomic_write, writing
 from coterie.record.summary import Line
 from coterie.runs import benefit
-from coterie.runs.advice import advise, no_better_than_chance
+from coterie.runs.advice import advise, no_better_than_chance, nothing_added
 from coterie.runs.client_files import write_partition, write_scored
 from coterie.runs.config_file import to_toml
 from coterie.runs.experiment import Experiment
@@ -53,6 +53,7 @@ def write_end(
         result |= {**scored.line(), "best_round": r}
     folder.write_json(out / folder.RESULT, result)
     advise(no_better_than_chance(e.config, result, e.label_counts))
+    advise(nothing_added(e.system.observe(e.seen).get("why_kept", ())))
     return result
 
 

@@ -14,8 +14,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
+from coterie.crypto.shared_rows import upload_weight
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
+from coterie.protocols.hidden_servers import Adding
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment, build
@@ -229,10 +231,11 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
 
     def spoilt(dealt: Any, *given: Any) -> Any:
         groups = yield from honest(dealt, *given)
-        groups.weights[0] += np.uint64(2**40 * (dealt.party == server))
+        groups.weights[0] -= np.uint64(100 * (dealt.party == server))  # mod 512 more than all clients can have
         return groups
 
     monkeypatch.setattr(shared_groups, "found", spoilt)
+    monkeypatch.setattr(setup_sums, "weight_of", lambda *_: 1)
     experiment = made("permute:2+dirichlet:0.5")
     lines = [experiment.round(r) for r in (1, 2)]
     assert not any(line["refused"] for line in lines)
@@ -241,7 +244,85 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
         client = experiment.federation.alter(name)
         assert client.row.secret.round == 2
         moved = bool((client.state.weights != experiment.common.initial).any())
-        assert (moved, client.state.alarmed) == ((False, True) if client.row.secret.group == 0 else (True, False))
+        assert (moved, bool(client.state.why)) == ((False, True) if client.row.secret.group == 0 else (True, False))
+    experiment.close()
+
+
+def test_a_hub_that_adds_tags_to_weights_reads_none_of_them_from_a_members_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It adds another power of two to its share of each name's weight, which a sum of whole words would show."""
+    honest, bits = shared_groups._weighed, (16 * 24).bit_length()
+
+    def tagged(dealt: Any, name: str, weights: bytes) -> Any:
+        shares = yield from honest(dealt, name, weights)
+        return shares + (np.uint64(1 - dealt.party) << (np.arange(24, dtype=np.uint64) + np.uint64(bits)))
+
+    monkeypatch.setattr(shared_groups, "_weighed", tagged)
+    experiment = made("permute:2+dirichlet:0.5")
+    clients = [experiment.federation.alter(name) for name in experiment.common.clients]
+    weights: Counter[int] = Counter()
+    for client in clients:
+        weights[client.row.secret.group] += client.sums.secret.weight
+    assert [client.row.secret.total for client in clients] == [weights[client.row.secret.group] for client in clients]
+    experiment.close()
+
+
+def test_a_helper_that_seals_nonsense_to_a_group_is_not_told_who_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take part as all others do, and add nothing to the group in whose name they upload."""
+    sealed = sealed_groups.SealingKey.seal
+
+    def nonsense(self: Any, data: bytes, *of: Any) -> bytes:
+        bad = of == sealed_groups._BETWEEN and sealed_groups._PLACE.unpack(data)[0] == 1
+        return sealed(self, bytes(len(data)) if bad else data, *of)
+
+    honest = made("permute:2+dirichlet:0.5")
+    monkeypatch.setattr(sealed_groups.SealingKey, "seal", nonsense)
+    spoilt = made("permute:2+dirichlet:0.5")
+    lines = [[one.round(r) for r in (1, 2)] for one in (honest, spoilt)]
+    assert not any(line["refused"] for line in lines[1])
+    assert [line["notes"]["added"] for line in lines[1]] == [24, 24]
+    assert len(spoilt.federation.alter("helper").rows.secret.queries) == 24
+    clients = [spoilt.federation.alter(name) for name in spoilt.common.clients]
+    lost = [client.row.secret.lost for client in clients]
+    assert 0 < sum(lost) < 24
+    for name, client, is_lost in zip(spoilt.common.clients, clients, lost, strict=True):
+        moved = bool((client.state.weights != spoilt.common.initial).any())
+        assert (moved, bool(client.state.why)) == (not is_lost, is_lost)
+        if not is_lost:
+            assert (client.state.weights == honest.federation.alter(name).state.weights).all()
+    honest.close()
+    spoilt.close()
+
+
+def _no_query(client: Any, request: Any, answer: Any) -> Any:
+    return replace(answer, theirs=bytes(len(answer.theirs)))
+
+
+def test_a_query_that_cannot_be_read_costs_its_client_alone() -> None:
+    experiment = build(RunConfig("coterie", clients=24, settings=SETTINGS, crypto="emulated", model="linear", rounds=1))
+    misbehaving(experiment.federation.alter("client/3"), sealed_groups.Join, _no_query)
+    experiment.set_up()
+    line = experiment.round(1)
+    assert experiment.federation.alter("helper").rows.secret.queries.keys() == {*experiment.common.clients} - {
+        "client/3"
+    }
+    assert line["notes"]["added"] == 23
+    experiment.close()
+
+
+def test_newcomers_make_no_step_longer() -> None:
+    """A group's mean is over the weight of those that made it, so their number alone counts in (2)."""
+    experiment = made("iid", clients=16, clusters=1, founders=4, newcomers=12, join_every=1)
+    helper, hub = experiment.federation.alter("helper"), experiment.federation.alter("hub")
+    founders = [experiment.federation.alter(name) for name in experiment.common.clients[:4]]
+    total = sum(client.sums.secret.weight for client in founders)
+    for r in (1, 2):
+        experiment.round(r)
+    assert {experiment.federation.alter(name).row.secret.total for name in experiment.common.clients} == {total}
+    for server in (helper, hub):
+        assert (server.rows.secret.founders, server.rows.secret.members) == (4, 16)
+        assert server.rows.weight(Adding(2, 16)) == upload_weight(0, 4, 16)
+    with pytest.raises(PeerError, match="must not be used twice"):
+        helper.groups.begin(-1)
     experiment.close()
 
 

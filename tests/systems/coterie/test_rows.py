@@ -92,7 +92,7 @@ def test_newcomers_are_not_placed_again_where_that_shows_the_group_of_one() -> N
             client.sums.secret.weight = 1
 
     def opened(some: Any, placing: int) -> Any:
-        told, rows = "\n".join(some), []
+        told, rows = "\n".join(sorted(some)), []
         for name in some:
             rows.append(drive(party(experiment, name).groups.describe(AskForRow(1, 0, told), "hub"), experiment, name))
         for at, row in enumerate(rows):

@@ -37,8 +37,11 @@ def models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 
 def observe(federation: fl.Federation) -> Mapping[str, Any]:
-    groups = [client.row.secret.group for client in federation.of_role(CLIENT)]
-    return {"membership": [[k] if k >= 0 else [] for k in groups]}
+    clients = list(federation.of_role(CLIENT))
+    return {
+        "membership": [[client.row.secret.group] if client.row.secret.group >= 0 else [] for client in clients],
+        "why_kept": sorted({client.state.why for client in clients if client.state.why}),
+    }
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:

@@ -37,8 +37,8 @@ class Client(fl.Party, role=CLIENT):
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
         made: of all uploads of its last round the round, that of their groups, and the name of their numbers.
         start: (d,) the model to which its group's sum is added.
-        alarmed: the group's sum left the range in which it cannot have wrapped, so the model stays as it was. Or
-            training gave no numbers, so zeros were uploaded. Or the whole model was too far from the first to be sent.
+        why: it keeps its model, or has uploaded zeros, and tells nobody: a server can have spoilt what one group gets,
+            to see by name who complains.
         control, drift: with control variates, how far this client and its group move in a round, by the last ones that
             were added up.  latest: the client's by its last training, which may belong to a round that is skipped.
         """
@@ -49,7 +49,7 @@ class Client(fl.Party, role=CLIENT):
         wholes: tuple[int, ...] = ()
         made: tuple[tuple[int, int, bytes], ...] = ()
         start: fl.Vector = fl.initial
-        alarmed: bool = False
+        why: str = ""
         control: fl.Vector | None = None
         latest: fl.Vector | None = None
         drift: fl.Vector | None = None
@@ -105,13 +105,16 @@ class Client(fl.Party, role=CLIENT):
         spent = len(uploads) + (self.counts.secret.sent is not None)
         if msg.round not in uploads and not self.config.affords(self.grid, spent):
             raise fl.PeerError(f"{self.name} has spent its privacy budget, and uploads nothing in round {msg.round}")
-        start = self.state.weights
+        start, self.state.why = self.state.weights, ""
         turn = self._turn()
         state = self.config.turned(turn, self.samples, self.epochs)
-        fitted: fl.Fitted = yield fl.fit(self, start, msg.round, state=state)
-        change = np.subtract(fitted.weights, start, dtype=np.float64)
-        if not np.isfinite(change).all():  # unsaid, too: a server can have spoilt one group's row to see who is in it
-            self.state.alarmed, change = True, np.zeros_like(change)
+        try:
+            fitted: fl.Fitted = yield fl.fit(self, start, msg.round, state=state)
+            change = np.subtract(fitted.weights, start, dtype=np.float64)
+        except fl.PeerError as error:
+            self.state.why, change = str(error), np.full(len(start), np.nan)
+        if not np.isfinite(change).all():
+            self.state.why, change = self.state.why or "its training gave no numbers", np.zeros_like(change)
         weight = self.sums.secret.weight / shared_rows.PARTS
         step = self.config.server_step(msg.round)
         x = self.grid.words(change, weight * step, self.rng("rounding", msg.round), self.spec.buffers)
@@ -119,7 +122,9 @@ class Client(fl.Party, role=CLIENT):
             x = np.append(x, np.uint32(0))
         if isinstance(msg, TrainWhole):
             whole, cut = self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
-            x, self.state.alarmed = x + whole, self.state.alarmed or cut
+            x, self.state.why = x + whole, "its model is too far from the first to be sent" if cut else self.state.why
+        if self.row.secret.lost:
+            x = np.zeros_like(x)
         if self.config.control_variates:
             length = shared_rows.squares(change[~self.spec.buffers]) ** 0.5
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
@@ -142,7 +147,7 @@ class Client(fl.Party, role=CLIENT):
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
-            self.state.alarmed = row.lost = True  # unsaid: whose sum it is would show who is in its group
+            row.lost, self.state.why = True, "its place or its group's sum is impossible"
         else:
             change, d = self.grid.change(total, self.row.secret.total), self.spec.size
             if begins:
