@@ -60,7 +60,7 @@ UNEVEN = [1.0, 4.0, 0.5], np.random.default_rng(0).normal(size=(3, 8))
     [EXAMPLE, pytest.param(*UNEVEN, marks=pytest.mark.long)],
     ids=["the paper's example", "three quadratics"],
 )
-@pytest.mark.parametrize("steps", [2, 10])
+@pytest.mark.parametrize("steps", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_scaffold_reaches_the_optimum_where_fedavg_drifts(a: list[float], b: np.ndarray, steps: int) -> None:
     lr = 0.1
     avg = quadratics(a, b, fedavg.SYSTEM, steps, lr=lr)

@@ -22,7 +22,10 @@ def images(name: str, seed: int) -> Dataset:
     return from_arrays(name, x[:160], y[:160], x[160:], y[160:], classes=4, kind="image")
 
 
-@pytest.mark.parametrize("methods", [["coterie", "fedavg"], ["ifca", "scaffold", "fedcaprivacy@hardened"]])
+@pytest.mark.parametrize(
+    "methods",
+    [["coterie", "fedavg"], pytest.param(["ifca", "scaffold", "fedcaprivacy@hardened"], marks=pytest.mark.long)],
+)
 def test_a_race_on_domains(methods: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"one": images("one", 0), "two": images("two", 3)}
     monkeypatch.setattr(inputs, "load", lambda name, *_, **__: known[name])

@@ -17,8 +17,6 @@ from coterie.clustering.isomorphic import Aidc, cluster
 from coterie.training.models import build, default_model
 from coterie.training.sparsity import Extractor
 
-real_data = pytest.mark.real_data
-
 
 @cache
 def described(
@@ -88,7 +86,8 @@ def each_found(data: str, specs: Sequence[str], seed: int) -> dict[str, float]:
     return {spec: found(data, spec, seed)[0] for spec in specs}
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_groups_of_mnist_are_found_and_without_groups_there_is_one(seed: int) -> None:
     """50 devices, 200 samples, five, two and one classes a group, even and uneven."""
@@ -98,7 +97,8 @@ def test_planted_groups_of_mnist_are_found_and_without_groups_there_is_one(seed:
         assert found("mnist", spec, seed)[1] == 1
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_of_mnist_that_share_classes_are_found_from_single_devices(seed: int) -> None:
     """Each device has two classes. The dense parts of eq. (5) and (6) chain some of the groups together."""
@@ -106,14 +106,16 @@ def test_groups_of_mnist_that_share_classes_are_found_from_single_devices(seed: 
     assert found("mnist", "pairs", seed, model="mlp", settings=Aidc(singles_to=0))[0] < 0.9
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 @pytest.mark.parametrize("data", ["mnist", "fashion_mnist"])
 def test_turned_images_are_groups(data: str) -> None:
     indices = [found(data, "rotate:4", seed)[0] for seed in range(3)]
     assert min(indices) >= 0.95, indices
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 def test_groups_of_like_classes_are_fewer_in_fashion_mnist() -> None:
     """Two and five groups are found. One class a group is not: shirts and pullovers are alike."""
     for seed in range(3):
@@ -122,7 +124,8 @@ def test_groups_of_like_classes_are_fewer_in_fashion_mnist() -> None:
     assert np.mean([found("fashion_mnist", "sets:10", seed)[0] for seed in range(3)]) > 0.8
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 @pytest.mark.long
 def test_planted_groups_of_mnist_are_found_by_a_convolutional_network_s_dense_layer() -> None:
     indices = {spec: found("mnist", spec, 0, model="cnn")[0] for spec in PLANTED}
@@ -130,7 +133,8 @@ def test_planted_groups_of_mnist_are_found_by_a_convolutional_network_s_dense_la
     assert found("mnist", "iid", 0, model="cnn")[1] == 1
 
 
-@real_data
+@pytest.mark.real_data
+@pytest.mark.long
 def test_reference_mode_and_the_literal_reading_lose_groups_of_mnist() -> None:
     """Section 3.5 keeps one number a device. Algorithm 2 as printed makes all noise, or one cluster."""
     reference, literal = (

@@ -25,13 +25,17 @@ def ended(folder: Path, command: list[str]) -> str:
     return done.stdout
 
 
-def test_four_hospitals_become_an_answer_an_audit_and_an_export_in_fifteen_lines_of_python(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["seeds=1, rounds=2", pytest.param("seeds=5", marks=pytest.mark.long)])
+def test_four_hospitals_become_an_answer_an_audit_and_an_export_in_fifteen_lines_of_python(
+    asked: str, tmp_path: Path
+) -> None:
     assert len([line for line in USING.splitlines() if line.strip()]) <= 15
-    (tmp_path / "own.py").write_text(USING)
+    assert "seeds=5" in USING
+    (tmp_path / "own.py").write_text(USING.replace("seeds=5", asked))
     printed = ended(tmp_path, [sys.executable, "own.py"])
     lines = [line.split() for line in printed.splitlines()[:4]]
     assert [line[0] for line in lines] == list(HOSPITALS)
-    assert lines[3][3] == "better"
+    assert asked != "seeds=5" or lines[3][3] == "better"
     assert "Linear" in printed
     check_export(tmp_path / "va.safetensors")
 

@@ -109,6 +109,7 @@ def test_the_ledger_keeps_the_budget() -> None:
     assert alone.noise_multiplier == pytest.approx(one.noise_multiplier / 10)
 
 
+@pytest.mark.long
 def test_an_audit_stays_under_the_claim_and_finds_a_sixth_of_the_noise() -> None:
     honest = Distributed.within(1.0, 64, 4.0, 1e-5, 1, missing=1)
     found = audit_distributed(honest, 1e-5)

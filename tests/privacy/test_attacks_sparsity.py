@@ -270,6 +270,7 @@ def test_label_shares_are_read_off_on_digits_and_noise_makes_it_harder() -> None
     assert by_epsilon[2] > 0.9 * chance
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 def test_label_shares_are_read_off_on_mnist_with_397_samples_of_ones_own() -> None:
     """50 devices x 200 samples, Dir(.1), three seeds."""

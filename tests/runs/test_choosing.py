@@ -115,6 +115,11 @@ def test_a_choice_for_several_seeds_is_refused_with_folds(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="in folds \\(5\\) the next ones test what it has trained on"):
         coterie.compare(["fedavg"], "heart", seeds=2, tune=tune, out=tmp_path / "c", rounds=1, progress=False)
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.long
+def test_a_choice_for_one_seed_or_without_folds_is_made_with_the_first(tmp_path: Path) -> None:
+    tune = {"lr": [0.01, 0.1]}
     for k, how in enumerate(({"seeds": 1, "seed": 1}, {"seeds": 2, "test_share": 0.2})):
         done = coterie.compare(["fedavg"], "heart", tune=tune, out=tmp_path / str(k), rounds=1, progress=False, **how)  # type: ignore[arg-type]
         assert done.content["chosen"]["seed"] == (1, 0)[k]

@@ -38,7 +38,7 @@ def real(system: str, **options: Any) -> RunConfig:
     return resolve(RunConfig(name, mode=mode or "paper", settings=SYSTEMS[system], **options))
 
 
-@pytest.fixture(scope="module", params=mark_long(SYSTEMS, but={"mingledpie", "pafed"}))
+@pytest.fixture(scope="module", params=mark_long(SYSTEMS, but={"mingledpie"}))
 def after_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two rounds of a system with real keys, and the folder with its checkpoint."""
     made, out = build(real(request.param)), tmp_path_factory.mktemp(request.param)

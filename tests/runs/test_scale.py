@@ -92,13 +92,14 @@ def calls(clients: int, asked: int) -> int:
     return counted["call"] + counted["c_call"]
 
 
+@pytest.mark.long
 def test_a_round_of_very_many_clients_costs_what_those_asked_cost() -> None:
     """What is more is for making clients that were never asked before: their keys, data and parties."""
     assert calls(10_000, 100) < 1.3 * calls(100, 100)
 
 
 def test_a_round_does_not_cost_the_square_of_its_clients() -> None:
-    assert calls(200, 200) < 2.1 * calls(100, 100)
+    assert calls(80, 80) < 2.1 * calls(40, 40)
 
 
 def test_a_derived_roster_has_the_keys_of_one_that_is_made_at_once() -> None:

@@ -314,7 +314,7 @@ def test_like_samples_take_labels_of_any_shape(shape):
 
 
 @pytest.mark.parametrize("system", ["fedcaprivacy", "mingledpie", "ifca", "pafed", "scaffold"])
-@pytest.mark.parametrize("task", ["regression", "multilabel"])
+@pytest.mark.parametrize("task", [pytest.param("regression", marks=pytest.mark.long), "multilabel"])
 def test_tasks_without_classes_are_audited(system, task):
     y = X[:, :2] + 0.1 if task == "regression" else (X[:, :2] > 0).astype(int)
     options = {**OWN, "clients": 6, "rounds": 2, "model": "mlp_small", "task": task, "record": True, "out": "o"}

@@ -65,9 +65,9 @@ CASES = [
 
 
 def made(system: str, mode: str, settings: dict[str, Any], crypto: str = "emulated") -> Experiment:
-    model = model_for(system)
+    model, data = model_for(system), "digits" if system == "fedbn" else "synthetic:8x4"
     options = {"clients": 5, "rounds": ROUNDS, "partition": "permute:2", "mode": mode, "crypto": crypto, "seed": 1}
-    return build(RunConfig(system, data="digits", model=model, settings=settings, **options))
+    return build(RunConfig(system, data=data, model=model, settings=settings, **options))
 
 
 def again(experiment: Experiment, party: Party) -> Party:

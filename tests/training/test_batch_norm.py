@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix import few
 
 import coterie.method as fl
 from coterie.aggregation.buffers import not_below_zero
@@ -226,7 +227,7 @@ def test_clusters_of_ifca() -> None:
     [
         ("paper", {}),
         ("hardened", {"descriptor": "model", "hardening": "sketch"}),
-        ("hardened", {"descriptor": "model", "hardening": "rotation"}),
+        pytest.param("hardened", {"descriptor": "model", "hardening": "rotation"}, marks=pytest.mark.long),
     ],
 )
 def test_clusters_of_fedcaprivacy_and_the_mean_of_a_clients_clusters(mode: str, more: dict[str, Any]) -> None:
@@ -261,7 +262,7 @@ def test_exact_cluster_means_of_mingledpie(hardening: str) -> None:
     experiment.close()
 
 
-@pytest.mark.parametrize("more", [{}, {"rebuild": "ideal"}, {"rebuild": "none"}])
+@pytest.mark.parametrize("more", few([{}, {"rebuild": "ideal"}, {"rebuild": "none"}], [{}]))
 def test_where_models_are_taken_off_each_other_buffers_never_leave_their_client(more: dict[str, Any]) -> None:
     """Weights of a rebuild may be negative. An update has no place for buffers; everybody evaluates with its own."""
     experiment = made("mingledpie", "paper", {**GIVEN, **more})
@@ -319,7 +320,7 @@ def scaled(experiment: Experiment, factor: float) -> None:
     ("name", "mode", "more"),
     [
         ("mingledpie", "hardened", {"hardening": "products"}),
-        ("mingledpie", "hardened", {"hardening": "uploads"}),
+        pytest.param("mingledpie", "hardened", {"hardening": "uploads"}, marks=pytest.mark.long),
         ("mingledpie", "paper", {"shared_layers": "1."}),
         ("fedcaprivacy", "paper", {"value_bits": 40}),
     ],

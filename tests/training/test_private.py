@@ -277,6 +277,7 @@ def bounds(noise: float, claimed: float, trials: int = 1500) -> tuple[float, flo
     return lower_bound(sides[0], sides[1], DELTA), Ledger((release,)).epsilon(DELTA)
 
 
+@pytest.mark.long
 def test_an_attack_on_a_canary_proves_less_than_is_claimed_and_finds_a_sixth_of_the_noise() -> None:
     found, claimed = bounds(8.0, 8.0)
     assert found <= claimed

@@ -182,6 +182,7 @@ def test_planted_groups_are_found_and_kept(mode: str, settings: dict) -> None:
     assert shuffled_ari(mode, **settings) == (1.0, 1.0)
 
 
+@pytest.mark.long
 def test_literal_mode_gives_wrong_clients_wrong_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """The printed text loses groups twice: algorithm 2 finds them badly (ARI 0.6 here, where the mended one has 1.0),
     and an old phi under a new permutation gives them to whoever stands there now (ARI about 0), however good it was.

@@ -270,8 +270,7 @@ def test_keys_masks_and_shuffles_move_no_result(mode: str, settings: dict) -> No
     sketch's projection is drawn anew: the distances that it shows vary by some 1 / sqrt(dim), so only the clusters'
     structure agrees, here where groups are far apart; given that, the models are equal bit for bit, too.
     """
-    emulated = (False, False, True) if mode == "paper" else (False, True)
-    runs = [small(mode, emulated=e, **settings) for e in emulated]
+    runs = [small(mode, emulated=emulated, **settings) for emulated in (False, True)]
     for r in range(1, ROUNDS + 1):
         notes = [run.round(r) for run in runs]
         for other in notes[1:]:
@@ -284,6 +283,7 @@ def test_keys_masks_and_shuffles_move_no_result(mode: str, settings: dict) -> No
             assert other.models().tobytes() == runs[0].models().tobytes()
 
 
+@pytest.mark.long
 def test_literal_mode_depends_on_the_shuffle_and_on_nothing_else_that_is_secret() -> None:
     """The printed phi follows positions: with fixed permutations real equals emulated, without them it doesn't."""
     with fixed_shuffles():

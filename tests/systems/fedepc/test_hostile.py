@@ -160,7 +160,13 @@ BOASTS = {
 }
 
 
-@pytest.mark.parametrize("lie", BOASTS.values(), ids=BOASTS.keys())
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pytest.param(lie, id=name, marks=() if name == "one sample" else pytest.mark.long)
+        for name, lie in BOASTS.items()
+    ],
+)
 def test_a_boasting_device_is_not_chosen_much_more_often_and_never_as_two(lie: Any) -> None:
     """A cheap device always fits, so it may be chosen in every round of its cluster. Its part is 1 / |A_t| even then.
 

@@ -80,6 +80,7 @@ def test_the_ideal_matrix_instead_of_the_counts(p: float) -> None:
     assert run.party("client/0").state.condition == pytest.approx(condition)
 
 
+@pytest.mark.long
 def test_the_ablations_are_worse_in_the_order_of_the_mechanism() -> None:
     """Distance to the means of the true clusters over six draws: counts < ideal, and counts < none."""
     means = parts.cluster_means(THETA, parts.GROUPS, parts.near())

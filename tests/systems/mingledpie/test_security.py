@@ -159,6 +159,7 @@ def test_as_printed_every_set_is_all_clusters_and_tells_nothing() -> None:
     assert [f.name for f in findings] == ["server: true cluster", "server knowing the sizes: true cluster"]
 
 
+@pytest.mark.long
 def test_known_and_estimated_sizes_break_theorem_2() -> None:
     """Sizes 10, 10, 10, 20, 70: .68 and .67, three standard errors and more above the bound of 1/2."""
     runs = [by_a_set(read(play([sized(UNEQUAL)], seed=seed))) for seed in range(3)]

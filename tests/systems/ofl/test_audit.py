@@ -129,6 +129,7 @@ def test_a_model_without_weight_in_the_mean_does_not_follow(recorded: dict[str, 
     assert by_name(one)[SUBTRACTED].results[0].value == pytest.approx(2 / 3)
 
 
+@pytest.mark.long
 def test_label_shares_are_read_off_uploads_without_noise_and_not_under_much_of_it() -> None:
     quiet, loud = (
         by_name(record(config("hardened", clients=18, settings={"noise": noise, "clip": 5.0})))[SHARES]

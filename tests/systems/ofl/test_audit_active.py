@@ -156,6 +156,7 @@ def weights_of(found: list[Finding]) -> float:
     return one.results[0].value
 
 
+@pytest.mark.long
 def test_long_changes_are_damped_by_norms_and_not_without_detection() -> None:
     kept = {name: weights_of(forging(recorded("hardened", {"detection": name}), [10.0])) for name in ("norms", "none")}
     assert kept["none"] == 1.0
