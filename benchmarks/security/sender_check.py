@@ -126,7 +126,7 @@ def check_senders(
     of, failed = (r, name, hub.joint.terms(name).number), Lost()
     seeds = {sender: hub.secrets(f"challenge for {sender}", r).bytes(SEED_BYTES) for sender in uploads}
     asked = {sender: Challenge(*of, seed) for sender, seed in seeds.items()}
-    got, missing = yield from gather(of, asked, Response, deadline_s)
+    got, missing = yield from gather(asked, Response, deadline_s)
     failed |= missing
     closed = {HONEST: Closed(1, 1, partial(threshold_opening.server_dec, one, key.encrypt(np.zeros(1))))}
     senders: dict[int, str] = {}

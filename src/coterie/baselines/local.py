@@ -44,7 +44,7 @@ class Client(fl.Party, role="client"):
 
 class Server(fl.Party, role="server"):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        return (yield from fl.ask_round(self, r, Train(r), Trained, lambda name, trained: None))
+        return (yield from fl.ask_round(self, r, Train(r), Trained))
 
 
 SYSTEM = fl.system(

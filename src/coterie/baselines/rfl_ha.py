@@ -127,8 +127,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
         def fold(name: str, answer: Update) -> None:
             nonlocal samples
-            if answer.round != msg.round:
-                raise fl.PeerError(f"{name}: an answer for round {answer.round} in round {msg.round}")
             gather.take(name, answer)
             samples += answer.samples
 
@@ -176,7 +174,7 @@ class Server(fl.Server):
             for name in own
             for of in [own if name == own[0] else []]
         }
-        yield from fl.ask_all(self, r, told, Belonging, lambda name, _: None)
+        yield from fl.ask_all(self, told, Belonging)
         return True
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
@@ -201,7 +199,7 @@ class Server(fl.Server):
             for own in state.clusters
             if asked.intersection(own)
         }
-        yield from fl.ask_all(self, r, requests, Led, fold)
+        yield from fl.ask_all(self, requests, Led, fold)
         state.failed = [head for head in requests if head not in order]
         if order:
             state.weights = gather.model(mixed(state.weights.astype(np.float64)))

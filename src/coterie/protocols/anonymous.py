@@ -56,7 +56,7 @@ def relay(
 
 
 def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
-    yield from fl.for_each({helper: Forget(r)}, Forgotten, lambda *_: None)
+    yield from fl.for_each({helper: Forget(r)}, Forgotten)
 
 
 def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:

@@ -54,6 +54,7 @@ class Switch(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
+    ABOUT = ("round", "number")
     number: int
     parts: fl.Bundle
 
@@ -177,14 +178,7 @@ def switch(
 
     Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
     """
-    there: set[str] = set()
-
-    def stands(member: str, msg: Standing) -> None:
-        if msg.round != r:
-            raise fl.PeerError(f"{member} answers round {msg.round} in round {r}")
-        there.add(member)
-
-    yield from fl.for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
+    there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), Standing)).got
     if len(there) < needed:
         raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]
@@ -194,8 +188,6 @@ def switch(
     parts: list[list[Partial]] = [[] for _ in ready]
 
     def turned(member: str, msg: Turned) -> None:
-        if (msg.round, msg.number) != (r, number):
-            raise fl.PeerError(f"{member} answers request {msg.number} of round {msg.round}")
         found = [
             Partial.from_bytes(key, part, cipher)
             for part, cipher in zip(fl.unbundle(msg.parts, len(ready)), ready, strict=True)

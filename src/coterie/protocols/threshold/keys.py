@@ -148,6 +148,7 @@ class Joint:
 class OfKey(fl.OfRound, frozen=True):
     """Base of messages about one making of one key. number: of the making; it only grows."""
 
+    ABOUT = ("round", "key", "number")
     key: str
     number: int
 
@@ -421,26 +422,7 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 # ---- how the hub asks many for one thing
 
 
-def collect(
-    of: Of,
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    deadline_s: float | None,
-    take: Callable[[str, fl.M], None],
-) -> fl.Steps[Lost]:
-    """Give each answer to ``take`` as it arrives. Returns the failures' reasons by name."""
-
-    def fold(name: str, msg: Any) -> None:
-        if msg.of != of:
-            raise fl.PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
-        take(name, msg)
-
-    answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
-    return dict(answers.missing)
-
-
 def gather(
-    of: Of,
     requests: Mapping[str, fl.Message],
     reply: type[fl.M],
     deadline_s: float | None,
@@ -453,8 +435,8 @@ def gather(
         check(name, msg)
         got[name] = msg
 
-    lost = yield from collect(of, requests, reply, deadline_s, keep)
-    return got, lost
+    answers = yield from fl.for_each(requests, reply, keep, deadline_s=deadline_s)
+    return got, dict(answers.missing)
 
 
 def reasons(missing: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ class Attempt:
         check: Callable[[str, fl.M], None] = lambda *_: None,
     ) -> fl.Steps[dict[str, fl.M]]:
         """The answers of all, by name. Raises LostError without one of them."""
-        got, lost = yield from keys.gather(self.of, dict.fromkeys(names, request), reply, self.deadline_s, check)
+        got, lost = yield from keys.gather(dict.fromkeys(names, request), reply, self.deadline_s, check)
         if lost:
             raise LostError(lost)
         return got
@@ -221,7 +221,7 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[d
 def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
     asked = dict.fromkeys(left, holder.Lacking(*attempt.of))
     # To leave out: the holders whose pieces others lack, or one that lacks most others' pieces.
-    told, lost = yield from keys.gather(attempt.of, asked, holder.Lacks, attempt.deadline_s)
+    told, lost = yield from keys.gather(asked, holder.Lacks, attempt.deadline_s)
     for name, msg in told.items():
         lacks = set(lines(msg.names)) & set(attempt.holders)
         if not lacks or 2 * len(lacks) >= len(attempt.holders):
@@ -241,7 +241,7 @@ def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
     known = holder.JointKey(*of, text(terms.holders), terms.summands, terms.public, signatures)
     holding[joint.name] = [*dict.fromkeys((*former, *terms.holders))]
     told = {name: known for name in names if name in wanted}
-    _, untold = yield from keys.gather(of, told, holder.Known, attempt.deadline_s)
+    _, untold = yield from keys.gather(told, holder.Known, attempt.deadline_s)
     holding[joint.name] = [name for name in holding[joint.name] if name in terms.holders or name in untold]
     lost = {name: why for name, why in untold.items() if name in terms.holders}
     if len(terms.holders) - len(lost) < joint.needed(len(terms.holders)):

@@ -307,7 +307,7 @@ def open_closed(
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
     announce = Announce(*of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
-    there, gone = yield from keys.gather(of, asked, Consent, deadline_s)
+    there, gone = yield from keys.gather(asked, Consent, deadline_s)
     left, done = dict(sums), dict[int, OpenedSum]()
     order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
     following, suspect, tries = None, "", 0
@@ -371,7 +371,7 @@ def _answered(
     def read(name: str, msg: Partials) -> None:
         fl.unbundle(msg.parts, len(prepared))
 
-    got, lost = yield from keys.gather(of, dict.fromkeys(among, decrypt), Partials, deadline_s, read)
+    got, lost = yield from keys.gather(dict.fromkeys(among, decrypt), Partials, deadline_s, read)
     if lost:
         return {}, lost
     yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))

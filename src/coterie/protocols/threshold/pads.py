@@ -173,7 +173,7 @@ def complete_pads(
         for sender, part in zip(others, parts_of(msg.parts, len(others)), strict=True):
             joining[sender].take(holder, part)
 
-    lost = yield from keys.collect(of, dict.fromkeys(among, ask), Contributed, deadline_s, add)
+    lost = (yield from fl.for_each(dict.fromkeys(among, ask), Contributed, add, deadline_s=deadline_s)).missing
     if lost:
         raise fl.NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
@@ -227,14 +227,14 @@ def open_padded(
     """
     joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
     count = dict.fromkeys(uploads, Count(*of, number))
-    there, gone = yield from keys.gather(of, count, Consent, deadline_s)
+    there, gone = yield from keys.gather(count, Consent, deadline_s)
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
         raise fl.NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {keys.reasons(gone)}")
     wanted = {sender: 1 if weights is None else weights[sender] for sender in counted}
     ask = AnswerFor(*of, *_told(counted), np.array([*wanted.values()], np.int64))
-    got, lost = yield from keys.gather(of, dict.fromkeys(counted, ask), Answer, deadline_s)
+    got, lost = yield from keys.gather(dict.fromkeys(counted, ask), Answer, deadline_s)
     yield from fl.spend(fl.Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
         raise fl.NoAnswerError(

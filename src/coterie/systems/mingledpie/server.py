@@ -121,7 +121,7 @@ class Server(fl.Party, role=HUB):
             self.state.noted[name] = self.state.version
             self.state.has.setdefault(name, 0)
 
-        yield from fl.ask_each(self, r, new, parameters, messages.Noted, fold)
+        yield from fl.ask_each(self, new, parameters, messages.Noted, fold)
 
     def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
         rebuilt: dict[str, bool] = {}
@@ -130,7 +130,7 @@ class Server(fl.Party, role=HUB):
             self.state.has[name] = mingled.round
             rebuilt[name] = received.rebuilt
 
-        yield from fl.ask_each(self, mingled.round, names, mingled, messages.Received, fold)
+        yield from fl.ask_each(self, names, mingled, messages.Received, fold)
         return rebuilt
 
     def _collect(self, r: int, able: list[str]) -> fl.Steps[tuple[dict[str, list[int]], list[Any], fl.Answers]]:
@@ -153,7 +153,7 @@ class Server(fl.Party, role=HUB):
                 added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
             totals[:], sets[name] = added, own
 
-        answers = yield from fl.ask_each(self, r, able, messages.Train(r, self.state.round), messages.Update, fold)
+        answers = yield from fl.ask_each(self, able, messages.Train(r, self.state.round), messages.Update, fold)
         return sets, totals, answers
 
     def _ciphers(self, name: str, parts: list[bytes], r: int) -> list[Any]:

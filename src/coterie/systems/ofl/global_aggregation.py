@@ -170,6 +170,6 @@ def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, 
     def fold(name: str, answer: Submitted) -> None:
         got[name] = loaded(hub, MODEL, name, answer.cipher, length, r, leaders)
 
-    yield from fl.ask_each(hub, r, leaders, Submit(r, names(leaders)), Submitted, fold)
+    yield from fl.ask_each(hub, leaders, Submit(r, names(leaders)), Submitted, fold)
     hub.state.holds = [name for name in hub.state.holds if name in got or name not in leaders]  # theirs may not fit
     return {name: got[name] for name in leaders if name in got}
