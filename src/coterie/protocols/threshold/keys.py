@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation
+from coterie.crypto.ckks import PublicKey
 from coterie.crypto.signing import digest
 from coterie.crypto.threshold import MOST_HOLDERS, Answered, Group
 from coterie.protocol.codec import content, weighs, weighted
@@ -419,24 +420,57 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
         raise fl.DecodeError("the terms of a dealt key cannot be read") from None
 
 
-# ---- how the hub asks many for one thing
+# ---- what the hub uses
 
 
-def gather(
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    deadline_s: float | None,
-    check: Callable[[str, fl.M], None] = lambda *_: None,
-) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
-    """The answers by name, in order of arrival, and the failures' reasons by name."""
-    got: dict[str, fl.M] = {}
+@dataclass(frozen=True)
+class HubKey:
+    """A joint key as the hub uses it in one round. deadline_s: of each step."""
 
-    def keep(name: str, msg: fl.M) -> None:
-        check(name, msg)
-        got[name] = msg
+    hub: Any
+    name: str
+    round: int
+    deadline_s: float | None = None
 
-    answers = yield from fl.for_each(requests, reply, keep, deadline_s=deadline_s)
-    return got, dict(answers.missing)
+    @property
+    def joint(self) -> Joint:
+        joint: Joint = self.hub.joint.of(self.name)
+        return joint
+
+    @property
+    def terms(self) -> Terms:
+        terms: Terms = self.hub.joint.terms(self.name)
+        return terms
+
+    @property
+    def group(self) -> Group:
+        one: Group = self.hub.joint.group(self.name)
+        return one
+
+    @property
+    def public(self) -> PublicKey:
+        public: PublicKey = self.hub.keys.public(self.name)
+        return public
+
+    @property
+    def of(self) -> Of:
+        return self.round, self.name, self.terms.number
+
+    def gather(
+        self,
+        requests: Mapping[str, fl.Message],
+        reply: type[fl.M],
+        check: Callable[[str, fl.M], None] = lambda *_: None,
+    ) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
+        """The answers by name, in order of arrival, and the failures' reasons by name."""
+        got: dict[str, fl.M] = {}
+
+        def keep(name: str, msg: fl.M) -> None:
+            check(name, msg)
+            got[name] = msg
+
+        answers = yield from fl.for_each(requests, reply, keep, deadline_s=self.deadline_s)
+        return got, dict(answers.missing)
 
 
 def reasons(missing: Mapping[str, str]) -> str:
