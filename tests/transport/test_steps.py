@@ -346,6 +346,33 @@ def test_an_answer_is_about_what_was_asked(answer: fl.Message, why: str) -> None
     assert transport.meter.refused == ({f"server/{type(answer).__name__}: {why}": 1} if why else {})
 
 
+def test_one_acknowledgement_serves_every_request_of_its_round_alone() -> None:
+    """Of another round, of another kind than was asked for, or for a second time it is refused."""
+
+    class Twice(Counter, role="client"):
+        @fl.on(Count)
+        def count(self, msg: Count, src: str) -> tuple[fl.To, ...]:
+            return fl.To(src, fl.Done(msg.round)), fl.To(src, fl.Done(msg.round))
+
+    clients = [Counter("x", fl.Done(3)), Counter("old", fl.Done(2)), Counter("other", Counted(3, "a", 0))]
+    twice = Twice("twice", fl.Done(3))
+
+    def round_() -> fl.Steps[Any]:
+        names = ("x", "old", "other", "twice")
+        done = yield from fl.for_each(dict.fromkeys(names, Count(3, "a", 0)), fl.Done)
+        counted = yield from fl.for_each({"x": Count(3, "a", 0)}, Counted)
+        return done, counted
+
+    (done, counted), transport = run([Server(()), *clients, twice], round_(), 3)
+    assert set(done.got) == {"x", "twice"}
+    assert dict(done.missing) == dict.fromkeys(("old", "other"), fl.UNACCEPTABLE)
+    assert counted.got == ()
+    reasons = transport.meter.refused
+    assert reasons["server/Done: an answer of round 2 to a request of round 3"] == 1
+    assert {reason.partition(":")[0] for reason in reasons} == {"server/Done", "server/Counted"}
+    assert transport.meter.lost == {"twice Done of round 3": "too late"}
+
+
 def test_what_is_taken_answers_nothing_and_may_be_of_any_round() -> None:
     """A late answer, say, of a client that a step no longer waits for."""
     counter, heard = Counter("x", Counted(1, "b", 0)), list[str]()

@@ -112,6 +112,11 @@ def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callab
     return declare
 
 
+@message(src=ANY, dst=ANY, tells=())
+class Done(OfRound, frozen=True):
+    """The answer to a request of this round that has no other: what was asked is done."""
+
+
 def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, Any]:
     """By name, the fields of a request that answers of these types must repeat."""
     names = dict.fromkeys(name for reply in replies for name in reply.ABOUT)

@@ -1,7 +1,7 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Standing-->  member             which members are there; the first t of the list answer
+    hub  --Stand / Done-->  member                 which members are there; the first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
@@ -32,11 +32,6 @@ MOST_CIPHERS = 1 << 16
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Stand(fl.OfRound, frozen=True):
     """Can you help in this round?"""
-
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Standing(fl.OfRound, frozen=True):
-    """This member can."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -111,11 +106,11 @@ class Seat(fl.Component):
         super().__init__(when)
         self.grant, self.limits = grant, limits
 
-    @fl.on(Stand, answers=Standing)
-    def stand(self, msg: Stand, src: str) -> Standing:
+    @fl.on(Stand, answers=fl.Done)
+    def stand(self, msg: Stand, src: str) -> fl.Done:
         fl.from_hub(self.party, msg, src)
         self.share()
-        return Standing(msg.round)
+        return fl.Done(msg.round)
 
     def lasts(self, secret: SwitchedFor) -> None:
         self.secret.openings = secret.openings
@@ -178,7 +173,7 @@ def switch(
 
     Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
     """
-    there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), Standing)).got
+    there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), fl.Done)).got
     if len(there) < needed:
         raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]

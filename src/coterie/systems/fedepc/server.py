@@ -404,7 +404,7 @@ class Server(fl.Party, role=HUB):
     def distribute(self, r: int, clusters: Collection[int]) -> fl.Steps[fl.Answers]:
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}
-        return (yield from self.ask(to_all, messages.Kept))
+        return (yield from self.ask(to_all, fl.Done))
 
 
 def _in_a_row(rounds: int) -> str:

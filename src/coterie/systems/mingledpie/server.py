@@ -117,11 +117,11 @@ class Server(fl.Party, role=HUB):
         start = self.common.starts.reshape(-1)
         parameters = signed(self.own, messages.Parameters(r, self.spec.digest, self.state.keys, start))
 
-        def fold(name: str, noted: messages.Noted) -> None:
+        def fold(name: str, noted: fl.Done) -> None:
             self.state.noted[name] = self.state.version
             self.state.has.setdefault(name, 0)
 
-        yield from fl.ask_each(self, new, parameters, messages.Noted, fold)
+        yield from fl.ask_each(self, new, parameters, fl.Done, fold)
 
     def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
         rebuilt: dict[str, bool] = {}
