@@ -40,7 +40,7 @@ from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
 from coterie.crypto.tally import Form
 from coterie.protocol.codec import weighted
-from coterie.protocols.threshold.keys import Lost, OfKey, gather
+from coterie.protocols.threshold.keys import HubKey, Lost, OfKey
 from coterie.protocols.threshold.opening import Closed, open_closed
 
 SEED_BYTES = 32
@@ -122,13 +122,13 @@ def check_senders(
 
     Raises NoAnswerError if the holders open nothing.
     """
-    one, key = hub.joint.group(name), hub.keys.public(name)
-    of, failed = (r, name, hub.joint.terms(name).number), Lost()
+    joint, failed = HubKey(hub, name, r, deadline_s), Lost()
+    one = joint.group
     seeds = {sender: hub.secrets(f"challenge for {sender}", r).bytes(SEED_BYTES) for sender in uploads}
-    asked = {sender: Challenge(*of, seed) for sender, seed in seeds.items()}
-    got, missing = yield from gather(of, asked, Response, deadline_s)
+    asked = {sender: Challenge(*joint.of, seed) for sender, seed in seeds.items()}
+    got, missing = yield from joint.gather(asked, Response)
     failed |= missing
-    closed = {HONEST: Closed(1, 1, partial(threshold_opening.server_dec, one, key.encrypt(np.zeros(1))))}
+    closed = {HONEST: Closed(1, 1, partial(threshold_opening.server_dec, one, joint.public.encrypt(np.zeros(1))))}
     senders: dict[int, str] = {}
     for sender, msg in got.items():
         make = partial(difference, one, *uploads[sender], seeds[sender], msg.answer)
@@ -140,7 +140,7 @@ def check_senders(
         number = HONEST - len(closed)
         senders[number] = sender
         closed[number] = Closed(request.senders, request.length, make)
-    opened = yield from open_closed(hub, name, closed, r, partly=True, deadline_s=deadline_s)
+    opened = yield from open_closed(joint, closed, partly=True)
     return failed | {sender: FORGED for number, sender in senders.items() if number not in opened}
 
 

@@ -35,7 +35,7 @@ def test_it_sends_no_model_and_its_server_sees_none() -> None:
     line = one.round(1)
     assert sum(line["bytes_up"].values()) + sum(line["bytes_down"].values()) < 1000
     (seen,) = {item.kind for item in one.transport.transcript.views["server"].seen}  # type: ignore[union-attr]
-    assert seen == "Trained"
+    assert seen == "Done"
 
 
 def test_the_batches_are_those_of_fedavg() -> None:

@@ -16,7 +16,7 @@ from coterie.crypto.roster import sign_roster, signing_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.errors import UserError
 from coterie.protocols.openings import Opening, OpeningCount, Statements, check, collected, read, stated
-from coterie.protocols.threshold import open_padded
+from coterie.protocols.threshold import HubKey, open_padded
 from coterie.protocols.threshold.halves import signed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -54,7 +54,7 @@ def test_each_holder_states_the_senders_that_it_has_added_up(emulated: bool) -> 
 def test_sums_under_joint_pads_are_stated_with_their_weights() -> None:
     run = keyed(emulated=True, pads=True, fewest=2, effective=1.5)
     weights = {name: at for at, name in enumerate(HOLDERS, 1)}
-    drive(run, open_padded(run.hub, KEY, sent(run), 1, weights=weights))
+    drive(run, open_padded(HubKey(run.hub, KEY, 1), sent(run), weights=weights))
     checked, one = check([of_holders(run)]), of_holders(run).openings[0]
     assert (one.senders, one.weights, checked.senders, checked.faults) == (HOLDERS, (1, 2, 3, 4), 4, [])
     assert checked.effective == pytest.approx(100 / 30)

@@ -182,7 +182,7 @@ BAD = [
     (lambda p, u: change(u, nonce=bytes(16)), "signature"),
     (lambda p, u: change(u, padded=flipped(u.padded)), "signature"),
     (lambda p, u: signed(p, change(u, spec=bytes(16))), "another shape"),
-    (lambda p, u: signed(p, change(u, round=1)), "which did not ask for it or has had it"),
+    (lambda p, u: signed(p, change(u, round=1)), "an answer of round 1 to a request of round"),
     (lambda p, u: signed(p, change(u, length=2.0)), "2.0 long"),
     (
         lambda p, u: signed(p, change(u, padded=PadKey(pk(p), bytes(32)).encrypt(np.zeros(D - 1)).to_bytes())),

@@ -14,7 +14,7 @@ import coterie.method as fl
 from coterie.crypto.paillier import PublicKey, SecretKey, keygen
 from coterie.crypto.roster import signed, signing_key
 from coterie.protocols import cluster_sums
-from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, forget, forgotten, opened, relay
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, forget, forgotten, opened, relay
 from coterie.protocols.cluster_sums import convert
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys
 from coterie.protocols.masked_sums import AskForTerm, Term, Total, opened_total, summed, tell, term
@@ -84,7 +84,7 @@ class Helper(fl.Party, role="helper"):
         return (yield from convert(self, msg, src, SIZE))
 
     @fl.on(Forget)
-    def forget(self, msg: Forget, src: str) -> Forgotten:
+    def forget(self, msg: Forget, src: str) -> fl.Done:
         return forgotten(self, msg, src)
 
 

@@ -15,7 +15,7 @@ import coterie.method as fl
 from coterie.crypto.threshold_pads import sum_dec
 from coterie.protocols.threshold import hand_over
 from coterie.protocols.threshold.holder import AskTurns, Begin, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.keys import Consent, HubKey, text
 from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -136,7 +136,7 @@ def test_openings_are_counted_on_when_a_key_is_handed_over() -> None:
     run = parts.joint(emulated=False, openings=4)
     parts.made(run)  # its trial is the first
     assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS), 1).values, run)
-    parts.drive(run, hand_over(run.hub, KEY, ("client/4", "helper"), 2), 2)  # with a trial
+    parts.drive(run, hand_over(HubKey(run.hub, KEY, 2), ("client/4", "helper")), 2)  # with a trial
     assert parts.opened_by(run, "helper") == 3
     assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS), 3).values, run)
     with pytest.raises(fl.NoAnswerError, match="helper: "):

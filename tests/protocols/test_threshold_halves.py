@@ -18,7 +18,7 @@ from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.openings import shows_few
-from coterie.protocols.threshold import open_sums, taken, vouched
+from coterie.protocols.threshold import HubKey, open_sums, taken, vouched
 from coterie.protocols.threshold.halves import parted, signed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -31,7 +31,7 @@ def test_sums_of_signed_vectors_are_opened_also_of_parties_without_a_share(
 ) -> None:
     run = keyed(emulated=emulated, fewest=2, sums=2, **settings)
     a, b, c, d, e = uploads(run).values()
-    found = drive(run, open_sums(run.hub, KEY, {3: a + b + c + d + e, 7: a + (b + c)}, 1), 1)
+    found = drive(run, open_sums(HubKey(run.hub, KEY, 1), {3: a + b + c + d + e, 7: a + (b + c)}), 1)
     error = 2 * run.hub.joint.group(KEY).error(5)
     assert np.abs(found[3].values - VALUES.sum(axis=0)).max() < error
     assert np.abs(found[7].values - VALUES[:3].sum(axis=0)).max() < error
@@ -124,12 +124,12 @@ def test_an_upload_that_its_sender_has_not_signed_is_refused() -> None:
     assert parted(data)[1] == cipher.to_bytes()
     for name, r, given in (("client/1", 1, data), ("client/0", 2, data), ("client/0", 1, bytes(64) + data[64:])):
         with pytest.raises(PeerError, match="signature"):
-            taken(run.hub, KEY, name, given, len(VALUES[0]), r)
+            taken(HubKey(run.hub, KEY, r), name, given, len(VALUES[0]))
     with pytest.raises(PeerError, match="signature"):
-        taken(run.hub, KEY, "client/0", data, len(VALUES[0]), 1, part=1)
+        taken(HubKey(run.hub, KEY, 1), "client/0", data, len(VALUES[0]), part=1)
     for cut in (b"", data[:60]):
         with pytest.raises(DecodeError, match="no signed ciphertext"):
-            taken(run.hub, KEY, "client/0", cut, len(VALUES[0]), 1)
+            taken(HubKey(run.hub, KEY, 1), "client/0", cut, len(VALUES[0]))
     with pytest.raises(CryptoError, match="is not one fresh vector"):
         vouched(run.party("client/0"), KEY, cipher + cipher, 1)
 
@@ -151,7 +151,7 @@ def test_a_hub_s_own_sums_that_show_too_much_are_not_even_asked_for() -> None:
     run = keyed(emulated=True, fewest=3, sums=2)
     a, b, c, d, e = uploads(run).values()
     with pytest.raises(NoAnswerError, match="2 sums under 'sum' together show fewer than 3 vectors"):
-        drive(run, open_sums(run.hub, KEY, {0: a + b + c + d + e, 1: a + b + c}, 1), 1)
+        drive(run, open_sums(HubKey(run.hub, KEY, 1), {0: a + b + c + d + e, 1: a + b + c}), 1)
 
 
 def smallest(rows: np.ndarray) -> int:

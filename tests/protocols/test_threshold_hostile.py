@@ -15,7 +15,7 @@ import coterie.method as fl
 from coterie.crypto import threshold_generation
 from coterie.protocols.threshold import hand_over, make_keys, open_sums
 from coterie.protocols.threshold.holder import AskTurns, Begin, Committed, Exchange, JointKey, Pass, Piece, Reveal
-from coterie.protocols.threshold.keys import text
+from coterie.protocols.threshold.keys import HubKey, text
 from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -52,7 +52,7 @@ def test_a_holder_that_vanishes_while_a_key_is_handed_over(kind: type) -> None:
     run = parts.keyed(**MOST)
     cipher = parts.summed(run, *parts.VECTORS)
     vanishing(run, kind)
-    ready = parts.drive(run, hand_over(run.hub, parts.KEY, (*parts.HOLDERS[:3], "client/4"), 1), 1)
+    ready = parts.drive(run, hand_over(HubKey(run.hub, parts.KEY, 1), (*parts.HOLDERS[:3], "client/4")), 1)
     assert (ready.holders, set(ready.missing)) == (("client/0", "client/2", "client/4"), {LIAR})
     assert parts.within(parts.opened(run, cipher, 2).values, run)
 
@@ -61,7 +61,7 @@ def test_a_key_of_all_is_not_handed_over_without_one_of_them() -> None:
     run = parts.keyed()
     vanishing(run, Pass)
     with pytest.raises(fl.NoAnswerError, match=r"is handed over by 4 of its holders: client/1: .*"):
-        parts.drive(run, hand_over(run.hub, parts.KEY, (*parts.HOLDERS[:3], "client/4"), 1), 1)
+        parts.drive(run, hand_over(HubKey(run.hub, parts.KEY, 1), (*parts.HOLDERS[:3], "client/4")), 1)
     assert parts.within(
         parts.opened(run, parts.summed(run, *parts.VECTORS), 2).values, run
     )  # the old holders still have it
@@ -75,8 +75,8 @@ def test_a_key_of_all_is_lost_with_a_new_holder_that_goes_at_the_last_moment() -
 
     def steps() -> Any:
         with pytest.raises(fl.NoAnswerError, match="is handed over by 4 of its holders: client/1: "):
-            yield from hand_over(run.hub, parts.KEY, new, 1)
-        return (yield from make_keys(run.hub, parts.KEY, ("client/0", "client/2", "client/4"), 1))
+            yield from hand_over(HubKey(run.hub, parts.KEY, 1), new)
+        return (yield from make_keys(HubKey(run.hub, parts.KEY, 1), ("client/0", "client/2", "client/4")))
 
     assert parts.drive(run, steps()).missing == {}
     assert parts.within(parts.opened(run, parts.summed(run, *parts.VECTORS), 2).values, run)
@@ -215,7 +215,7 @@ def test_with_t_of_n_a_false_share_is_noticed_and_its_holder_left_out(liar: str,
     assert ended.blamed == ((liar,) if liar in used else ())
     assert liar not in ended.among
     sums = {number: parts.summed(run, *parts.VECTORS, r=2) for number in (3, 4)}
-    several = parts.drive(run, open_sums(run.hub, parts.KEY, sums, 2), 2)
+    several = parts.drive(run, open_sums(HubKey(run.hub, parts.KEY, 2), sums), 2)
     assert all(parts.within(one.values, run) and liar not in one.among for one in several.values())
 
 

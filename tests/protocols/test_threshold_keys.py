@@ -17,7 +17,7 @@ from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocols.key_centre import KEY_CENTRE
-from coterie.protocols.threshold import Joint, hand_over, open_sums
+from coterie.protocols.threshold import HubKey, Joint, hand_over, open_sums
 from coterie.runs.parties import dumped
 from coterie.transport.local import LocalTransport
 
@@ -76,7 +76,7 @@ def test_products_are_opened_too(emulated: bool) -> None:
     rows = VECTORS[:2] / 60
     ciphers = [key.encrypt(row) for row in rows]
     dot = ciphers[0].dot(ciphers[1].conjugated(keys), keys, constant=True, at_most=64)
-    several = rig.drive(run, open_sums(run.hub, rig.KEY, {0: dot + dot, 7: ciphers[0] + ciphers[1]}, 1), 1)
+    several = rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 1), {0: dot + dot, 7: ciphers[0] + ciphers[1]}), 1)
     assert abs(several[0].values[0] - 2 * rows[0] @ rows[1]) < 1e-6
     assert np.abs(several[7].values - rows.sum(axis=0)).max() < 1e-6
 
@@ -88,13 +88,13 @@ def test_scalars_of_one_sender_are_opened_where_that_is_declared() -> None:
         cipher = key.encrypt(VECTORS[0] / 60)
         norm = cipher.dot(cipher.conjugated(keys), keys, constant=True, at_most=1)
         if scalars:
-            both = rig.drive(run, open_sums(run.hub, rig.KEY, {0: norm, 1: norm}, 1, deviation={1: 1e6}), 1)
+            both = rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 1), {0: norm, 1: norm}, deviation={1: 1e6}), 1)
             assert all(abs(one.values[0] - np.square(VECTORS[0] / 60).sum()) < 1e-4 for one in both.values())
         else:
             with pytest.raises(NoAnswerError, match="sum 0 has 1 senders"):
-                rig.drive(run, open_sums(run.hub, rig.KEY, {0: norm}, 1), 1)
+                rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 1), {0: norm}), 1)
         with pytest.raises(NoAnswerError, match="sum 2 has 1 senders"):
-            rig.drive(run, open_sums(run.hub, rig.KEY, {2: cipher}, 2), 2)
+            rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 2), {2: cipher}), 2)
 
 
 def test_a_forged_ciphertext_beside_others_is_left_out_and_blames_no_holder() -> None:
@@ -103,11 +103,12 @@ def test_a_forged_ciphertext_beside_others_is_left_out_and_blames_no_holder() ->
     spoilt = other.cipher.array.copy()
     spoilt[0, 0] = spoilt[0, 0, :, ::-1]
     bad = replace(other, cipher=replace(other.cipher, array=spoilt))
-    found = rig.drive(run, open_sums(run.hub, rig.KEY, {0: good, 1: bad}, 1, partly=True), 1)
+    found = rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 1), {0: good, 1: bad}, partly=True), 1)
     assert list(found) == [0]
     assert np.abs(found[0].values - TOTAL).max() <= error(run)
+    again = {2: rig.of_round(run, good, 2), 3: rig.of_round(run, bad, 2)}
     with pytest.raises(NoAnswerError, match="or a ciphertext in it is forged"):
-        rig.drive(run, open_sums(run.hub, rig.KEY, {2: rig.of_round(run, good, 2), 3: rig.of_round(run, bad, 2)}, 2), 2)
+        rig.drive(run, open_sums(HubKey(run.hub, rig.KEY, 2), again), 2)
 
 
 def test_values_are_the_same_whoever_opens_them_up_to_the_stated_error() -> None:
@@ -159,7 +160,7 @@ def test_every_party_is_made_again_from_its_bytes_before_any_message(emulated: b
 
         with patch.object(LocalTransport, "_handle", handled if restarting else handle):
             rig.made(run)
-            rig.drive(run, hand_over(run.hub, rig.KEY, (*rig.HOLDERS[1:], "helper"), 1), 1)
+            rig.drive(run, hand_over(HubKey(run.hub, rig.KEY, 1), (*rig.HOLDERS[1:], "helper")), 1)
             values = rig.opened(run, rig.summed(run, *VECTORS), 2).values
         assert not run.refused
         return values
@@ -181,7 +182,7 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
     run = rig.keyed(emulated=emulated, **settings)
     before, cipher, old = run.hub.keys.public(rig.KEY), rig.summed(run, *VECTORS), rig.shares_of(run)
     new = ("client/4", "helper", "client/0")
-    ready = rig.drive(run, hand_over(run.hub, rig.KEY, new, 1), 1)
+    ready = rig.drive(run, hand_over(HubKey(run.hub, rig.KEY, 1), new), 1)
     assert (ready.holders, dict(ready.missing)) == (new, {})
     assert run.hub.keys.public(rig.KEY).fingerprint == before.fingerprint
     ended = rig.opened(run, cipher, 2)
@@ -190,7 +191,7 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
     assert set(rig.shares_of(run)) == set(new)
     for name, share in old.items():  # erased: in no byte of what they keep
         assert bytes(content(share))[40:] not in dumped(run.party(name))
-    rig.drive(run, hand_over(run.hub, rig.KEY, rig.HOLDERS, 3), 3)  # and back, to those who have been told all along
+    rig.drive(run, hand_over(HubKey(run.hub, rig.KEY, 3), rig.HOLDERS), 3)  # and back, to those who have been told
     assert np.abs(rig.opened(run, rig.summed(run, *VECTORS), 4).values - TOTAL).max() <= error(run)
     assert not run.refused
 
@@ -198,7 +199,7 @@ def test_a_key_is_handed_over(settings: dict[str, Any], emulated: bool) -> None:
 def test_an_old_share_does_not_fit_the_new_ones() -> None:
     run = rig.keyed(emulated=False)
     old, group = rig.shares_of(run), run.hub.joint.group(rig.KEY)
-    rig.drive(run, hand_over(run.hub, rig.KEY, rig.HOLDERS, 1), 1)
+    rig.drive(run, hand_over(HubKey(run.hub, rig.KEY, 1), rig.HOLDERS), 1)
     new = run.hub.joint.group(rig.KEY)
     with pytest.raises(DecodeError, match="another group of holders, or of an earlier one"):
         threshold.Share.load(new, old["client/0"])
@@ -229,7 +230,7 @@ def test_former_holders_who_kept_their_shares_could_open_what_is_handed_over_but
             )
         return threshold_opening.opened(group, ready, parts)
 
-    rig.drive(run, hand_over(run.hub, rig.KEY, ("client/4", "helper", "client/0"), 1), 1)
+    rig.drive(run, hand_over(HubKey(run.hub, rig.KEY, 1), ("client/4", "helper", "client/0")), 1)
     assert np.abs(plotted(rig.summed(run, *VECTORS)) - TOTAL).max() <= group.error(3)
     rig.made(run, ("client/4", "helper", "client/0"), 2)
     with pytest.raises(CiphertextError, match="nonsense"):

@@ -12,14 +12,14 @@ from joint_parts import BOTH, HOLDERS, KEY, MODELS, SIZE, Fresh, drive, held, ke
 import coterie.method as fl
 from coterie.crypto import threshold, threshold_pads
 from coterie.protocol.codec import weighs
-from coterie.protocols.threshold import complete_pads, loaded, open_padded, open_weighted, padding
+from coterie.protocols.threshold import HubKey, complete_pads, loaded, open_padded, open_weighted, padding
 from coterie.protocols.threshold.pads import Answer, AnswerFor, Contribute, Count
 
 pytestmark = pytest.mark.usefixtures("small_ring")
 
 
 def sum_of(run: Rig, uploads: Any, r: int = 1, **options: Any) -> Any:
-    return drive(run, open_padded(run.hub, KEY, uploads, r, **options), r)
+    return drive(run, open_padded(HubKey(run.hub, KEY, r), uploads, **options), r)
 
 
 @BOTH
@@ -42,9 +42,9 @@ def test_pads_become_ciphertexts_under_the_joint_key(settings: dict[str, Any], e
     among = HOLDERS[:3] if "threshold" in settings else ()
     senders = among or HOLDERS
     uploads = sent(run, 1, senders, among)
-    ciphers = drive(run, complete_pads(run.hub, KEY, uploads, 1), 1)
+    ciphers = drive(run, complete_pads(HubKey(run.hub, KEY, 1), uploads), 1)
     pads, weights = {name: padded.pad for name, padded in uploads.items()}, {"client/0": 1, "client/1": 2}
-    ended = drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 1), 1)
+    ended = drive(run, open_weighted(HubKey(run.hub, KEY, 1), ciphers, pads, weights), 1)
     expected = MODELS["client/0"] + 2 * MODELS["client/1"]
     assert np.abs(ended.values - expected).max() <= 3 * run.hub.joint.group(KEY).error(3)
     if settings.get("products"):
@@ -114,18 +114,18 @@ def test_a_whole_ciphertext_is_no_padded_vector() -> None:
     run = keyed(emulated=False)
     cipher = run.hub.keys.public(KEY).encrypt(MODELS["client/0"]).to_bytes()
     with pytest.raises(fl.DecodeError):
-        loaded(run.hub, KEY, "client/0", cipher, SIZE, 1)
+        loaded(HubKey(run.hub, KEY, 1), "client/0", cipher, SIZE)
     data = padding(run.party("client/0"), KEY, 1).encrypt(MODELS["client/0"]).to_bytes()
     for wrong in (data[:-1], data + b"x", b"", data[:30]):
         with pytest.raises(fl.DecodeError):
-            loaded(run.hub, KEY, "client/0", wrong, SIZE, 1)
+            loaded(HubKey(run.hub, KEY, 1), "client/0", wrong, SIZE)
     with pytest.raises(fl.DecodeError):
-        loaded(run.hub, KEY, "client/0", data, SIZE - 1, 1)
+        loaded(HubKey(run.hub, KEY, 1), "client/0", data, SIZE - 1)
     with pytest.raises(fl.PeerError, match="client/4 holds no share"):
-        loaded(run.hub, KEY, "client/4", data, SIZE, 1)
+        loaded(HubKey(run.hub, KEY, 1), "client/4", data, SIZE)
     with pytest.raises(fl.PeerError, match="client/4 holds no share of key 'sum', and pads need one"):
         padding(run.party("client/4"), KEY, 1)
-    again = loaded(run.hub, KEY, "client/0", data, SIZE, 2)  # of another round: it opens to nonsense
+    again = loaded(HubKey(run.hub, KEY, 2), "client/0", data, SIZE)  # of another round: it opens to nonsense
     uploads = {**sent(run, 2), "client/0": again}
     with pytest.raises(fl.NoAnswerError, match="stays closed, as a sender in it does not answer: client/0: "):
         sum_of(run, uploads, 2)
@@ -202,4 +202,4 @@ def test_a_contribution_that_is_none(parts: bytes) -> None:
     uploads = sent(run)
     misbehaving(run.party("client/3"), Contribute, lambda party, request, answer: type(answer)(1, KEY, 1, parts))
     with pytest.raises(fl.NoAnswerError, match="client/3: "):
-        drive(run, complete_pads(run.hub, KEY, uploads, 1), 1)
+        drive(run, complete_pads(HubKey(run.hub, KEY, 1), uploads), 1)

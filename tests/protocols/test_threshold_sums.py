@@ -15,7 +15,7 @@ from coterie.crypto import threshold_opening, threshold_pads
 from coterie.crypto.threshold_pads import _monomials
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocols.threshold import Joint, complete_pads, make_keys, open_padded, open_sums, open_weighted
-from coterie.protocols.threshold.keys import TRIAL, Consent, pad_context, text
+from coterie.protocols.threshold.keys import TRIAL, Consent, HubKey, pad_context, text
 from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 from coterie.protocols.threshold.pads import Answer, AnswerFor
 
@@ -36,7 +36,7 @@ def ready(
 def completed(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS) -> tuple[dict[str, Any], dict[str, Any]]:
     among = senders if run.hub.joint.of(KEY).threshold else ()
     uploads = sent(run, r, senders, among)
-    ciphers = drive(run, complete_pads(run.hub, KEY, uploads, r), r)
+    ciphers = drive(run, complete_pads(HubKey(run.hub, KEY, r), uploads), r)
     return ciphers, {name: each.pad for name, each in uploads.items()}
 
 
@@ -80,7 +80,7 @@ def test_the_weighted_sum_is_opened_to_within_the_stated_error(settings: dict[st
     senders = HOLDERS[:3] if "threshold" in settings else HOLDERS
     run, ciphers, pads = ready(1, senders, emulated=emulated, **settings)
     weights = dict(zip(senders, (3, 1, 2, 5), strict=False))
-    ended = drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 1), 1)
+    ended = drive(run, open_weighted(HubKey(run.hub, KEY, 1), ciphers, pads, weights), 1)
     error = run.hub.joint.group(KEY).error(sum(weights.values()))
     assert np.abs(ended.values - weighted_sum(weights)).max() <= error
     assert not run.refused
@@ -195,7 +195,7 @@ def test_a_hub_that_sends_a_c1_of_its_own_is_refused_in_sums_trials_and_checks()
         said += run.refused
     assert sum("no sum of a shared key" in reason for reason in said) == 2
     with pytest.raises(fl.NoAnswerError, match="says nothing of what it sums up: open it by open_weighted"):
-        drive(run, open_sums(run.hub, KEY, {0: cipher}, 9), 9)
+        drive(run, open_sums(HubKey(run.hub, KEY, 9), {0: cipher}), 9)
 
 
 def test_a_trial_opens_zero_and_no_vectors_and_a_sum_is_of_vectors() -> None:
@@ -236,7 +236,7 @@ def test_weights_that_make_one_sender_s_vector_the_sum_are_refused(weights: dict
     assert asked(run, announced(max(3, len(weights))), wanted(run, data)) == [True, False]
     assert any(says in reason for reason in run.refused), run.refused
     with pytest.raises((fl.NoAnswerError, fl.CryptoError)):
-        drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 2), 2)
+        drive(run, open_weighted(HubKey(run.hub, KEY, 2), ciphers, pads, weights), 2)
     pairs = np.array([*weights.values()])
     direct = AnswerFor(3, KEY, 1, text(weights), b"".join(pads[n].nonce for n in weights), SIZE, pairs)
     assert asked(run, (direct, Answer), r=3, name="client/0") == [False]
@@ -282,7 +282,7 @@ def test_what_a_hub_opens_with_nonces_that_nobody_used_is_nonsense() -> None:
     false = {**pads, "client/2": threshold_pads.Pad("client/2", own.context, SIZE, bytes(16), own.among)}
     run.party("client/2").secret.joint.held[KEY].nonces[1] = bytes(16)  # as if it were the hub's
     with pytest.raises(fl.NoAnswerError, match="nonsense"):
-        drive(run, open_weighted(run.hub, KEY, ciphers, false, one_each(pads), 1), 1)
+        drive(run, open_weighted(HubKey(run.hub, KEY, 1), ciphers, false, one_each(pads)), 1)
 
 
 def test_a_sum_of_another_round_or_under_another_seed_of_the_same_round() -> None:
@@ -302,17 +302,17 @@ def test_the_vectors_of_a_round_are_in_one_sum_only(again: str) -> None:
     """Two sums of the same vectors by other weights would give a single one by subtraction."""
     run, ciphers, pads = ready()
     weights = one_each(pads)
-    drive(run, open_weighted(run.hub, KEY, ciphers, pads, weights, 1), 1)
+    drive(run, open_weighted(HubKey(run.hub, KEY, 1), ciphers, pads, weights), 1)
     other = {**weights, "client/0": 2}
     if again == "answers":
         nonces = b"".join(pads[name].nonce for name in HOLDERS)
         ask = AnswerFor(1, KEY, 1, text(HOLDERS), nonces, SIZE, np.array([*other.values()]))
         assert asked(run, (ask, Answer)) == [False]
     elif again == "key":  # the hub has another key made, and the senders encrypt under that
-        drive(run, make_keys(run.hub, KEY, HOLDERS, 1), 1)
+        drive(run, make_keys(HubKey(run.hub, KEY, 1), HOLDERS), 1)
         ciphers, pads = completed(run, 1)
         with pytest.raises(fl.NoAnswerError, match="refused"):
-            drive(run, open_weighted(run.hub, KEY, ciphers, pads, other, 1, number=1), 1)
+            drive(run, open_weighted(HubKey(run.hub, KEY, 1), ciphers, pads, other, number=1), 1)
     else:
         chosen = {"weights": other, "senders": dict.fromkeys(HOLDERS[:3], 1), "number": other}[again]
         number = 5 if again == "number" else 1
@@ -320,7 +320,7 @@ def test_the_vectors_of_a_round_are_in_one_sum_only(again: str) -> None:
         assert asked(run, announced(len(chosen), number=number), wanted(run, data, number=number)) == [True, False]
     assert any("a second sum of the vectors of round 1" in reason for reason in run.refused), run.refused
     later, fresh = completed(run, 2)
-    ended = drive(run, open_weighted(run.hub, KEY, later, fresh, other, 2), 2)
+    ended = drive(run, open_weighted(HubKey(run.hub, KEY, 2), later, fresh, other), 2)
     np.testing.assert_allclose(ended.values, weighted_sum(other), atol=1e-3)
 
 
@@ -333,9 +333,9 @@ def test_the_direct_sum_of_pads_is_one_a_round_too() -> None:
         uploads = sent(run)
         weights = {**dict.fromkeys(HOLDERS, 1), "client/0": 1 + attempt}
         if not attempt:
-            assert drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1).among == HOLDERS
+            assert drive(run, open_padded(HubKey(run.hub, KEY, 1), uploads, weights=weights), 1).among == HOLDERS
     with pytest.raises(fl.NoAnswerError, match="stays closed"):
-        drive(run, open_padded(run.hub, KEY, uploads, 1, weights=weights), 1)
+        drive(run, open_padded(HubKey(run.hub, KEY, 1), uploads, weights=weights), 1)
     assert any("a second sum of the vectors of round 1" in reason for reason in run.refused)
 
 
@@ -353,13 +353,13 @@ def test_scalars_are_so_many_for_each_holder_and_round(spread: str) -> None:
     else:
         assert asked(run, scalars(slice(12))) == [True]
         if spread == "another making":
-            drive(run, make_keys(run.hub, KEY, HOLDERS, 1), 1)
+            drive(run, make_keys(HubKey(run.hub, KEY, 1), HOLDERS), 1)
         assert asked(run, scalars(slice(12, 13), making=1 + (spread == "another making"))) == [False]
     assert any("13 scalars in round 1: 12 are opened, 3 for each holder" in reason for reason in run.refused)
     keys, small = run.hub.keys.evaluation(KEY), run.hub.keys.public(KEY).encrypt(np.full(4, 0.1))
     r, making = 3, 2 if spread == "another making" else 1
     norm = small.dot(small.conjugated(keys), keys, constant=True, at_most=1)
-    found = drive(run, open_sums(run.hub, KEY, {0: norm}, r), r)
+    found = drive(run, open_sums(HubKey(run.hub, KEY, r), {0: norm}), r)
     assert abs(found[0].values[0] - 0.04) < 1e-4
     group = run.hub.joint.group(KEY)
     vector = threshold_opening.server_dec(group, summed(run, *np.zeros((2, 1))).cipher).request.to_bytes()

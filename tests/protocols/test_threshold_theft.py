@@ -26,7 +26,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
 from coterie.protocols import sums
 from coterie.protocols.threshold import keys as threshold_keys
-from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.keys import Consent, HubKey, text
 from coterie.protocols.threshold.opening import Announce, Closed, Decrypt, Partials, open_closed
 
 pytestmark = pytest.mark.usefixtures("small_ring")
@@ -91,7 +91,7 @@ def test_a_hub_that_deviates_reads_the_joint_key_from_one_opening_where_holders_
         with pytest.raises(NoAnswerError, match="says nothing of what it sums up"):
             opened(run, stolen)
         with pytest.raises(NoAnswerError, match="refused"):
-            run.transport.drive(open_closed(run.hub, KEY, closed, 1), 1)
+            run.transport.drive(open_closed(HubKey(run.hub, KEY, 1), closed), 1)
         assert run.refused == {"client/Decrypt: no sum of a shared key": 4}
         return
     guess = read_joint(opened(run, stolen).values, run.hub.joint.group(KEY))
@@ -144,7 +144,7 @@ def test_a_hub_that_deviates_in_the_page_s_system_is_refused(secure_mean: Module
     one = run.hub.joint.group("mean")
     stolen = {0: Closed(5, 1024, partial(threshold_opening.server_dec, one, forged(zero, 0, 32.0)))}
     with pytest.raises(NoAnswerError, match="refused"):
-        run.transport.drive(open_closed(run.hub, "mean", stolen, 2), 2)
+        run.transport.drive(open_closed(HubKey(run.hub, "mean", 2), stolen), 2)
     assert run.refused == {"client/Decrypt: no sum of a shared key": 5}
 
 

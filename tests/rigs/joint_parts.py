@@ -37,7 +37,7 @@ from coterie.protocols.threshold import (
 )
 from coterie.protocols.threshold import keys as threshold_keys
 from coterie.protocols.threshold.halves import signed
-from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.keys import Consent, HubKey, text
 from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 
 SMALL = "insecure-1024-threshold-sum"
@@ -131,8 +131,10 @@ def drive(run: Rig, steps: Any, r: int = 1) -> Any:
     return run.transport.drive(steps, r)
 
 
-def made(run: Rig, holders: Sequence[str] = HOLDERS, r: int = 0, **options: Any) -> Any:
-    return drive(run, make_keys(run.hub, KEY, holders, r, **options), r)
+def made(
+    run: Rig, holders: Sequence[str] = HOLDERS, r: int = 0, deadline_s: float | None = None, **options: Any
+) -> Any:
+    return drive(run, make_keys(HubKey(run.hub, KEY, r, deadline_s), holders, **options), r)
 
 
 def keyed(**options: Any) -> Rig:
@@ -150,7 +152,9 @@ def summed(run: Rig, *vectors: np.ndarray, r: int = 1) -> SignedSum:
 def upload(run: Rig, name: str, vector: np.ndarray, r: int = 1, part: int = 0) -> SignedSum:
     """A client's signed vector, as the hub takes it."""
     cipher = run.hub.keys.public(KEY).encrypt(vector)
-    return taken(run.hub, KEY, name, vouched(run.party(name), KEY, cipher, r, part=part), len(vector), r, part=part)
+    return taken(
+        HubKey(run.hub, KEY, r), name, vouched(run.party(name), KEY, cipher, r, part=part), len(vector), part=part
+    )
 
 
 def of_round(run: Rig, total: Any, r: int) -> Any:
@@ -163,7 +167,7 @@ def of_round(run: Rig, total: Any, r: int) -> Any:
 
 
 def opened(run: Rig, cipher: Any, r: int = 1, number: int = 0, **options: Any) -> Any:
-    return drive(run, open_sums(run.hub, KEY, {number: of_round(run, cipher, r)}, r, **options), r)[number]
+    return drive(run, open_sums(HubKey(run.hub, KEY, r), {number: of_round(run, cipher, r)}, **options), r)[number]
 
 
 def uploads(run: Rig, r: int = 1) -> dict[str, SignedSum]:
@@ -218,7 +222,7 @@ def sent(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS, among: tuple[
     uploads = {}
     for name in senders:
         data = padding(run.party(name), KEY, r, among).encrypt(MODELS[name]).to_bytes()
-        uploads[name] = loaded(run.hub, KEY, name, data, SIZE, r, among)
+        uploads[name] = loaded(HubKey(run.hub, KEY, r), name, data, SIZE, among)
     return uploads
 
 

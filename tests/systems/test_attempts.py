@@ -18,7 +18,7 @@ import coterie.method as fl
 from coterie.crypto.threshold_pads import sum_dec
 from coterie.protocols.cluster_sums import ClusterModel
 from coterie.protocols.threshold import hand_over, make_keys, open_sums
-from coterie.protocols.threshold.keys import Consent, text
+from coterie.protocols.threshold.keys import Consent, HubKey, text
 from coterie.protocols.threshold.opening import Announce, Decrypt, Partials
 from coterie.systems.fedepc.messages import Describe
 from coterie.systems.mingledpie.messages import Mingled
@@ -227,15 +227,15 @@ def test_what_was_opened_under_a_key_counts_after_an_attempt_that_gave_it_to_oth
         new = ("client/0", "client/4", "helper")
 
         def steps() -> Any:
-            yield from open_sums(run.hub, KEY, {0: summed(run, *VECTORS, r=3)}, 3)
-            yield from again(run.hub, KEY, new, 3)
-            yield from open_sums(run.hub, KEY, {1: summed(run, *VECTORS, r=3)}, 3)
+            yield from open_sums(HubKey(run.hub, KEY, 3), {0: summed(run, *VECTORS, r=3)})
+            yield from again(HubKey(run.hub, KEY, 3), new)
+            yield from open_sums(HubKey(run.hub, KEY, 3), {1: summed(run, *VECTORS, r=3)})
 
         run.transport.drive(steps(), 3)
         assert opened_by(run, "helper") == (4 if again is hand_over else 2)  # with each key's trial
 
         def undone() -> Any:
-            yield from open_sums(run.hub, KEY, {0: summed(run, *VECTORS, r=3)}, 3)
+            yield from open_sums(HubKey(run.hub, KEY, 3), {0: summed(run, *VECTORS, r=3)})
 
         run.transport.drive(undone(), 3, 1)
         found = {name: opened_by(run, name) for name in HOLDERS}

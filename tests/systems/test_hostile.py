@@ -28,14 +28,8 @@ TAKEN: dict[str, dict[str, str]] = {
         "round": "the position names the vector; a relay has no round of its own",
         "cipher": "what the helper cannot open gets no place, which the notes count",
     },
-    "ClusterSum": {
-        "round": "its members check the round that they asked in",
-        "cluster": "a service that lies about a sum lies about all of it",
-        "count": "the sum itself says of how many terms it is",
-    },
-    "Received": {"round": "an answer that is only counted", "cluster": "an answer that is only counted"},
+    "ClusterSum": {"count": "the sum itself says of how many terms it is"},
     "Forget": {"round": "forgetting is never wrong"},
-    "Forgotten": {"round": "an answer that is only counted"},
     "Described": {"floor": "a device's own floor; boasting is damped by the clustering"},
     "Describe": {"": "what a hub asks a device to describe; the device adds its own noise"},
     "Mingled": {

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import Client, Doubling, Go, Server, Table, Up, wired
+from transport_toys import RANDOMNESS, Client, Doubling, Go, Server, Table, Up, wired
 
 import coterie.method as fl
 from coterie.transport.local import LocalTransport
@@ -282,6 +282,114 @@ def test_a_request_has_one_answer_and_what_else_is_said_is_there_to_be_taken() -
 
     assert run([Server(()), Talkative("x")], round_())[0] == (("x",), ("x",))
     assert heard == [1.0, 20.0]
+
+
+@fl.message(src="server", dst="client")
+class Count(fl.OfRound, frozen=True):
+    """Count the things of this kind. least: from how many on it is worth an answer."""
+
+    kind: str
+    least: int
+
+
+@fl.message(src="client", dst="server")
+class Counted(fl.OfRound, frozen=True):
+    """kind: as asked.  least: the fewest that it has counted, which is no business of the request."""
+
+    ABOUT = ("round", "kind")
+    kind: str
+    least: int
+
+
+@fl.message(src="client", dst="server")
+class Uncounted(fl.Message, frozen=True):
+    """Nothing is counted here; of no round."""
+
+    why: str
+
+
+class Counter(fl.Party, role="client"):
+    """Answers with a round, a kind and a number of its own."""
+
+    def __init__(self, name: str, answer: fl.Message) -> None:
+        super().__init__(fl.Own(name, RANDOMNESS))
+        self.answer = answer
+
+    @fl.on(Count)
+    def count(self, msg: Count, src: str) -> fl.Message:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Counted(3, "a", 0), ""),
+        (Counted(2, "a", 0), "an answer of round 2 to a request of round 3"),
+        (Counted(4, "a", 0), "an answer of round 4 to a request of round 3"),
+        (Counted(3, "b", 0), "an answer of kind 'b' to a request of kind 'a'"),
+        (Counted(3, "b" * 99, 7), f"an answer of kind '{'b' * 39} to a request of kind 'a'"),
+        (Uncounted("none"), ""),  # it states nothing that could differ
+    ],
+)
+def test_an_answer_is_about_what_was_asked(answer: fl.Message, why: str) -> None:
+    """One step asks two clients for things of two kinds. Only the wrong answer is refused, before the fold."""
+    heard: list[str] = []
+    clients = [Counter("x", answer), Counter("y", Counted(3, "c", 0))]
+
+    def round_() -> fl.Steps[Any]:
+        requests = {"x": Count(3, "a", 5), "y": Count(3, "c", 5)}
+        return (yield from fl.for_each(requests, (Counted, Uncounted), lambda name, _: heard.append(name)))
+
+    answers, transport = run([Server(()), *clients], round_(), 3)
+    assert heard == list(answers.got) == (["y"] if why else ["x", "y"])
+    assert answers.missing == ({"x": fl.UNACCEPTABLE} if why else {})
+    assert transport.meter.refused == ({f"server/{type(answer).__name__}: {why}": 1} if why else {})
+
+
+def test_one_acknowledgement_serves_every_request_of_its_round_alone() -> None:
+    """Of another round, of another kind than was asked for, or for a second time it is refused."""
+
+    class Twice(Counter, role="client"):
+        @fl.on(Count)
+        def count(self, msg: Count, src: str) -> tuple[fl.To, ...]:
+            return fl.To(src, fl.Done(msg.round)), fl.To(src, fl.Done(msg.round))
+
+    clients = [Counter("x", fl.Done(3)), Counter("old", fl.Done(2)), Counter("other", Counted(3, "a", 0))]
+    twice = Twice("twice", fl.Done(3))
+
+    def round_() -> fl.Steps[Any]:
+        names = ("x", "old", "other", "twice")
+        done = yield from fl.for_each(dict.fromkeys(names, Count(3, "a", 0)), fl.Done)
+        counted = yield from fl.for_each({"x": Count(3, "a", 0)}, Counted)
+        return done, counted
+
+    (done, counted), transport = run([Server(()), *clients, twice], round_(), 3)
+    assert set(done.got) == {"x", "twice"}
+    assert dict(done.missing) == dict.fromkeys(("old", "other"), fl.UNACCEPTABLE)
+    assert counted.got == ()
+    reasons = transport.meter.refused
+    assert reasons["server/Done: an answer of round 2 to a request of round 3"] == 1
+    assert {reason.partition(":")[0] for reason in reasons} == {"server/Done", "server/Counted"}
+    assert transport.meter.lost == {"twice Done of round 3": "too late"}
+
+
+def test_what_is_taken_answers_nothing_and_may_be_of_any_round() -> None:
+    """A late answer, say, of a client that a step no longer waits for."""
+    counter, heard = Counter("x", Counted(1, "b", 0)), list[str]()
+
+    def round_() -> fl.Steps[Any]:
+        yield from fl.post({"x": Count(3, "a", 5)})
+        return (yield from fl.take(Counted, lambda name, _: heard.append(name), at_least=1))
+
+    answers, transport = run([Server(()), counter], round_(), 3)
+    assert (answers.got, heard, transport.meter.refused) == (("x",), ["x"], {})
+
+
+def test_an_answer_without_a_fold_is_counted() -> None:
+    def round_() -> fl.Steps[Any]:
+        return (yield from fl.for_each({name: Go(1, W) for name in ("x", "y")}, Up))
+
+    assert run([Server(()), Client("x"), Client("y")], round_())[0].got == ("x", "y")
 
 
 def test_take_waits_for_enough_or_for_the_time_and_says_when_nobody_will_send_more() -> None:

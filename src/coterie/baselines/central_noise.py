@@ -209,7 +209,7 @@ class Server(fl.Server):
             total.take(values)
 
         asked = config.cohort(self.clients, r)
-        answers = yield from fl.ask_each(self, r, asked, self.train(r), Clipped, fold)
+        answers = yield from fl.ask_each(self, asked, self.train(r), Clipped, fold)
         if total.count:
             noise = 2 * config.clip * multiplier(config) * self.noise(r, old.tobytes() + total.value().tobytes())
             self.state.v = config.beta * self.state.v + (total.value() + noise) / len(asked)

@@ -1,6 +1,6 @@
 """Local alone: every client trains its own model on its own data, and nobody sends a model.
 
-    server --Train--> client --Trained--> server            (every round)
+    server --Train--> client --Done--> server               (every round)
 
 All clients start from the same weights; a round has the local epochs and batches of federated averaging.
 """
@@ -18,11 +18,6 @@ class Train(fl.OfRound, frozen=True):
     """Train for the epochs of one round."""
 
 
-@fl.message(src="client", dst="server", tells=())
-class Trained(fl.OfRound, frozen=True):
-    pass
-
-
 class Client(fl.Party, role="client"):
     class State(fl.State):
         """round: the last that it trained for."""
@@ -30,13 +25,13 @@ class Client(fl.Party, role="client"):
         weights: fl.Vector = fl.initial
         round: int = 0
 
-    @fl.on(Train, fl.training, answers=Trained)
-    def train(self, msg: Train, src: str) -> fl.Work[Trained]:
+    @fl.on(Train, fl.training, answers=fl.Done)
+    def train(self, msg: Train, src: str) -> fl.Work[fl.Done]:
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         fitted: fl.Fitted = yield fl.fit(self, self.state.weights, msg.round)
         self.state.weights, self.state.round = fitted.weights, msg.round
-        return Trained(msg.round)
+        return fl.Done(msg.round)
 
     def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights[None])
@@ -44,7 +39,7 @@ class Client(fl.Party, role="client"):
 
 class Server(fl.Party, role="server"):
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        return (yield from fl.ask_round(self, r, Train(r), Trained, lambda name, trained: None))
+        return (yield from fl.ask_round(self, r, Train(r), fl.Done))
 
 
 SYSTEM = fl.system(

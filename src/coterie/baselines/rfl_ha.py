@@ -2,7 +2,7 @@
 edge computing", IEEE INFOCOM 2021. (OFL's table 3 calls it REFL, which is another paper's name.)
 
     server --Introduce--> client --Introduced (its speed)--> server              (set-up, and when a client joins)
-    server --Belong (its head)--> client --Belonging--> server                   (when clusters are made)
+    server --Belong (its head)--> client --Done--> server                        (when clusters are made)
     server --Lead (global model)--> head --Train--> member --Update--> head --Led (cluster model)--> server
 
 Clients of like speed form balanced clusters. A cluster's head, its fastest client, averages its members' models. The
@@ -56,11 +56,6 @@ class Belong(fl.OfRound, frozen=True):
     count: int
 
 
-@fl.message(src="client", dst="server", tells=())
-class Belonging(fl.OfRound, frozen=True):
-    pass
-
-
 @fl.message(src="server", dst=HEAD)
 class Lead(fl.OfModel, frozen=True):
     """Have your cluster train this model. asked: by member, whether it takes part, one byte each."""
@@ -96,8 +91,8 @@ class Client(Introducing, role="client", also=(HEAD,)):
     state: State
     config: RflHaConfig
 
-    @fl.on(Belong, answers=Belonging)
-    def belong(self, msg: Belong, src: str) -> Belonging:
+    @fl.on(Belong, answers=fl.Done)
+    def belong(self, msg: Belong, src: str) -> fl.Done:
         try:
             members = [part.decode() for part in fl.unbundle(msg.members, msg.count)]
         except UnicodeDecodeError as error:
@@ -107,7 +102,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
         if (self.name in members) != (msg.head == self.name) or bool(members) != (msg.head == self.name):
             raise fl.PeerError("a head is told its members, itself among them, and nobody else is")
         self.state.head, self.state.members = msg.head, members
-        return Belonging(msg.round)
+        return fl.Done(msg.round)
 
     @fl.on(Train, fl.training, answers=Update)
     def train(self, msg: Train, src: str) -> fl.Work[Update]:
@@ -127,8 +122,6 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
         def fold(name: str, answer: Update) -> None:
             nonlocal samples
-            if answer.round != msg.round:
-                raise fl.PeerError(f"{name}: an answer for round {answer.round} in round {msg.round}")
             gather.take(name, answer)
             samples += answer.samples
 
@@ -176,7 +169,7 @@ class Server(fl.Server):
             for name in own
             for of in [own if name == own[0] else []]
         }
-        yield from fl.ask_all(self, r, told, Belonging, lambda name, _: None)
+        yield from fl.ask_all(self, told, fl.Done)
         return True
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
@@ -201,7 +194,7 @@ class Server(fl.Server):
             for own in state.clusters
             if asked.intersection(own)
         }
-        yield from fl.ask_all(self, r, requests, Led, fold)
+        yield from fl.ask_all(self, requests, Led, fold)
         state.failed = [head for head in requests if head not in order]
         if order:
             state.weights = gather.model(mixed(state.weights.astype(np.float64)))

@@ -364,7 +364,7 @@ class Server(fl.Server):
             SealingKey(one.key).seal(b"", name, name)  # else nobody could make its pads with this one
             credentials[name], shares[name] = one, sealed
 
-        yield from self._step(r, dict.fromkeys(asked, Enrol(r, told)), Enrolled, enrolled, asked)
+        yield from self._step(dict.fromkeys(asked, Enrol(r, told)), Enrolled, enrolled, asked)
         members = tuple(name for name in asked if name in credentials)
 
         def collect(name: str) -> Collect:
@@ -385,14 +385,14 @@ class Server(fl.Server):
             inside.append(name)
 
         requests = fl.LazyMapping(members, collect, held=1)
-        yield from self._step(r, requests, Collected, collected, asked)
+        yield from self._step(requests, Collected, collected, asked)
         names, proofs = "\n".join(name for name in members if name in inside), dict[str, bytes]()
 
         def confirmed(name: str, answer: Confirmed) -> None:
             verify_key(self.common, name).verify(answer.proof, *sum_fields(of, name, names))
             proofs[name] = answer.proof
 
-        yield from self._step(r, dict.fromkeys(lines(names), Confirm(r, names)), Confirmed, confirmed, asked)
+        yield from self._step(dict.fromkeys(lines(names), Confirm(r, names)), Confirmed, confirmed, asked)
         given = {member: dict[str, bytes]() for member in members}
 
         def unmasked(name: str, answer: Unmasked) -> None:
@@ -401,7 +401,7 @@ class Server(fl.Server):
                     given[member][name] = share
 
         request = Unmask(r, names, "\n".join(proofs), b"".join(proofs.values()))
-        yield from self._step(r, dict.fromkeys(proofs, request), Unmasked, unmasked, asked)
+        yield from self._step(dict.fromkeys(proofs, request), Unmasked, unmasked, asked)
         opened = self._opened(asked, credentials, {*inside}, given)
         pads = PAD_S * 8 * size * len(inside) * (1 + len(members) - len(inside))
         yield from fl.spend(fl.Cost(crypto_s=pads))
@@ -413,14 +413,13 @@ class Server(fl.Server):
 
     def _step(
         self,
-        r: int,
         requests: Mapping[str, fl.Message],
         reply: type[Any],
         fold: Any,
         asked: Sequence[str],
     ) -> fl.Steps[None]:
         """Raises NoAnswerError if fewer than t answer."""
-        answers = yield from fl.ask_all(self, r, requests, reply, fold)
+        answers = yield from fl.ask_all(self, requests, reply, fold)
         needed = self.config.needed(len(asked))
         if len(answers.got) < needed:
             raise fl.NoAnswerError(f"{len(answers.got)} of {len(asked)} answered in step {reply.__name__} of {needed}")

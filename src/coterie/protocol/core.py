@@ -34,6 +34,7 @@ from coterie.protocol.errors import (
 from coterie.protocol.messages import (
     ANY,
     Bundle,
+    Done,
     Doubles,
     Flags2D,
     Floats,

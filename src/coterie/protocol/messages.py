@@ -9,15 +9,15 @@ from __future__ import annotations
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.errors import DecodeError
+from coterie.protocol.errors import DecodeError, PeerError
 
 ANY = "any"
 """The role of a message that may come from, or go to, any role."""
@@ -47,7 +47,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Base of all messages; declare one with ``@message(src=..., dst=...)``.
 
     ARRAYS, SCALARS: the array fields, and the types of the others, by name.  TELLS: in words, what it tells of its
-    sender's data, if stated.
+    sender's data, if stated.  ABOUT: fields of an answer that must be as in its request, where both have them.
     """
 
     SRC: ClassVar[str]
@@ -57,6 +57,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     BUNDLES: ClassVar[frozenset[str]]
     TELLS: ClassVar[tuple[str, ...] | None]
     OPTIONAL: ClassVar[frozenset[str]]
+    ABOUT: ClassVar[tuple[str, ...]] = ("round",)
 
 
 class FromTraining(str):
@@ -109,6 +110,25 @@ def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callab
         return cls
 
     return declare
+
+
+@message(src=ANY, dst=ANY, tells=())
+class Done(OfRound, frozen=True):
+    """The answer to a request of this round that has no other: what was asked is done."""
+
+
+def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, Any]:
+    """By name, the fields of a request that answers of these types must repeat."""
+    names = dict.fromkeys(name for reply in replies for name in reply.ABOUT)
+    return {name: getattr(request, name) for name in names if name in request.__struct_fields__}
+
+
+def check_about(answer: Message, asked: Mapping[str, Any]) -> None:
+    """Raises PeerError for an answer to something else than was asked. asked: of the request (``about_of``)."""
+    for name in answer.ABOUT:
+        if name in asked and name in answer.__struct_fields__ and getattr(answer, name) != asked[name]:
+            stated, wanted = f"{getattr(answer, name)!r:.40}", f"{asked[name]!r:.40}"
+            raise PeerError(f"an answer of {name} {stated} to a request of {name} {wanted}")
 
 
 def bundle(parts: Sequence[bytes]) -> bytes:

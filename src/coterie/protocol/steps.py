@@ -1,7 +1,7 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-A step's fold consumes each answer. If it raises ``PeerError``, that message is refused, and the step goes on. So it
-must check a message before it changes anything.
+A step's fold consumes each answer; without one, answers are only counted. If it raises ``PeerError``, that message is
+refused, and the step goes on. So it must check a message before it changes anything.
 
 The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
 meanwhile. A step without a deadline ends after ``PATIENCE_S``, or once nothing more can come.
@@ -91,12 +91,14 @@ class NoAnswerError(RunError):
 def for_each(
     requests: Mapping[K, Message | To],
     reply: type[M] | tuple[type[M], ...],
-    fold: Callable[[K, M], None],
+    fold: Callable[[K, M], None] = lambda *_: None,
     *,
     deadline_s: float | None = None,
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
+    An answer that states another round than its request, or differs in what else it must repeat (``Message.ABOUT``), is
+    refused before the fold.
     requests: by the party's name, or by any key to ask one party several things: ``{k: To("helper", Convert(k)) for k
     in ...}``. They are handled in the order of the mapping, which may make each message on look-up.
     reply: the type of the answers, or several types, which the fold tells apart.

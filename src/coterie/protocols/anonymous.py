@@ -1,7 +1,7 @@
 """Clients' vectors reach a helper through the hub, in an order that the helper cannot relate to names.
 
     client  --a vector under the helper's key-->  hub  --Relayed, shuffled (and blinded)-->  helper
-                                                  hub  --Forget / Forgotten-->               helper
+                                                  hub  --Forget / Done-->                    helper
 
 Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). If the hub lays one mask over all vectors of
 a round (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only
@@ -40,11 +40,6 @@ class Forget(fl.OfRound, frozen=True):
     """The round is over: keep nothing of it."""
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Forgotten(fl.OfRound, frozen=True):
-    pass
-
-
 def relay(
     hub: KeyedParty, r: int, helper: str, names: Sequence[str], cipher: Callable[[str], bytes]
 ) -> fl.Steps[list[str]]:
@@ -56,7 +51,7 @@ def relay(
 
 
 def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
-    yield from fl.for_each({helper: Forget(r)}, Forgotten, lambda *_: None)
+    yield from fl.for_each({helper: Forget(r)}, fl.Done)
 
 
 def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
@@ -73,10 +68,10 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
     return vector
 
 
-def forgotten(helper: KeyedParty, msg: Forget, src: str) -> Forgotten:
+def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
     """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)
-    return Forgotten(msg.round)
+    return fl.Done(msg.round)
 
 
 def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:

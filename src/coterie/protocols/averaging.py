@@ -297,7 +297,7 @@ class Server(fl.Party, role="server"):
             learn(name, update)
             gather.add(name, weights, update.samples)
 
-        answers = yield from local_training.ask_each(self, r, names, self.train(r), reply, fold)
+        answers = yield from local_training.ask_each(self, names, self.train(r), reply, fold)
         if self.rule is None:
             self.state.weights = gather.moved(old, step=config.server_step(r))
         elif gather.means[0].count:
@@ -350,7 +350,7 @@ class ServerOfGroups(Server, role="server"):
     def ask_own(self, r: int, fold: Callable[[str, Any], None]) -> fl.Steps[dict[str, Any]]:
         asked = local_training.asked_in(self.clients, self.config, self.randomness.seed, r)
         own = fl.LazyMapping(asked, lambda name: Train(r, self.spec.digest, self.model_of(name)), held=1)
-        answers = yield from local_training.ask_all(self, r, own, Update, fold)
+        answers = yield from local_training.ask_all(self, own, Update, fold)
         return {"participants": len(answers.got), "asked": len(asked)}
 
 

@@ -51,6 +51,7 @@ class ClusterSum(fl.Signed, frozen=True):
     count_signature: over round, cluster and count, for the clients, which never see this cipher.
     """
 
+    ABOUT = ("round", "cluster", "count")
     cluster: int
     count: int
     cipher: bytes
@@ -72,6 +73,7 @@ class ClusterModel(fl.Signed, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Received(fl.OfRound, frozen=True):
+    ABOUT = ("round", "cluster")
     cluster: int
 
 
@@ -177,7 +179,7 @@ def distribute(
 ) -> fl.Steps[fl.Answers]:
     """The hub: send each cluster's sum to its members. The outcomes are by (cluster, name)."""
     to_all = {(k, name): fl.To(name, models[k]) for k in sorted(models) for name in members[k]}
-    return (yield from fl.for_each(to_all, Received, lambda *_: None, deadline_s=deadline_s))
+    return (yield from fl.for_each(to_all, Received, deadline_s=deadline_s))
 
 
 def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> fl.Work[ClusterSum]:

@@ -1,7 +1,7 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Standing-->  member             which members are there; the first t of the list answer
+    hub  --Stand / Done-->  member                 which members are there; the first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
@@ -35,11 +35,6 @@ class Stand(fl.OfRound, frozen=True):
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
-class Standing(fl.OfRound, frozen=True):
-    """This member can."""
-
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
 class Switch(fl.OfRound, frozen=True):
     """Switch these ciphertexts to the opener's key. number: of the request in its round; it only grows.
 
@@ -54,6 +49,7 @@ class Switch(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Turned(fl.OfRound, frozen=True):
+    ABOUT = ("round", "number")
     number: int
     parts: fl.Bundle
 
@@ -110,11 +106,11 @@ class Seat(fl.Component):
         super().__init__(when)
         self.grant, self.limits = grant, limits
 
-    @fl.on(Stand, answers=Standing)
-    def stand(self, msg: Stand, src: str) -> Standing:
+    @fl.on(Stand, answers=fl.Done)
+    def stand(self, msg: Stand, src: str) -> fl.Done:
         fl.from_hub(self.party, msg, src)
         self.share()
-        return Standing(msg.round)
+        return fl.Done(msg.round)
 
     def lasts(self, secret: SwitchedFor) -> None:
         self.secret.openings = secret.openings
@@ -177,14 +173,7 @@ def switch(
 
     Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
     """
-    there: set[str] = set()
-
-    def stands(member: str, msg: Standing) -> None:
-        if msg.round != r:
-            raise fl.PeerError(f"{member} answers round {msg.round} in round {r}")
-        there.add(member)
-
-    yield from fl.for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
+    there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), fl.Done)).got
     if len(there) < needed:
         raise fl.NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]
@@ -194,8 +183,6 @@ def switch(
     parts: list[list[Partial]] = [[] for _ in ready]
 
     def turned(member: str, msg: Turned) -> None:
-        if (msg.round, msg.number) != (r, number):
-            raise fl.PeerError(f"{member} answers request {msg.number} of round {msg.round}")
         found = [
             Partial.from_bytes(key, part, cipher)
             for part, cipher in zip(fl.unbundle(msg.parts, len(ready)), ready, strict=True)

@@ -2,7 +2,7 @@
 
     hub     --AskForCounts / HiddenCounts-->  client     its label counts, in one-hot shares (``crypto/one_hot.py``)
     hub     --AddCounts / CountsSealed-->     helper     shares that both count by their tags; the helper's masked rows
-    hub     --GroupCounts / CountsOpened-->   client     all groups' rows under both servers' masks
+    hub     --GroupCounts / Done-->           client     all groups' rows under both servers' masks
 
 Words are x = floor(S n / N): n the client's label counts, N a power of two that no client's samples reach, S steps. So
 sums of fewer than 2^16 samples a client are exact but for the servers' noise. A group's sum is formed once: of two, the
@@ -23,7 +23,7 @@ from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.signing import OVERHEAD_BYTES, digest
 from coterie.protocol.effects import Local
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocol.messages import ANY, Bundle, OfRound, bundle, message, unbundle
+from coterie.protocol.messages import ANY, Bundle, Done, OfRound, bundle, message, unbundle
 from coterie.protocol.party import Component, Work, from_hub, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Words, opened_from, sealed_to
@@ -85,11 +85,6 @@ class GroupCounts(OfRound, frozen=True):
     nonces: bytes
     rows: bytes
     counted: bool
-
-
-@message(src=ANY, dst=ANY)
-class CountsOpened(OfRound, frozen=True):
-    """The client has opened its row."""
 
 
 def labels_of(party: Any) -> int:
@@ -200,8 +195,8 @@ class ClientCounts(Component):
         seeds = sealed_to(party, self.helper, shares.seeds, "counts", shares.check, one_hot.word_name(word))
         return HiddenCounts(msg.round, word, shares.check, shares.master, seeds)
 
-    @on(GroupCounts, answers=CountsOpened)
-    def open(self, msg: GroupCounts, src: str) -> CountsOpened:
+    @on(GroupCounts, answers=Done)
+    def open(self, msg: GroupCounts, src: str) -> Done:
         """Open its group's row. A row that cannot be right is dropped, unsaid: it would show who is in the group."""
         from_hub(self.party, msg, src)
         _refuse(self.party)
@@ -218,7 +213,7 @@ class ClientCounts(Component):
             steps, noise = steps_of(len(party.clients)), 2**0.5 * _deviation(party)
             secret.total = counts_of(total, own, party.sums.largest, steps, row.total, noise)
             secret.opened = True
-        return CountsOpened(msg.round)
+        return Done(msg.round)
 
 
 # -------------------------------------------------------------------------------------------------------- the servers
@@ -294,7 +289,7 @@ class HubCounts(ServerCounts):
         lacking = [name for name in names if name not in secret.has]
         requests = {name: GroupCounts(r, secret.nonces, secret.rows, name in secret.counted) for name in lacking}
         if requests:
-            answers = yield from for_each(requests, CountsOpened, partial(_opened, r), deadline_s=deadline_s)
+            answers = yield from for_each(requests, Done, deadline_s=deadline_s)
             secret.has |= frozenset(answers.got)
 
     def _told(self, r: int, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
@@ -403,8 +398,3 @@ class HelperCounts(ServerCounts):
         except (PeerError, CryptoError):
             return None
         return seeds if len(seeds) == one_hot.SEED_BYTES * party.rows.groups else None
-
-
-def _opened(r: int, name: str, answer: CountsOpened) -> None:
-    if answer.round != r:
-        raise PeerError(f"{name} has opened counts of round {answer.round} in round {r}")

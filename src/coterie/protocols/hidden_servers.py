@@ -21,13 +21,11 @@ from coterie.protocols.hidden_sums import (
     SIGNATURE_BYTES,
     Counted,
     Enlist,
-    Enlisted,
     Fetch,
     Fetched,
     FetchFirst,
     GroupRow,
     HiddenUpdate,
-    RowOpened,
     RowsSealed,
     SealRows,
     Shares,
@@ -315,12 +313,7 @@ class HubRows(ServerRows):
             yield from fl.for_each(fetches, Fetched, partial(self._half, r, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
-
-        def fold(name: str, held: RowOpened) -> None:
-            if held.round != r:
-                raise fl.PeerError(f"{name} has opened a row of round {held.round} in round {r}")
-
-        return (yield from fl.for_each(self._rows(r, sealed, theirs), RowOpened, fold, deadline_s=deadline_s))
+        return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=deadline_s))
 
     def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
         if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
@@ -365,15 +358,15 @@ class HelperRows(ServerRows):
         assert isinstance(secret, HelperShare)
         self.secret.summed = secret.summed
 
-    @fl.on(Enlist, answers=Enlisted)
-    def enlist(self, msg: Enlist, src: str) -> Enlisted:
+    @fl.on(Enlist, answers=fl.Done)
+    def enlist(self, msg: Enlist, src: str) -> fl.Done:
         """Keep the queries of these clients. One that cannot be read is its client's loss alone."""
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
             with suppress(fl.PeerError, fl.CryptoError):
                 self.queried(name, opened_from(self.party, name, sealed, "query", msg.round, self.secret.since))
-        return Enlisted(msg.round)
+        return fl.Done(msg.round)
 
     @fl.on(Shares, answers=Counted)
     def count(self, msg: Shares, src: str) -> Counted:

@@ -1,11 +1,11 @@
 """Sums of hidden groups: two servers add clients' vectors inside groups that neither of them knows.
 
     client  --HiddenUpdate--> hub                   one-hot shares of its vector (``crypto/one_hot.py``)
-    hub     --Enlist / Enlisted--> helper           queries of clients that have joined a group
+    hub     --Enlist / Done-->     helper           queries of clients that have joined a group
     hub     --Shares / Counted--> helper            its shares, and the tags by which both count the same uploads
     hub     --SealRows / RowsSealed--> helper       each server's rows under its own masks; then both hold equal rows
     hub     --Fetch / Fetched--> helper             half of an answer, sealed to the client
-    hub     --GroupRow / RowOpened--> client        its row, by private information retrieval of two servers
+    hub     --GroupRow / Done-->      client        its row, by private information retrieval of two servers
 
 A row is the running sum of one group since it was made (``crypto/shared_rows.py``). A server holds one share of every
 row, and sees uniform words otherwise. A client opens the row of its own group, since it has both masks of that row.
@@ -46,11 +46,6 @@ class Enlist(fl.OfRound, frozen=True):
 
     names: str
     queries: fl.Bundle
-
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class Enlisted(fl.OfRound, frozen=True):
-    """The helper has their queries."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -136,11 +131,6 @@ class GroupRow(fl.OfRound, frozen=True):
     signature: bytes
     ours: bytes
     theirs: bytes
-
-
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class RowOpened(fl.OfRound, frozen=True):
-    """The client has opened its row."""
 
 
 # -------------------------------------------------------------------------------------------------------- the clients

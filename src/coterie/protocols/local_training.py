@@ -269,35 +269,35 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
 
 def ask_each(
     server: fl.Party,
-    r: int,
     names: Iterable[str],
     request: fl.Message,
     reply: type[fl.M],
-    fold: Callable[[str, fl.M], None],
+    fold: Callable[[str, fl.M], None] = lambda *_: None,
 ) -> fl.Steps[fl.Answers]:
-    """Ask these clients within the settings' deadline, and fold their answers, which state round r."""
-    return (yield from ask_all(server, r, dict.fromkeys(names, request), reply, fold))
+    """Ask these clients within the settings' deadline, and fold their answers."""
+    return (yield from ask_all(server, dict.fromkeys(names, request), reply, fold))
 
 
 def ask_all(
-    server: fl.Party, r: int, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
+    server: fl.Party,
+    requests: Mapping[str, fl.Message],
+    reply: type[fl.M],
+    fold: Callable[[str, fl.M], None] = lambda *_: None,
 ) -> fl.Steps[fl.Answers]:
     """As ``ask_each``, with one request per client."""
-
-    def checked(name: str, answer: fl.M) -> None:
-        if (stated := getattr(answer, "round", None)) != r:
-            raise fl.PeerError(f"{name}: an answer for round {stated} in round {r}")
-        fold(name, answer)
-
-    return (yield from fl.for_each(requests, reply, checked, deadline_s=server.config.deadline_s))
+    return (yield from fl.for_each(requests, reply, fold, deadline_s=server.config.deadline_s))
 
 
 def ask_round(
-    server: fl.Party, r: int, request: fl.Message, reply: type[fl.M], fold: Callable[[str, fl.M], None]
+    server: fl.Party,
+    r: int,
+    request: fl.Message,
+    reply: type[fl.M],
+    fold: Callable[[str, fl.M], None] = lambda *_: None,
 ) -> fl.Steps[dict[str, Any]]:
     """Ask the clients of round r and fold their answers. Returns the round's first notes."""
     asked = asked_in(server.clients, server.config, server.randomness.seed, r)
-    answers = yield from ask_each(server, r, asked, request, reply, fold)
+    answers = yield from ask_each(server, asked, request, reply, fold)
     return {"participants": len(answers.got), "asked": len(asked)}
 
 

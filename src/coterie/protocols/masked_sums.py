@@ -36,6 +36,7 @@ class AskForTerm(fl.OfRound, frozen=True):
 class Term(fl.OfRound, frozen=True):
     """One client's vector under the helper's key."""
 
+    ABOUT = ("round", "number")
     number: int
     cipher: bytes
 
@@ -61,8 +62,6 @@ def summed(
     key, terms = hub.keys.public(SERVICE), dict[str, CipherVector]()
 
     def fold(name: str, term: Term) -> None:
-        if (term.round, term.number) != (r, number):
-            raise fl.PeerError(f"{name}: a term of sum {term.number} of round {term.round}; asked for {number} of {r}")
         terms[name] = key.from_bytes(term.cipher, length, terms=1, blinded=0)
 
     yield from fl.for_each(dict.fromkeys(names, AskForTerm(r, number)), Term, fold, deadline_s=deadline_s)

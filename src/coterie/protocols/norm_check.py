@@ -12,7 +12,6 @@ signs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -61,6 +60,7 @@ class Challenge(fl.OfRound, frozen=True):
 class NormProof(fl.OfRound, frozen=True):
     """As ``norm_proof.Proof``. seed: sealed to the helper and signed. All empty for an upload that is too long."""
 
+    ABOUT = ("round", "of")
     of: int
     share: bytes
     name: bytes
@@ -81,12 +81,6 @@ def _coin(party: Any, r: int, parts: bytes) -> bytes:
 
 def _context(client: str, upload: bytes, coin: bytes) -> bytes:
     return digest("coterie/short upload/1", client, upload, coin)
-
-
-def _tossed(r: int, answer: Tossed) -> Tossed:
-    if answer.round != r:
-        raise fl.PeerError(f"a coin of round {answer.round} in round {r}")
-    return answer
 
 
 def _bound(party: Any) -> int:
@@ -171,7 +165,7 @@ class HubNorms(fl.Component):
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
-        tossed: Tossed = yield from fl.ask(helper, toss, Tossed, partial(_tossed, r))
+        tossed: Tossed = yield from fl.ask(helper, toss, Tossed)
         said = _said(party, r, toss.commitment, tossed.part)
         verify_key(party.common, helper).verify(tossed.signature, *said)
         parts, proofs = own + tossed.part, dict[Upload, NormProof]()
@@ -179,10 +173,6 @@ class HubNorms(fl.Component):
 
         def fold(key: Upload, proof: NormProof) -> None:
             lengths = len(proof.share), len(proof.name), len(proof.seed)
-            if (proof.round, proof.of) != (r, key[1]):
-                raise fl.PeerError(
-                    f"a proof of round {proof.of} in round {proof.round}, where {key[1]} was asked in {r}"
-                )
             if lengths != (size, norm_proof.NAME_BYTES, SEALED_BYTES):
                 raise fl.PeerError(f"{key[0]}: a proof of {', '.join(map(str, lengths))} bytes")
             proofs[key] = proof

@@ -198,8 +198,6 @@ def complete(
     """
 
     def fold(key: int, reply: Unpadded) -> None:
-        if reply.round != r:
-            raise fl.PeerError(f"{keeper} answers round {reply.round} in round {r}")
         padded = sums[key].load()
         use(key, completed(padded, Counterpart.from_bytes(public, reply.part, padded.length)))
 

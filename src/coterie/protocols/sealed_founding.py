@@ -21,7 +21,7 @@ import coterie.protocol.core as fl
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OVERHEAD_BYTES
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import Enlist, Enlisted
+from coterie.protocols.hidden_sums import Enlist
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
@@ -327,7 +327,7 @@ class HubGroups(ServerGroups):
         if queries:
             ordered = sorted(queries)  # answers may come in the order of positions
             enlist = Enlist(r, "\n".join(ordered), fl.bundle([queries[name] for name in ordered]))
-            yield from fl.ask(helper, enlist, Enlisted, partial(_of_round, r))
+            yield from fl.ask(helper, enlist, fl.Done)
         founded = hub.state.founded
         waiting = {**founded.places, **places} if since else {}
         left = {name: place for name, place in waiting.items() if name not in queries}
@@ -354,8 +354,3 @@ def _take(r: int, running: Running, answer: Stepped) -> None:
     if (answer.round, answer.number) != (r, running.number):
         raise fl.PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
     running.step(answer.data)
-
-
-def _of_round(r: int, answer: fl.OfRound) -> None:
-    if answer.round != r:
-        raise fl.PeerError(f"an answer of round {answer.round} in round {r}")

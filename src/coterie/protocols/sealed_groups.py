@@ -5,7 +5,7 @@
     hub     --Step / Stepped-->          helper       the grouping (``shared_groups``), step by step
     hub     --Settle / Settled-->        helper       the group of each position
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
-    hub     --Enlist / Enlisted-->       helper       (``hidden_sums``)
+    hub     --Enlist / Done-->           helper       (``hidden_sums``)
 
 The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which position,
 how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A client learns

@@ -94,7 +94,7 @@ def meet(
 
     new = [name for name in joined(server.clients, server.config, max(r, 1)) if name not in seconds]
     if new:
-        yield from ask_each(server, r, new, request(r), reply, fold)
+        yield from ask_each(server, new, request(r), reply, fold)
     return met
 
 

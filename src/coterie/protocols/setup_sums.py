@@ -2,7 +2,7 @@
 
     hub     --AskForSummand / Summand-->  client       its numbers, in shares
     hub     --Unblind / Unblinded-->      helper       the sum of the helper's shares
-    hub     --OpenSum / SumOpened-->      client       the sum, under the clients' masks
+    hub     --OpenSum / Done-->           client       the sum, under the clients' masks
 
 A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
 clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
@@ -83,13 +83,6 @@ class OpenSum(fl.OfRound, frozen=True):
     words: bytes
 
 
-@fl.message(src=fl.ANY, dst=fl.ANY)
-class SumOpened(fl.OfRound, frozen=True):
-    """The client has opened it."""
-
-    number: int
-
-
 def sums_of(config: Any) -> tuple[int, ...]:
     return (HELD,) if config.clusters == 1 else (HELD, STATISTICS, SPREAD)
 
@@ -141,12 +134,7 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
 
 def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.Steps[tuple[str, ...]]:
     """The hub: show a sum to these clients. Returns those that have opened it."""
-
-    def fold(name: str, answer: SumOpened) -> None:
-        if (answer.round, answer.number) != (total.round, total.number):
-            raise fl.PeerError(f"{name} has opened sum {answer.number} of round {answer.round}")
-
-    answers = yield from fl.for_each(dict.fromkeys(names, total), SumOpened, fold, deadline_s=deadline_s)
+    answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=deadline_s)
     return tuple(answers.got)
 
 
@@ -262,8 +250,8 @@ class ClientSums(fl.Component):
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 
-    @fl.on(OpenSum, answers=SumOpened)
-    def open_sum(self, msg: OpenSum, src: str) -> fl.Work[SumOpened]:
+    @fl.on(OpenSum, answers=fl.Done)
+    def open_sum(self, msg: OpenSum, src: str) -> fl.Work[fl.Done]:
         """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
         fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
@@ -277,7 +265,7 @@ class ClientSums(fl.Component):
         if msg.number == HELD:
             private = self.party.config.epsilon is not None  # the noise is sized for the heaviest client
             self.secret.weight = PARTS if private else weight_of(self.party.samples, self.largest)
-        return SumOpened(msg.round, msg.number)
+        return fl.Done(msg.round)
 
 
 def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> Words64:

@@ -135,8 +135,6 @@ def grouped(
     mask = key.mask(2 * DIMENSION, expanded(mask_seed, "mask of signatures"))
 
     def fold(name: str, answer: Characterised) -> None:
-        if answer.round != r:
-            raise fl.PeerError(f"{name}: a signature of round {answer.round} in round {r}")
         signed[name] = key.from_bytes(answer.cipher, 2 * DIMENSION, terms=1, blinded=0).blind(mask).to_bytes()
 
     requests = {name: Characterise(r) for name in names if name in has}
@@ -146,9 +144,7 @@ def grouped(
         return replace(founded, has=has)
     order = yield from relay(hub, r, helper, sorted(signed, key=hub.clients.index), signed.__getitem__)
     try:
-        new, why = yield from fl.ask(
-            helper, Group(r), Grouped, lambda answer: _read(answer, r, order, len(hub.clients))
-        )
+        new, why = yield from fl.ask(helper, Group(r), Grouped, lambda answer: _read(answer, order, len(hub.clients)))
     except fl.NoAnswerError:
         yield from forget(hub, r, helper)
         raise
@@ -156,10 +152,10 @@ def grouped(
     return replace(founded, has=has, groups={**founded.groups, **new}, why=founded.why or why)
 
 
-def _read(answer: Grouped, r: int, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
+def _read(answer: Grouped, order: Sequence[str], most: int) -> tuple[dict[str, int], str]:
     where, groups = answer.positions.tolist(), answer.groups.tolist()
-    if answer.round != r or len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
-        raise fl.PeerError(f"positions {where} of round {answer.round} in round {r}")
+    if len(set(where)) < len(where) or not set(where) <= set(range(len(order))):
+        raise fl.PeerError(f"positions {where} of {len(order)} signatures")
     if len(groups) != len(where) or not all(0 <= k < most for k in groups):
         raise fl.PeerError(f"groups {groups} of {len(where)} clients")
     return {order[j]: k for j, k in zip(where, groups, strict=True)}, answer.why

@@ -42,6 +42,7 @@ from coterie.protocols.noise import (
     warn_of_silence,
 )
 from coterie.protocols.threshold import (
+    HubKey,
     Joint,
     JointKeys,
     JointPads,
@@ -338,7 +339,7 @@ class SumServer(fl.Party, role=SERVER):
     def setup(self) -> fl.Steps[None]:
         yield from super().setup()
         if self.sums.declared(self):
-            yield from make_keys(self, self.sums.name, self.clients, 0)
+            yield from make_keys(HubKey(self, self.sums.name, 0), self.clients)
 
     def box(self, r: int) -> Box:
         return Box(self, r)
@@ -352,15 +353,16 @@ class SumServer(fl.Party, role=SERVER):
 class Box:
     def __init__(self, hub: SumServer, r: int) -> None:
         self._hub, self._round, self._got = hub, r, dict[str, Any]()
+        self._key = HubKey(hub, hub.sums.name, r, hub.config.deadline_s)
 
     def take(self, name: str, data: bytes) -> None:
         """A client's sealed vector. Raises PeerError if it is none of this sum."""
-        hub, key, length = self._hub, self._hub.sums.name, self._hub.sums.length(self._hub)
+        hub, length = self._hub, self._hub.sums.length(self._hub)
         if hub.config.keys == "threshold":
             read = loaded if hub.config.pads else taken
-            self._got[name] = read(hub, key, name, data, length, self._round)
+            self._got[name] = read(self._key, name, data, length)
         else:
-            public = hub.keys.public(key)
+            public = self._key.public
             self._got[name] = public.from_bytes(data, length, terms=1, blinded=0, form=public.fresh)
 
     def mean(self) -> fl.Steps[tuple[fl.Vector | None, bytes | None, int]]:
@@ -372,9 +374,8 @@ class Box:
         least = max(sums.least, hub.noise.makers - hub.config.missing) if hub.config.noisy else sums.least
         if len(got) < least:
             raise fl.NoAnswerError(f"{len(got)} models, and a sum is of {least} or more")
-        waits = hub.config.deadline_s
         if hub.config.padded:
-            opened = yield from open_padded(hub, sums.name, got, self._round, deadline_s=waits)
+            opened = yield from open_padded(self._key, got)
             count = len(opened.among)
             if hub.config.noisy:
                 try:
@@ -385,5 +386,5 @@ class Box:
         if hub.config.keys == "centre":
             return None, sum_ciphers(got.values()).to_bytes(), len(got)
         total = {0: reduce(add, got.values())}
-        opened = (yield from open_sums(hub, sums.name, total, self._round, deadline_s=waits))[0]
+        opened = (yield from open_sums(self._key, total))[0]
         return (opened.values / len(got)).astype(np.float32), None, len(got)

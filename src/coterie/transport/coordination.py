@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any
 
 import coterie.protocol.core as fl
 from coterie.protocol import steps
+from coterie.protocol.messages import about_of, check_about
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
 
@@ -20,6 +22,7 @@ Coming = tuple[int, str, float]
 class _Asked:
     key: Any
     dst: str
+    about: Mapping[str, Any]
     outcome: str | None = None
     failed: str = ""
 
@@ -84,7 +87,8 @@ class Coordination:
         member.numbers.take(envelope)
         if self.lacks(envelope.answers, envelope.src):
             request = self._open[envelope.answers]
-            request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else steps.UNACCEPTABLE
+            folded = self._fold(envelope, frame, request.key, now_s, request.about)
+            request.outcome = "" if folded else steps.UNACCEPTABLE
             self._unanswered.discard(envelope.answers)
             self._awaited.pop(envelope.answers, None)
         elif isinstance(step, steps.Take) and envelope.kind == step.kind.__name__:
@@ -205,14 +209,17 @@ class Coordination:
         return seconds
 
     def _send_all(self, messages: Mapping[Any, fl.Message | fl.To], replies: tuple[type[fl.Message], ...] = ()) -> None:
-        member, kind = self.member, ""
+        member = self.member
+        last: fl.Message | None = None
+        about: Mapping[str, Any] = {}
         asked: dict[int, _Asked] = {}
 
         def addressed() -> Iterator[fl.To]:
-            nonlocal kind
+            nonlocal last, about
             for key, message in messages.items():
                 to = message if isinstance(message, fl.To) else fl.To(key, message)
-                kind = type(to.message).__name__
+                if to.message is not last:
+                    last, about = to.message, about_of(to.message, replies)
                 if replies and to.dst == member.name:
                     raise fl.PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
                 yield to
@@ -223,7 +230,7 @@ class Coordination:
             made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
             for key, sent in zip(messages, made, strict=True):
                 if replies:
-                    asked[sent.envelope.number] = _Asked(key, sent.envelope.dst)
+                    asked[sent.envelope.number] = _Asked(key, sent.envelope.dst, about)
                     self.asked.add(sent.envelope.number)
                     self._unanswered.add(sent.envelope.number)
                     self._awaited[sent.envelope.number] = sent.envelope.dst
@@ -232,7 +239,7 @@ class Coordination:
             self._opened({})
             if self._error is fl.PeerError:
                 raise
-            raise fl.RunError(f"{member.name} can't send {kind}: {error}") from error
+            raise fl.RunError(f"{member.name} can't send {type(last).__name__}: {error}") from error
 
     def _opened(self, asked: dict[int, _Asked]) -> None:
         self._open, self._unanswered, self._awaited = asked, set(), {}
@@ -270,7 +277,9 @@ class Coordination:
             else:
                 self.member.inbox.append(one)
 
-    def _fold(self, envelope: Envelope, frame: bytes, key: Any, at_s: float) -> bool:
+    def _fold(
+        self, envelope: Envelope, frame: bytes, key: Any, at_s: float, about: Mapping[str, Any] = MappingProxyType({})
+    ) -> bool:
         member, party, step = self.member, self.member.party, self._step
         assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s
@@ -278,6 +287,7 @@ class Coordination:
             kinds = step.replies if isinstance(step, steps.Ask) else (step.kind,)
             opened = member.read(envelope, frame, kinds, at_s)
             member.observer.read(opened)
+            check_about(opened.message, about)
             step.fold(key, opened.message)
         except (fl.PeerError, fl.CryptoError) as error:
             member.observer.refused(envelope, self.role, str(error))

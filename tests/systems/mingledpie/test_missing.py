@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, Steady, misbehaving, on_the_wire
 
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Done, Message
 from coterie.protocol.party import Cost
-from coterie.systems.mingledpie.messages import Mingled, Noted, Parameters, Received, Train, Update
+from coterie.systems.mingledpie.messages import Mingled, Parameters, Received, Train, Update
 
 N = len(parts.GROUPS)
 FEW = slice(0, 12, 2)
@@ -62,7 +62,7 @@ def test_a_lost_message_leaves_one_out_of_one_round_at_most(
     assert alike(run)
 
 
-@pytest.mark.parametrize("kind", [Parameters, Noted])
+@pytest.mark.parametrize("kind", [Parameters, Done])
 def test_lost_parameters_are_sent_again(kind: type[Message]) -> None:
     """Without them it isn't asked; a lost answer means that it gets them twice."""
     run = six(mode="paper", p_changes="2:0.25", max_condition=1e6)

@@ -22,7 +22,7 @@ from coterie.privacy.audits.mingledpie import AUDIT
 from coterie.privacy.views import held_key
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols.threshold import SignedSum, vouched
+from coterie.protocols.threshold import HubKey, SignedSum, vouched
 from coterie.protocols.threshold.halves import parted
 from coterie.protocols.threshold.opening import Closed, open_closed
 from coterie.runs import RunConfig, build
@@ -187,20 +187,20 @@ def test_a_server_that_lies_about_a_sum_is_refused(kind: str, says: str, monkeyp
     run = joint(clusters=2, rebuild="none", emulated=False)
     run.round(1)
 
-    def lying(hub: Any, name: str, totals: Any, r: int, **_: Any) -> Any:
-        one, key = hub.joint.group(name), hub.keys.public(name)
+    def lying(key: HubKey, totals: Any) -> Any:
+        one, public = key.group, key.public
         made = [*totals.values()] if kind in ("a wrong count", "a c_1 of its own") else lie([*totals.values()], kind)
         sums = {}
         for number, total in enumerate(made):
             halves, weights = total.terms()
-            make = partial(sum_dec, one, key, total.cipher, halves, weights)
+            make = partial(sum_dec, one, public, total.cipher, halves, weights)
             if kind == "a c_1 of its own":
                 make = partial(threshold_opening.server_dec, one, forged(total.cipher, 0, 32.0))
             elif total is not totals[number]:
-                make = partial(claimed, one, key, total)
+                make = partial(claimed, one, public, total)
             senders = 7 if kind == "a wrong count" else max(3, len(halves))
             sums[number] = Closed(senders, total.length, make)
-        return (yield from open_closed(hub, name, sums, r))
+        return (yield from open_closed(key, sums))
 
     monkeypatch.setattr(server, "open_sums", lying)
     before = held(run)

@@ -35,8 +35,8 @@ def opened(made: Any, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     whole = module.open_padded
 
-    def watched(hub: Any, *args: Any, **named: Any) -> Any:
-        one: OpenedSum = yield from whole(hub, *args, **named)
+    def watched(*args: Any) -> Any:
+        one: OpenedSum = yield from whole(*args)
         found.append(one.values * made.config.unit(SIZE, len(TARGETS)))
         return one
 
@@ -102,10 +102,10 @@ def test_a_server_gets_no_sum_that_lacks_noise(lie: str, monkeypatch: pytest.Mon
     made.round(1)
     whole = module.open_padded
 
-    def lying(hub: Any, name: str, sent: Any, r: int, **named: Any) -> Any:
+    def lying(key: Any, sent: Any) -> Any:
         if lie == "without one":
-            return (yield from whole(hub, name, dict(list(sent.items())[1:]), r, **named))
-        return (yield from whole(hub, name, sent, r, weights=dict(zip(sent, (1, 1, 2), strict=True)), **named))
+            return (yield from whole(key, dict(list(sent.items())[1:])))
+        return (yield from whole(key, sent, weights=dict(zip(sent, (1, 1, 2), strict=True))))
 
     monkeypatch.setattr(module, "open_padded", lying)
     before = made.hub.state.weights.copy()

@@ -15,6 +15,7 @@ from ofl_parts import ofl
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.privacy.attacks.key_in_sum import forged
 from coterie.protocol.steps import Steps
+from coterie.protocols.threshold import HubKey
 from coterie.protocols.threshold.opening import Closed, open_closed
 from coterie.systems.ofl import SYSTEM, global_aggregation, poison_detection
 from coterie.systems.ofl.messages import MODEL
@@ -66,10 +67,8 @@ def test_a_server_that_has_something_else_opened_in_the_place_of_the_mean_is_ref
     )
     made.round(1)
 
-    def lying(
-        hub: Any, name: str, ciphers: Any, pads: Any, weights: Any, r: int, *, number: int, **_: Any
-    ) -> Steps[Any]:
-        return (yield from open_closed(hub, name, {number: lie(hub, ciphers, pads)}, r))
+    def lying(key: HubKey, ciphers: Any, pads: Any, weights: Any, *, number: int) -> Steps[Any]:
+        return (yield from open_closed(key, {number: lie(key.hub, ciphers, pads)}))
 
     monkeypatch.setattr(global_aggregation, "open_weighted", lying)
     before = made.hub.state.weights.copy()

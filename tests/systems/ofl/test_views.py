@@ -18,7 +18,7 @@ from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.reports import StatusReport
 from coterie.protocols.threshold import loaded
-from coterie.protocols.threshold.keys import lines
+from coterie.protocols.threshold.keys import HubKey, lines
 from coterie.protocols.threshold.pads import Contribute, Contributed, _pads
 from coterie.systems.ofl import SYSTEM, messages
 
@@ -78,7 +78,7 @@ def test_what_the_hub_holds_of_one_leader_is_uniform_without_that_leaders_share(
     assert len({cipher.tobytes() for cipher in ciphers}) == 3
     names = [seen.src for seen, _ in run.view(messages.HUB).messages(messages.Submitted)][-3:]
     for name, message in zip(names, sent, strict=True):
-        padded = loaded(run.hub, messages.MODEL, name, message.cipher, 24, 5, one.holders)
+        padded = loaded(HubKey(run.hub, messages.MODEL, 5), name, message.cipher, 24, one.holders)
         for limb in range(one.limbs):
             row = padded.array[0, limb].astype(np.float64) / float(primes[limb].reshape(-1)[0])
             assert stats.kstest(row, "uniform").pvalue > 1e-4

@@ -73,7 +73,7 @@ def of_round(r: int) -> Callable[[Any, messages.Update], messages.Update]:
 
 BAD = [
     Bad("another ciphertext, unsigned", lambda p, u: change(u, cipher=flipped(u.cipher)), "signature"),
-    Bad("a round that had its answer", of_round(1), "client/0: an update for round 1, which did not ask for it or has"),
+    Bad("a round that had its answer", of_round(1), "an answer of round 1 to a request of round 2"),
     Bad("a length without clip", told(2.0), "client/0: an update that was 2.0 long"),
     Bad("a length beyond the clip", told(5.5), "an update that was 5.5 long", (("clip", 5.0),)),
     Bad("its own key", holding(lambda p: p.keys.own("user").public.encrypt(np.zeros(D))), "under key"),

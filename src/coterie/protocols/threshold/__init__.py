@@ -2,12 +2,13 @@
 
 from coterie.protocols.threshold.halves import SignedSum, taken, vouched
 from coterie.protocols.threshold.holder import KeyMaking
-from coterie.protocols.threshold.keys import Joint, JointGrant, JointKeys
+from coterie.protocols.threshold.keys import HubKey, Joint, JointGrant, JointKeys
 from coterie.protocols.threshold.making import hand_over, make_keys
 from coterie.protocols.threshold.opening import KeyOpening, OpenedSum, open_sums
 from coterie.protocols.threshold.pads import JointPads, complete_pads, loaded, open_padded, open_weighted, padding
 
 __all__ = [
+    "HubKey",
     "Joint",
     "JointGrant",
     "JointKeys",

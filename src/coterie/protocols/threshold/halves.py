@@ -21,7 +21,7 @@ from coterie.crypto.signing import Field
 from coterie.crypto.threshold import Group
 from coterie.crypto.threshold_halves import SIGNATURE_BYTES, Half
 from coterie.protocol.codec import content, weighs, weighted
-from coterie.protocols.threshold.keys import Joint, key_digest
+from coterie.protocols.threshold.keys import HubKey, Joint, key_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,12 @@ def signed(party: Any, name: str, half: Half, r: int) -> Half:
     return replace(half, signature=signing_key(party.own).sign(*_signed(party, name, half, r)))
 
 
-def taken(hub: Any, name: str, sender: str, data: bytes, length: int, r: int, *, part: int = 0) -> SignedSum:
+def taken(key: HubKey, sender: str, data: bytes, length: int, *, part: int = 0) -> SignedSum:
     """A sender's upload, checked in a fold. Raises DecodeError, and PeerError (a SignatureError)."""
     signature, sealed = parted(data)
-    key, one = hub.keys.public(name), hub.joint.group(name)
-    cipher = key.from_bytes(sealed, length, terms=1, blinded=0, form=key.fresh)
-    half = Half.of(one, cipher, sender, part, signature)
-    check_vouched(hub, hub.joint.of(name), half, r)
+    cipher = key.public.from_bytes(sealed, length, terms=1, blinded=0, form=key.public.fresh)
+    half = Half.of(key.group, cipher, sender, part, signature)
+    check_vouched(key.hub, key.joint, half, key.round)
     return SignedSum(cipher, ((half, 1),))
 
 

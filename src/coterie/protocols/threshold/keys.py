@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.crypto import threshold_generation
+from coterie.crypto.ckks import PublicKey
 from coterie.crypto.signing import digest
 from coterie.crypto.threshold import MOST_HOLDERS, Answered, Group
 from coterie.protocol.codec import content, weighs, weighted
@@ -148,6 +149,7 @@ class Joint:
 class OfKey(fl.OfRound, frozen=True):
     """Base of messages about one making of one key. number: of the making; it only grows."""
 
+    ABOUT = ("round", "key", "number")
     key: str
     number: int
 
@@ -418,43 +420,57 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
         raise fl.DecodeError("the terms of a dealt key cannot be read") from None
 
 
-# ---- how the hub asks many for one thing
+# ---- what the hub uses
 
 
-def collect(
-    of: Of,
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    deadline_s: float | None,
-    take: Callable[[str, fl.M], None],
-) -> fl.Steps[Lost]:
-    """Give each answer to ``take`` as it arrives. Returns the failures' reasons by name."""
+@dataclass(frozen=True)
+class HubKey:
+    """A joint key as the hub uses it in one round. deadline_s: of each step."""
 
-    def fold(name: str, msg: Any) -> None:
-        if msg.of != of:
-            raise fl.PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
-        take(name, msg)
+    hub: Any
+    name: str
+    round: int
+    deadline_s: float | None = None
 
-    answers = yield from fl.for_each(requests, reply, fold, deadline_s=deadline_s)
-    return dict(answers.missing)
+    @property
+    def joint(self) -> Joint:
+        joint: Joint = self.hub.joint.of(self.name)
+        return joint
 
+    @property
+    def terms(self) -> Terms:
+        terms: Terms = self.hub.joint.terms(self.name)
+        return terms
 
-def gather(
-    of: Of,
-    requests: Mapping[str, fl.Message],
-    reply: type[fl.M],
-    deadline_s: float | None,
-    check: Callable[[str, fl.M], None] = lambda *_: None,
-) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
-    """The answers by name, in order of arrival, and the failures' reasons by name."""
-    got: dict[str, fl.M] = {}
+    @property
+    def group(self) -> Group:
+        one: Group = self.hub.joint.group(self.name)
+        return one
 
-    def keep(name: str, msg: fl.M) -> None:
-        check(name, msg)
-        got[name] = msg
+    @property
+    def public(self) -> PublicKey:
+        public: PublicKey = self.hub.keys.public(self.name)
+        return public
 
-    lost = yield from collect(of, requests, reply, deadline_s, keep)
-    return got, lost
+    @property
+    def of(self) -> Of:
+        return self.round, self.name, self.terms.number
+
+    def gather(
+        self,
+        requests: Mapping[str, fl.Message],
+        reply: type[fl.M],
+        check: Callable[[str, fl.M], None] = lambda *_: None,
+    ) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
+        """The answers by name, in order of arrival, and the failures' reasons by name."""
+        got: dict[str, fl.M] = {}
+
+        def keep(name: str, msg: fl.M) -> None:
+            check(name, msg)
+            got[name] = msg
+
+        answers = yield from fl.for_each(requests, reply, keep, deadline_s=self.deadline_s)
+        return got, dict(answers.missing)
 
 
 def reasons(missing: Mapping[str, str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from coterie.crypto import threshold_generation, threshold_pads
 from coterie.crypto.roster import verify_key
 from coterie.protocols.key_centre import EVALUATION, KEY_CENTRE, deal_again
 from coterie.protocols.threshold import holder, keys
-from coterie.protocols.threshold.keys import Consent, Joint, Lost, Of, Terms, group, lines, named, text
+from coterie.protocols.threshold.keys import Consent, HubKey, Lost, Of, Terms, group, lines, named, text
 from coterie.protocols.threshold.opening import Closed, open_closed
 
 
@@ -33,40 +32,22 @@ class ReadyKey:
     untold: tuple[str, ...] = ()
 
 
-def make_keys(
-    hub: Any,
-    name: str,
-    holders: Sequence[str],
-    r: int,
-    *,
-    tell: Sequence[str] | None = None,
-    deadline_s: float | None = None,
-) -> fl.Steps[ReadyKey]:
+def make_keys(key: HubKey, holders: Sequence[str], *, tell: Sequence[str] | None = None) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
     tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError, with the
     reasons, if too few holders are left to make it.
     """
-    joint = hub.joint.of(name)
-    if joint.dealer:
-        _enough(hub, joint, holders, {})
-        yield from deal_again(hub, name, holders)
-        return ReadyKey(name, hub.joint.terms(name).number, tuple(holders))
-    return (yield from _attempts(_made, hub, joint, holders, r, tell, deadline_s))
+    if key.joint.dealer:
+        _enough(key, holders, {})
+        yield from deal_again(key.hub, key.name, holders)
+        return ReadyKey(key.name, key.terms.number, tuple(holders))
+    return (yield from _attempts(_made, key, holders, tell))
 
 
-def hand_over(
-    hub: Any,
-    name: str,
-    holders: Sequence[str],
-    r: int,
-    *,
-    tell: Sequence[str] | None = None,
-    deadline_s: float | None = None,
-) -> fl.Steps[ReadyKey]:
+def hand_over(key: HubKey, holders: Sequence[str], *, tell: Sequence[str] | None = None) -> fl.Steps[ReadyKey]:
     """The same key for other holders, who must have been told it before. Parameters and errors: as ``make_keys``."""
-    handed = partial(_handed, hub.joint.terms(name))
-    return (yield from _attempts(handed, hub, hub.joint.of(name), holders, r, tell, deadline_s))
+    return (yield from _attempts(partial(_handed, key.terms), key, holders, tell))
 
 
 class LostError(Exception):
@@ -80,13 +61,11 @@ class LostError(Exception):
 class Attempt:
     """One attempt at a key. missing: whom earlier ones have lost."""
 
-    hub: Any
-    joint: Joint
+    key: HubKey
     of: Of
     holders: tuple[str, ...]
     missing: Lost
     tell: Sequence[str] | None
-    deadline_s: float | None
 
     def ask(
         self,
@@ -96,7 +75,7 @@ class Attempt:
         check: Callable[[str, fl.M], None] = lambda *_: None,
     ) -> fl.Steps[dict[str, fl.M]]:
         """The answers of all, by name. Raises LostError without one of them."""
-        got, lost = yield from keys.gather(self.of, dict.fromkeys(names, request), reply, self.deadline_s, check)
+        got, lost = yield from self.key.gather(dict.fromkeys(names, request), reply, check)
         if lost:
             raise LostError(lost)
         return got
@@ -104,36 +83,32 @@ class Attempt:
 
 def _attempts(
     make: Callable[[Attempt], fl.Steps[ReadyKey]],
-    hub: Any,
-    joint: Joint,
+    key: HubKey,
     holders: Sequence[str],
-    r: int,
     tell: Sequence[str] | None,
-    deadline_s: float | None,
 ) -> fl.Steps[ReadyKey]:
-    missing, numbers = Lost(), hub.joint.secret.numbers
+    missing, name, numbers = Lost(), key.name, key.hub.joint.secret.numbers
     while True:
         left = tuple(one for one in dict.fromkeys(holders) if one not in missing)
-        _enough(hub, joint, left, missing)
-        numbers[joint.name] = numbers.get(joint.name, 0) + 1
-        of = r, joint.name, numbers[joint.name]
+        _enough(key, left, missing)
+        numbers[name] = numbers.get(name, 0) + 1
         try:
-            made = yield from make(Attempt(hub, joint, of, left, missing, tell, deadline_s))
+            made = yield from make(Attempt(key, (key.round, name, numbers[name]), left, missing, tell))
         except LostError as error:
             missing |= error.lost
         else:
             return replace(made, missing={**missing, **made.missing})
 
 
-def _enough(hub: Any, joint: Joint, left: Sequence[str], missing: Lost) -> None:
+def _enough(key: HubKey, left: Sequence[str], missing: Lost) -> None:
     try:
-        joint.checked(left, hub.common.roster)
+        key.joint.checked(left, key.hub.common.roster)
     except fl.PeerError as error:
         raise fl.NoAnswerError(f"{error} ({keys.reasons(missing)})" if missing else str(error)) from None
 
 
 def _made(attempt: Attempt) -> fl.Steps[ReadyKey]:
-    hub, joint, of, holders = attempt.hub, attempt.joint, attempt.of, attempt.holders
+    hub, joint, of, holders = attempt.key.hub, attempt.key.joint, attempt.of, attempt.holders
     begun = yield from attempt.ask(holders, holder.Begin(*of, text(holders), ""), holder.Committed, _committed)
     digests = {name: begun[name].digest for name in holders}
     one = group(hub.common, joint, of[2], holders, len(holders))
@@ -167,18 +142,18 @@ def _made(attempt: Attempt) -> fl.Steps[ReadyKey]:
 
 
 def _handed(old: Terms, attempt: Attempt) -> fl.Steps[ReadyKey]:
-    name, holders = attempt.joint.name, attempt.holders
+    key, holders = attempt.key, attempt.holders
     sources = sorted((one for one in old.holders if one not in attempt.missing), key=lambda one: one not in holders)
-    if len(sources) < (needed := attempt.joint.needed(len(old.holders))):
+    if len(sources) < (needed := key.joint.needed(len(old.holders))):
         raise fl.NoAnswerError(
-            f"key {name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}"
+            f"key {key.name!r} is handed over by {needed} of its holders: {keys.reasons(attempt.missing)}"
         )
     names = text(holders), text(sources[:needed])
     yield from attempt.ask(holders, holder.Begin(*attempt.of, *names), holder.Committed)
     yield from attempt.ask(sources[:needed], holder.Pass(*attempt.of, *names), Consent)
     terms = Terms(attempt.of[2], holders, old.public, old.summands)
     _, signatures = yield from _exchanged(attempt, terms, fl.bundle([]))
-    attempt.hub.joint.secret.terms[name] = terms
+    key.hub.joint.secret.terms[key.name] = terms
     return (yield from _told(attempt, signatures))
 
 
@@ -196,8 +171,8 @@ def _committed(name: str, msg: holder.Committed) -> None:
 
 
 def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[dict[str, bytes], bytes]]:
-    holders, common = terms.holders, attempt.hub.common
-    fields = holder.endorsement(common, attempt.joint.name, terms)
+    holders, common = terms.holders, attempt.key.hub.common
+    fields = holder.endorsement(common, attempt.key.name, terms)
 
     def endorsed(name: str, msg: holder.Endorsed) -> None:
         verify_key(common, name).verify(msg.signature, *fields)
@@ -211,7 +186,7 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[d
         complete.add(name)
 
     with suppress(fl.NoAnswerError):  # nothing more will come
-        yield from fl.take(holder.Complete, ready, at_least=len(holders), until_s=attempt.deadline_s)
+        yield from fl.take(holder.Complete, ready, at_least=len(holders), until_s=attempt.key.deadline_s)
     if left := [name for name in holders if name not in complete]:
         raise LostError((yield from _lacking(attempt, left)))
     seconds = {name: signed[name].second for name in holders}
@@ -221,7 +196,7 @@ def _exchanged(attempt: Attempt, terms: Terms, parts: bytes) -> fl.Steps[tuple[d
 def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
     asked = dict.fromkeys(left, holder.Lacking(*attempt.of))
     # To leave out: the holders whose pieces others lack, or one that lacks most others' pieces.
-    told, lost = yield from keys.gather(attempt.of, asked, holder.Lacks, attempt.deadline_s)
+    told, lost = yield from attempt.key.gather(asked, holder.Lacks)
     for name, msg in told.items():
         lacks = set(lines(msg.names)) & set(attempt.holders)
         if not lacks or 2 * len(lacks) >= len(attempt.holders):
@@ -232,7 +207,7 @@ def _lacking(attempt: Attempt, left: Sequence[str]) -> fl.Steps[Lost]:
 
 
 def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
-    hub, joint, of = attempt.hub, attempt.joint, attempt.of
+    hub, joint, of = attempt.key.hub, attempt.key.joint, attempt.of
     terms, holding = hub.joint.terms(joint.name), hub.joint.secret.holding
     # Former holders are told of each new key until they confirm that they have erased their shares.
     former = holding.get(joint.name, [])
@@ -241,22 +216,20 @@ def _told(attempt: Attempt, signatures: bytes) -> fl.Steps[ReadyKey]:
     known = holder.JointKey(*of, text(terms.holders), terms.summands, terms.public, signatures)
     holding[joint.name] = [*dict.fromkeys((*former, *terms.holders))]
     told = {name: known for name in names if name in wanted}
-    _, untold = yield from keys.gather(of, told, holder.Known, attempt.deadline_s)
+    _, untold = yield from attempt.key.gather(told, holder.Known)
     holding[joint.name] = [name for name in holding[joint.name] if name in terms.holders or name in untold]
     lost = {name: why for name, why in untold.items() if name in terms.holders}
     if len(terms.holders) - len(lost) < joint.needed(len(terms.holders)):
         raise LostError(lost)
-    if blamed := (yield from _tried(attempt)):
+    if blamed := (yield from _tried(attempt.key)):
         raise LostError(dict.fromkeys(blamed, "with its share the key opens to nonsense"))
     return ReadyKey(joint.name, of[2], terms.holders, lost, tuple(name for name in untold if name not in lost))
 
 
-def _tried(attempt: Attempt) -> fl.Steps[tuple[str, ...]]:
-    hub, joint = attempt.hub, attempt.joint
-    one, key = hub.joint.group(joint.name), hub.keys.public(joint.name)
-    sums = {keys.TRIAL: Closed(0, 1, partial(threshold_pads.sum_dec, one, key, None, {}, {}))}
-    found = yield from open_closed(hub, joint.name, sums, attempt.of[0], deadline_s=attempt.deadline_s)
-    opened = found[keys.TRIAL]
-    if np.abs(opened.values).max() > one.error(joint.fewest):
-        raise fl.NoAnswerError(f"an encryption of zero under key {joint.name!r} opens to another number")
+def _tried(key: HubKey) -> fl.Steps[tuple[str, ...]]:
+    one = key.group
+    sums = {keys.TRIAL: Closed(0, 1, partial(threshold_pads.sum_dec, one, key.public, None, {}, {}))}
+    opened = (yield from open_closed(key, sums))[keys.TRIAL]
+    if np.abs(opened.values).max() > one.error(key.joint.fewest):
+        raise fl.NoAnswerError(f"an encryption of zero under key {key.name!r} opens to another number")
     return opened.blamed

@@ -24,7 +24,7 @@ from coterie.crypto.threshold_opening import Request
 from coterie.protocols.openings import on_word, shows_few
 from coterie.protocols.threshold import keys
 from coterie.protocols.threshold.halves import Openable, SignedSum, signed_halves
-from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, Joint, Lost, Of, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, HubKey, Joint, Lost, OfKey, lines, text
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -241,14 +241,11 @@ class OpenedSum:
 
 
 def open_sums(
-    hub: Any,
-    name: str,
+    key: HubKey,
     ciphers: Mapping[int, Openable],
-    r: int,
     *,
     deviation: Mapping[int, float] = MappingProxyType({}),
     partly: bool = False,
-    deadline_s: float | None = None,
     present: Sequence[str] | None = None,
 ) -> fl.Steps[dict[int, OpenedSum]]:
     """Sums under this key, opened together. ciphers: by a number of at least 0 that occurs once a round.
@@ -258,14 +255,14 @@ def open_sums(
     partly: leave out those that open to nonsense while others do not. Raises NoAnswerError, with the reasons, if they
     cannot be opened.
     """
-    joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
+    name, joint, one = key.name, key.joint, key.group
     sums, signed = dict[int, Closed](), list[list[bytes]]()
     for number, cipher in ciphers.items():
         make: Callable[..., threshold_opening.Prepared]
         if isinstance(cipher, SignedSum):
             halves, weights = cipher.terms()
             senders, signed = len(halves), [*signed, [half.name for half in halves.values()]]
-            make = partial(threshold_pads.sum_dec, one, key, cipher.cipher, halves, weights)
+            make = partial(threshold_pads.sum_dec, one, key.public, cipher.cipher, halves, weights)
         else:
             senders = cipher.tally.vectors
             make = partial(threshold_opening.server_dec, one, cipher, deviation=deviation.get(number))
@@ -277,7 +274,7 @@ def open_sums(
         sums[number] = Closed(senders, cipher.length, make)
     if len(signed) > 1 and shows_few(signed, joint.fewest):
         raise fl.NoAnswerError(f"{len(signed)} sums under {name!r} together show fewer than {joint.fewest} vectors")
-    return (yield from open_closed(hub, name, sums, r, partly=partly, deadline_s=deadline_s, present=present))
+    return (yield from open_closed(key, sums, partly=partly, present=present))
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,21 +290,13 @@ class Closed:
 
 
 def open_closed(
-    hub: Any,
-    name: str,
-    sums: Mapping[int, Closed],
-    r: int,
-    *,
-    partly: bool = False,
-    deadline_s: float | None = None,
-    present: Sequence[str] | None = None,
+    key: HubKey, sums: Mapping[int, Closed], *, partly: bool = False, present: Sequence[str] | None = None
 ) -> fl.Steps[dict[int, OpenedSum]]:
-    terms, one = hub.joint.terms(name), hub.joint.group(name)
-    of = r, name, terms.number
+    name, terms, one = key.name, key.terms, key.group
     rows = [(number, closed.senders, closed.length) for number, closed in sums.items()]
-    announce = Announce(*of, np.array(rows, np.int64).ravel())
+    announce = Announce(*key.of, np.array(rows, np.int64).ravel())
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
-    there, gone = yield from keys.gather(of, asked, Consent, deadline_s)
+    there, gone = yield from key.gather(asked, Consent)
     left, done = dict(sums), dict[int, OpenedSum]()
     order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
     following, suspect, tries = None, "", 0
@@ -318,7 +307,7 @@ def open_closed(
                 return done
             raise fl.NoAnswerError(_closed(name, one.needed, len(terms.holders), gone, suspect))
         tries += 1
-        values, lost = yield from _answered(hub, one, of, left, among, tries, deadline_s)
+        values, lost = yield from _answered(key, left, among, tries)
         gone |= lost
         if lost:
             continue
@@ -347,31 +336,26 @@ def _closed(name: str, needed: int, holders: int, gone: Lost, suspect: str) -> s
 
 
 def _answered(
-    hub: Any,
-    one: threshold.Group,
-    of: Of,
-    sums: Mapping[int, Closed],
-    among: tuple[str, ...],
-    tries: int,
-    deadline_s: float | None,
+    key: HubKey, sums: Mapping[int, Closed], among: tuple[str, ...], tries: int
 ) -> fl.Steps[tuple[dict[int, keys.Floats | None], Lost]]:
-    prepared = {}
+    one, prepared = key.group, {}
     for number, closed in sums.items():
-        draw = hub.secrets(f"opening {tries} of sum {number} under {of[1]} {of[2]}", of[0]).bytes
+        purpose = f"opening {tries} of sum {number} under {key.name} {key.terms.number}"
+        draw = key.hub.secrets(purpose, key.round).bytes
         prepared[number] = closed.prepare(random_bytes=draw)
     requests = [ready.request for ready in prepared.values()]
     of_vectors = [request for request in requests if isinstance(request, threshold_pads.SumRequest)]
     halves = {name: half for request in of_vectors for name, half in request.halves.items()}
     ciphers = fl.bundle([request.to_bytes() for request in requests])
     signed = fl.bundle([half.to_bytes(one) for half in halves.values()])
-    decrypt = Decrypt(*of, text(among), np.array([*prepared], np.int64), ciphers, signed)
+    decrypt = Decrypt(*key.of, text(among), np.array([*prepared], np.int64), ciphers, signed)
     lengths = [closed.length for closed in sums.values()]
     yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("server_dec", length) for length in lengths)))
 
     def read(name: str, msg: Partials) -> None:
         fl.unbundle(msg.parts, len(prepared))
 
-    got, lost = yield from keys.gather(of, dict.fromkeys(among, decrypt), Partials, deadline_s, read)
+    got, lost = yield from key.gather(dict.fromkeys(among, decrypt), Partials, read)
     if lost:
         return {}, lost
     yield from fl.spend(fl.Cost(crypto_s=sum(one.seconds("opened", length, holders=len(among)) for length in lengths)))

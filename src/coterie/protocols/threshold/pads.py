@@ -26,7 +26,7 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.messages import parts_of
 from coterie.protocols.threshold import keys
-from coterie.protocols.threshold.keys import AboutJoint, Consent, OfKey, lines, text
+from coterie.protocols.threshold.keys import AboutJoint, Consent, HubKey, OfKey, lines, text
 from coterie.protocols.threshold.opening import Closed, OpenedSum, check_sum, open_closed, opened_sum
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
@@ -141,31 +141,20 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> thresho
     )
 
 
-def loaded(
-    hub: Any, name: str, sender: str, data: bytes, length: int, r: int, among: Sequence[str] = ()
-) -> threshold_pads.Padded:
+def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> threshold_pads.Padded:
     """A sender's upload, checked in a fold. Raises DecodeError, and PeerError for a sender without a share."""
-    one = hub.joint.group(name)
-    if sender not in one.holders:
-        raise fl.PeerError(f"{sender} holds no share of key {name!r}, and pads need one")
-    return threshold_pads.Padded.load(one, data, sender, keys.pad_context(r), length, tuple(among))
+    if sender not in key.group.holders:
+        raise fl.PeerError(f"{sender} holds no share of key {key.name!r}, and pads need one")
+    return threshold_pads.Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
 
 
-def complete_pads(
-    hub: Any,
-    name: str,
-    uploads: Mapping[str, threshold_pads.Padded],
-    r: int,
-    *,
-    deadline_s: float | None = None,
-) -> fl.Steps[dict[str, CipherVector]]:
+def complete_pads(key: HubKey, uploads: Mapping[str, threshold_pads.Padded]) -> fl.Steps[dict[str, CipherVector]]:
     """By sender, the ciphertext under the joint key. uploads: of one round, ``loaded``.
 
     Raises NoAnswerError, with the reasons, unless all contributors answer.
     """
-    one, of = hub.joint.group(name), (r, name, hub.joint.terms(name).number)
-    among = next(iter(uploads.values())).pad.among
-    ask = Contribute(*of, *_told(uploads), text(among))
+    one, among = key.group, next(iter(uploads.values())).pad.among
+    ask = Contribute(*key.of, *_told(uploads), text(among))
     joining = {sender: threshold_pads.Joining(one, padded) for sender, padded in uploads.items()}
 
     def add(holder: str, msg: Contributed) -> None:
@@ -173,68 +162,62 @@ def complete_pads(
         for sender, part in zip(others, parts_of(msg.parts, len(others)), strict=True):
             joining[sender].take(holder, part)
 
-    lost = yield from keys.collect(of, dict.fromkeys(among, ask), Contributed, deadline_s, add)
+    lost = (yield from fl.for_each(dict.fromkeys(among, ask), Contributed, add, deadline_s=key.deadline_s)).missing
     if lost:
-        raise fl.NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
+        raise fl.NoAnswerError(f"pads under key {key.name!r} need all of {len(among)} holders: {keys.reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
     yield from fl.spend(fl.Cost(crypto_s=seconds * len(uploads)))
-    return {sender: each.cipher(hub.keys.public(name)) for sender, each in joining.items()}
+    return {sender: each.cipher(key.public) for sender, each in joining.items()}
 
 
 def open_weighted(
-    hub: Any,
-    name: str,
+    key: HubKey,
     ciphers: Mapping[str, CipherVector],
     pads: Mapping[str, threshold_pads.Pad],
     weights: Mapping[str, int],
-    r: int,
     *,
     number: int = 0,
-    deadline_s: float | None = None,
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
     are left out. Raises NoAnswerError if it can't be opened, or if no holder would help.
     """
-    joint, one, key = hub.joint.of(name), hub.joint.group(name), hub.keys.public(name)
+    joint = key.joint
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:
         raise fl.NoAnswerError(
             f"a sum of {len(weights)} vectors by weights {[*weights.values()]} shows too much of one: holders open "
             f"those of {joint.fewest} or more, whose effective number is {joint.balance:g} or more"
         )
     total = reduce(add, (ciphers[sender].scale(weight) for sender, weight in weights.items()))
-    make = partial(threshold_pads.sum_dec, one, key, total, {sender: pads[sender] for sender in weights}, weights)
+    of = {sender: pads[sender] for sender in weights}
+    make = partial(threshold_pads.sum_dec, key.group, key.public, total, of, weights)
     closed = {number: Closed(len(weights), total.length, make)}
-    opened = yield from open_closed(hub, name, closed, r, deadline_s=deadline_s)
+    opened = yield from open_closed(key, closed)
     return opened[number]
 
 
 def open_padded(
-    hub: Any,
-    name: str,
+    key: HubKey,
     uploads: Mapping[str, threshold_pads.Padded],
-    r: int,
     *,
     weights: Mapping[str, int] | None = None,
     number: int = 0,
-    deadline_s: float | None = None,
 ) -> fl.Steps[OpenedSum]:
     """The weighted sum of these senders' uploads in this round (``loaded``). ``among`` says who is in it.
 
     weights: integers of at least 1, by sender; 1 each by default. Raises NoAnswerError if too few are there, or if one
     goes before it has answered.
     """
-    joint, one, of = hub.joint.of(name), hub.joint.group(name), (r, name, hub.joint.terms(name).number)
-    count = dict.fromkeys(uploads, Count(*of, number))
-    there, gone = yield from keys.gather(of, count, Consent, deadline_s)
+    joint, one = key.joint, key.group
+    there, gone = yield from key.gather(dict.fromkeys(uploads, Count(*key.of, number)), Consent)
     counted = {sender: padded for sender, padded in uploads.items() if sender in there}
     if len(counted) < max(joint.fewest, 2):
         fewest = max(joint.fewest, 2)
         raise fl.NoAnswerError(f"{len(counted)} senders of a sum that needs {fewest}: {keys.reasons(gone)}")
     wanted = {sender: 1 if weights is None else weights[sender] for sender in counted}
-    ask = AnswerFor(*of, *_told(counted), np.array([*wanted.values()], np.int64))
-    got, lost = yield from keys.gather(of, dict.fromkeys(counted, ask), Answer, deadline_s)
+    ask = AnswerFor(*key.of, *_told(counted), np.array([*wanted.values()], np.int64))
+    got, lost = yield from key.gather(dict.fromkeys(counted, ask), Answer)
     yield from fl.spend(fl.Cost(crypto_s=one.seconds("padded_sum", next(iter(counted.values())).pad.length)))
     if lost:
         raise fl.NoAnswerError(
@@ -243,7 +226,7 @@ def open_padded(
         )
     answers = {sender: msg.part for sender, msg in got.items()}
     try:
-        values = threshold_pads.padded_sum(one, hub.keys.public(name), counted, wanted, answers)
+        values = threshold_pads.padded_sum(one, key.public, counted, wanted, answers)
     except fl.DecodeError as error:
         raise fl.NoAnswerError(
             f"a sum under pads stays closed: {keys.named(tuple(counted), error)}: {keys.UNREADABLE}"

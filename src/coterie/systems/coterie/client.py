@@ -12,7 +12,7 @@ from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto import shared_rows
 from coterie.protocols.hidden_counts import ClientCounts
 from coterie.protocols.hidden_settings import UPDATE
-from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, RowOpened, numbers_name
+from coterie.protocols.hidden_sums import ClientRow, GroupRow, HiddenUpdate, numbers_name
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.norm_check import ClientNorms
 from coterie.protocols.sealed_groups import ClientGroups
@@ -139,11 +139,11 @@ class Client(fl.Party, role=CLIENT):
             self.norms.keep(x, update, self.row.secret.groups)
         return update
 
-    @fl.on(GroupRow, answers=RowOpened)
-    def take(self, msg: GroupRow, src: str) -> RowOpened:
+    @fl.on(GroupRow, answers=fl.Done)
+    def take(self, msg: GroupRow, src: str) -> fl.Done:
         row = self.row.secret
         if self.row.has(msg, src):  # its answer was late, so the hub sends it again
-            return RowOpened(msg.round)
+            return fl.Done(msg.round)
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
@@ -159,7 +159,7 @@ class Client(fl.Party, role=CLIENT):
                 self.state.control = self.state.latest
                 self.state.drift = self._drift(self.state.weights - model, msg.rounds - added, float(np.mean(steps)))
             self.state.weights = model
-        return RowOpened(msg.round)
+        return fl.Done(msg.round)
 
     def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights[None])

@@ -8,7 +8,7 @@ clustering". Equation and line numbers are that paper's.
                              business_server  <----Clustered-------  csp                step IV
                              business_server  ---Aggregate/Convert-> csp
                              business_server  <----ClusterSum------  csp                step V
-                             business_server  --Forget/Forgotten-->  csp                at the end of every round
+                             business_server  --Forget/Done-->       csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
 Assumes that the two servers do not collude, and that no participant, all of which share one secret key, helps one.

@@ -188,8 +188,8 @@ class BusinessServer(fl.Party, role=HUB):
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
-        if clustered.round != r or not distinct or not set(where) <= set(range(len(shuffled))):
-            raise fl.PeerError(f"positions {where} of round {clustered.round} in round {r}")
+        if not distinct or not set(where) <= set(range(len(shuffled))):
+            raise fl.PeerError(f"positions {where} of {len(shuffled)} in round {r}")
         names, new = [shuffled[j] for j in where], clustered.membership
         if new is not None:
             if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():

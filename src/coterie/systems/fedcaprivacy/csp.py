@@ -16,7 +16,7 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector, sum_ciphers
-from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened
+from coterie.protocols.anonymous import SERVICE, Forget, Relayed, comparable, forgotten, opened
 from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import HeldKeys
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, GroupingState, group, lengths
@@ -147,7 +147,7 @@ class ServiceProvider(fl.Party, role=CSP):
         )
         return answer
 
-    @fl.on(Forget, answers=Forgotten)
-    def forget(self, msg: Forget, src: str) -> Forgotten:
+    @fl.on(Forget, answers=fl.Done)
+    def forget(self, msg: Forget, src: str) -> fl.Done:
         self.state.opened = {}
         return forgotten(self, msg, src)

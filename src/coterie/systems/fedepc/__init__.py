@@ -5,7 +5,7 @@ sensing-computing fusion scenarios", CMC 85(2), 2025. Equation, algorithm and li
     server                                                  algorithm 2: clusters
     server                                                  algorithm 3: some devices of every cluster, every round
     server --Train-----> device --Update-----> server       algorithm 4, l. 5 to 10
-    server --Model-----> device --Kept-------> server       algorithm 4, l. 19, at the end (or after every round)
+    server --Model-----> device --Done-------> server       algorithm 4, l. 19, at the end (or after every round)
 
 Mode ``hardened`` (not in the paper), with a helper and a key centre:
 

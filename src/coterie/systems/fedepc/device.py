@@ -172,10 +172,10 @@ class Device(Describer, role=DEVICE):
         weights, loss = yield from self.trained(msg, start)
         return messages.Update(msg.round, self.spec.digest, weights, self.samples, loss)
 
-    @fl.on(messages.Model, answers=messages.Kept)
-    def keep(self, msg: messages.Model, src: str) -> messages.Kept:
+    @fl.on(messages.Model, answers=fl.Done)
+    def keep(self, msg: messages.Model, src: str) -> fl.Done:
         self.state.weights = fl.check_model(self.spec, msg.spec, msg.weights)
-        return messages.Kept(msg.round)
+        return fl.Done(msg.round)
 
 
 class HardenedDevice(Describer, role=DEVICE):

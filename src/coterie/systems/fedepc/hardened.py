@@ -71,7 +71,7 @@ class HardenedServer(Server, role=HUB):
         self.state.unsent = dict(moved)
         try:
             labels = yield from fl.ask(
-                HELPER, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, r, allowed)
+                HELPER, messages.Cluster(r, gone), messages.Clustered, lambda answer: self.labels(answer, allowed)
             )
         except fl.NoAnswerError:
             if not self.state.cluster_of:
@@ -83,15 +83,13 @@ class HardenedServer(Server, role=HUB):
     def unsent(self) -> Mapping[str, Any]:
         return self.state.unsent
 
-    def labels(self, answer: messages.Clustered, r: int, allowed: Collection[str]) -> dict[str, int]:
+    def labels(self, answer: messages.Clustered, allowed: Collection[str]) -> dict[str, int]:
         """By name. Raises PeerError for anything but a cluster for places of these devices."""
         check_signed(self.common, HELPER, answer)
         positions, labels = answer.positions.tolist(), answer.labels.tolist()
         places = self.state.places
-        if answer.round != r or len(positions) != len(labels) or len(set(positions)) < len(positions):
-            raise fl.PeerError(
-                f"{len(labels)} clusters of {len(positions)} places for round {answer.round}, in round {r}"
-            )
+        if len(positions) != len(labels) or len(set(positions)) < len(positions):
+            raise fl.PeerError(f"{len(labels)} clusters of {len(positions)} places, or of one twice")
         names = [places[j] for j in positions if 0 <= j < len(places)]
         if len(names) < len(positions) or not set(names) <= set(allowed) or min(labels, default=0) < 0:
             raise fl.PeerError(f"clusters {labels} of places {positions}, some of which no device has")
@@ -128,7 +126,7 @@ class HardenedServer(Server, role=HUB):
             def cipher(name: str) -> CipherVector:
                 return service.from_bytes(spool.peek(tickets[name]), size, terms=1, blinded=0)
 
-            yield from self.ask(r, requests, messages.Sealed, fold)
+            yield from self.ask(requests, messages.Sealed, fold)
             sums: dict[int, Masked] = {}
             unreleased: dict[str, str] = {}
             for k in sorted(set(selected.values())):

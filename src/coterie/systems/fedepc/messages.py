@@ -92,11 +92,6 @@ class Model(fl.OfRound, frozen=True):
     weights: fl.Floats
 
 
-@fl.message(src=DEVICE, dst=HUB)
-class Kept(fl.OfRound, frozen=True):
-    pass
-
-
 @fl.message(src=HUB, dst=HELPER)
 class Cluster(fl.OfRound, frozen=True):
     """Mode hardened: all changed vectors were relayed. left: places that are gone."""

@@ -180,7 +180,7 @@ class Server(fl.Party, role=HUB):
                 raise fl.PeerError(f"{name}: its data are as described before, but it was not described before")
             self.know(name, msg.samples, msg.cpu_ghz, msg.memory_gib)
 
-        yield from self.ask(r, {name: self.describe_request(r, name) for name in names}, self.describes, fold)
+        yield from self.ask({name: self.describe_request(r, name) for name in names}, self.describes, fold)
         return {name: found[name] for name in names if name in found}
 
     def description(self, name: str, msg: messages.Described) -> Any:
@@ -350,7 +350,7 @@ class Server(fl.Party, role=HUB):
             known.answered(update.samples, update.loss, norm, self.config.history)
 
         requests = {name: Train(r, self.spec.digest, starts[k], name in selected) for name, k in of.items()}
-        yield from self.ask(r, requests, messages.Update, fold)
+        yield from self.ask(requests, messages.Update, fold)
         for k, mean in means.items():
             if mean.count:
                 self.state.clusters[k].weights = updates[k].model(mean.mean())  # eq. (15)
@@ -363,8 +363,10 @@ class Server(fl.Party, role=HUB):
         cluster = None if k is None else self.state.clusters.get(k)
         return self.common.initial if cluster is None or cluster.weights is None else cluster.weights
 
-    def ask(self, r: int, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Any) -> fl.Steps[fl.Answers]:
-        answers = yield from fl.ask_all(self, r, requests, reply, fold)
+    def ask(
+        self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Any = lambda *_: None
+    ) -> fl.Steps[fl.Answers]:
+        answers = yield from fl.ask_all(self, requests, reply, fold)
         self.heard(answers.got, answers.missing)
         return answers
 
@@ -402,7 +404,7 @@ class Server(fl.Party, role=HUB):
     def distribute(self, r: int, clusters: Collection[int]) -> fl.Steps[fl.Answers]:
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}
-        return (yield from self.ask(r, to_all, messages.Kept, lambda *_: None))
+        return (yield from self.ask(to_all, fl.Done))
 
 
 def _in_a_row(rounds: int) -> str:

@@ -4,7 +4,7 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
                  Granted (signed, sealed)
     key_centre  - - - - - - - - - - - - - - ->  everybody              before round 1
 
-    server  --Parameters-->  client  --Noted----->  server             at the start, for newcomers, when p changes
+    server  --Parameters-->  client  --Done------>  server             at the start, for newcomers, when p changes
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 

@@ -65,8 +65,8 @@ class Client(fl.Party, role=CLIENT):
     def layout(self) -> Layout:
         return self.rebuild.layout
 
-    @fl.on(messages.Parameters, answers=messages.Noted)
-    def note(self, msg: messages.Parameters, src: str) -> fl.Work[messages.Noted]:
+    @fl.on(messages.Parameters, answers=fl.Done)
+    def note(self, msg: messages.Parameters, src: str) -> fl.Work[fl.Done]:
         """With new keys, identities are drawn anew unless kept."""
         check_signed(self.common, HUB, msg)
         if msg.round <= self.state.noted:
@@ -83,7 +83,7 @@ class Client(fl.Party, role=CLIENT):
         if not self.config.keep_sets and msg.keys != self.state.keys:
             self.secret.sets = {}
         self.state.keys, self.state.noted = msg.keys, msg.round
-        return messages.Noted(msg.round)
+        return fl.Done(msg.round)
 
     def sealing(self) -> PublicKey | SecretKey:
         return self.keys.public(MODELS) if self.config.keys == "threshold" else self.keys.own(USER)

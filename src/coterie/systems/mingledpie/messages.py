@@ -23,11 +23,6 @@ class Parameters(fl.Signed, frozen=True):
     start: fl.Floats
 
 
-@fl.message(src=CLIENT, dst=HUB)
-class Noted(fl.OfRound, frozen=True):
-    pass
-
-
 @fl.message(src=HUB, dst=CLIENT)
 class Train(fl.OfRound, frozen=True):
     """Find your cluster and train its model. basis: the round whose models to start from; 0 for theta_j^0."""

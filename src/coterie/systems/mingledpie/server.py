@@ -14,7 +14,7 @@ from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import check_signed, signed
 from coterie.protocols.key_centre import Keys
 from coterie.protocols.local_training import sample_clients
-from coterie.protocols.threshold import JointKeys, make_keys, open_sums, taken
+from coterie.protocols.threshold import HubKey, JointKeys, make_keys, open_sums, taken
 from coterie.systems.mingledpie import messages
 from coterie.systems.mingledpie.config import MingledPieConfig, declared, layout_of
 from coterie.systems.mingledpie.layout import Layout
@@ -52,7 +52,7 @@ class Server(fl.Party, role=HUB):
         """Lines 3 and 4, to the first clients."""
         yield from super().setup()
         if self.config.keys == "threshold":
-            yield from make_keys(self, MODELS, self.config.committee(self.clients), 0)
+            yield from make_keys(HubKey(self, MODELS, 0), self.config.committee(self.clients))
         self._renew_keys(0)
         yield from self._publish(0, fl.joined(self.clients, self.config, 1))
 
@@ -98,7 +98,7 @@ class Server(fl.Party, role=HUB):
             ciphers = fl.bundle([b"" if total is None else total.to_bytes() for total in totals])
             return signed(self.own, messages.Mingled(r, self.spec.digest, sizes, participants, ciphers))
         there = {slot: total for slot, total in enumerate(totals) if total is not None}
-        opened = yield from open_sums(self, MODELS, there, r)
+        opened = yield from open_sums(HubKey(self, MODELS, r), there)
         slots, values = np.array([*there], np.int64), np.concatenate([opened[slot].values for slot in there])
         return signed(self.own, messages.OpenedSums(r, self.spec.digest, sizes, participants, slots, values))
 
@@ -117,11 +117,11 @@ class Server(fl.Party, role=HUB):
         start = self.common.starts.reshape(-1)
         parameters = signed(self.own, messages.Parameters(r, self.spec.digest, self.state.keys, start))
 
-        def fold(name: str, noted: messages.Noted) -> None:
+        def fold(name: str, noted: fl.Done) -> None:
             self.state.noted[name] = self.state.version
             self.state.has.setdefault(name, 0)
 
-        yield from fl.ask_each(self, r, new, parameters, messages.Noted, fold)
+        yield from fl.ask_each(self, new, parameters, fl.Done, fold)
 
     def _send(self, mingled: Any, names: list[str]) -> fl.Steps[dict[str, bool]]:
         rebuilt: dict[str, bool] = {}
@@ -130,7 +130,7 @@ class Server(fl.Party, role=HUB):
             self.state.has[name] = mingled.round
             rebuilt[name] = received.rebuilt
 
-        yield from fl.ask_each(self, mingled.round, names, mingled, messages.Received, fold)
+        yield from fl.ask_each(self, names, mingled, messages.Received, fold)
         return rebuilt
 
     def _collect(self, r: int, able: list[str]) -> fl.Steps[tuple[dict[str, list[int]], list[Any], fl.Answers]]:
@@ -153,13 +153,14 @@ class Server(fl.Party, role=HUB):
                 added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
             totals[:], sets[name] = added, own
 
-        answers = yield from fl.ask_each(self, r, able, messages.Train(r, self.state.round), messages.Update, fold)
+        answers = yield from fl.ask_each(self, able, messages.Train(r, self.state.round), messages.Update, fold)
         return sets, totals, answers
 
     def _ciphers(self, name: str, parts: list[bytes], r: int) -> list[Any]:
         every = enumerate(zip(parts, self.layout.lengths, strict=True))
         if self.config.keys == "threshold":
-            return [taken(self, MODELS, name, data, length, r, part=part) for part, (data, length) in every]
+            key = HubKey(self, MODELS, r)
+            return [taken(key, name, data, length, part=part) for part, (data, length) in every]
         ciphers = [self.key.from_bytes(data, length, terms=1) for _, (data, length) in every]
         self.layout.check(ciphers)
         return ciphers

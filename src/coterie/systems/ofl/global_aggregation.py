@@ -23,7 +23,7 @@ from coterie.protocols.noise import mean_change, rotation
 from coterie.protocols.threshold import complete_pads, hand_over, loaded, make_keys, open_padded, open_weighted
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig
 from coterie.systems.ofl.messages import MODEL, Submit, Submitted, names
-from coterie.systems.ofl.poison_detection import Judged, judge
+from coterie.systems.ofl.poison_detection import Judged, judge, model_key
 
 Doubles = NDArray[np.float64]
 MEAN = 1 << 20
@@ -57,14 +57,12 @@ def aggregate(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregat
         return (yield from summed(hub, r, leaders))
     if config.detection == "none" and not config.threshold:
         uploads = yield from submitted_by_all(hub, r, tuple(leaders))
-        opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
+        opened = yield from open_padded(model_key(hub, r), uploads)
         found = Judged.alike(opened.among)
     else:
         ciphers, pads = yield from completed(hub, r, tuple(leaders))
         found = yield from judge(hub, r, ciphers)
-        opened = yield from open_weighted(
-            hub, MODEL, ciphers, pads, found.weights, r, number=MEAN, deadline_s=config.deadline_s
-        )
+        opened = yield from open_weighted(model_key(hub, r), ciphers, pads, found.weights, number=MEAN)
     mean = opened.values / found.divisor
     found.check(mean if config.sends_changes else mean - hub.state.weights[eligible(hub.spec)])
     return Aggregated(moved(hub, mean), found, opened.blamed)
@@ -83,7 +81,7 @@ def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]
         if sum(leaders.values()) < needed:
             raise fl.NoAnswerError(f"{sum(leaders.values())} clients add noise to the sum, which needs {needed}")
     uploads = yield from submitted_by_all(hub, r, tuple(leaders))
-    opened = yield from open_padded(hub, MODEL, uploads, r, deadline_s=config.deadline_s)
+    opened = yield from open_padded(model_key(hub, r), uploads)
     exact = opened.values * config.unit(len(places), len(hub.clients))
     terms = sum(leaders[name] for name in opened.among)
     weights = hub.state.weights.astype(np.float64)
@@ -107,7 +105,7 @@ def completed(
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
-            ciphers = yield from complete_pads(hub, MODEL, uploads, r, deadline_s=hub.config.deadline_s)
+            ciphers = yield from complete_pads(model_key(hub, r), uploads)
         except fl.NoAnswerError:  # a leader has gone since it sent its own: those that are left encrypt anew
             if not left:
                 raise
@@ -150,13 +148,13 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...
         return leaders
     if known is not None and config.renew == "shares":
         try:
-            made = yield from hand_over(hub, MODEL, leaders, r, tell=leaders, deadline_s=config.deadline_s)
+            made = yield from hand_over(model_key(hub, r), leaders, tell=leaders)
         except fl.NoAnswerError:  # too few former holders are there
             pass
         else:
             return made.holders
     try:
-        made = yield from make_keys(hub, MODEL, leaders, r, tell=leaders, deadline_s=config.deadline_s)
+        made = yield from make_keys(model_key(hub, r), leaders, tell=leaders)
     except fl.NoAnswerError:  # it is not known who has heard of it
         hub.joint.secret.terms.pop(MODEL, None)
         raise
@@ -168,8 +166,8 @@ def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, 
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:
-        got[name] = loaded(hub, MODEL, name, answer.cipher, length, r, leaders)
+        got[name] = loaded(model_key(hub, r), name, answer.cipher, length, leaders)
 
-    yield from fl.ask_each(hub, r, leaders, Submit(r, names(leaders)), Submitted, fold)
+    yield from fl.ask_each(hub, leaders, Submit(r, names(leaders)), Submitted, fold)
     hub.state.holds = [name for name in hub.state.holds if name in got or name not in leaders]  # theirs may not fit
     return {name: got[name] for name in leaders if name in got}

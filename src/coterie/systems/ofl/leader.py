@@ -72,17 +72,12 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
                 gathering.take(name, fl.codec.decode(late[name], Upload))
         gathering.take(self.name, (yield from self.opportunity(msg.round, msg.usual)))
 
-        def fold(name: str, upload: Upload) -> None:
-            if upload.round != msg.round:
-                raise fl.PeerError(f"{name}: an upload of round {upload.round} in round {msg.round}")
-            gathering.take(name, upload)
-
         requests = {
             name: messages.Work(msg.round, office.cluster, office.members[name], office.usual)
             for name in asked
             if name != self.name
         }
-        yield from fl.for_each(requests, Upload, fold, deadline_s=self.config.leader_s)
+        yield from fl.for_each(requests, Upload, gathering.take, deadline_s=self.config.leader_s)
         self.secret.office, self.state.led = office, msg.round
         return gathering.led()
 
@@ -223,7 +218,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
         wanting = [name for name, wanted in office.wanted.items() if len(places_of(wanted, total))]
         requests = fl.LazyMapping(wanting, parcel, held=1)  # made on sending
-        answers = yield from fl.for_each(requests, messages.Kept, lambda *_: None, deadline_s=self.config.leader_s)
+        answers = yield from fl.for_each(requests, messages.Kept, deadline_s=self.config.leader_s)
         office.wanted = {}
         return messages.Forwarded(msg.round, len(answers.got))
 

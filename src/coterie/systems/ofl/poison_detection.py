@@ -20,7 +20,7 @@ from coterie.aggregation.detection import LeaderWeights, cut, largest, robust, s
 from coterie.crypto import fourier
 from coterie.crypto.ckks import CipherVector
 from coterie.dp.uploads import eligible
-from coterie.protocols.threshold import open_sums
+from coterie.protocols.threshold import HubKey, open_sums
 from coterie.systems.ofl.messages import MODEL
 
 Doubles = NDArray[np.float64]
@@ -118,6 +118,11 @@ def of_weights(
     return Judged(weights, len(opened) * largest(len(opened)), factors, found.fallback, opened)
 
 
+def model_key(hub: Any, r: int) -> HubKey:
+    """The joint key of the leaders."""
+    return HubKey(hub, MODEL, r, hub.config.deadline_s)
+
+
 def scalars(
     hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int, units: Sequence[int] = (1,)
 ) -> fl.Steps[dict[str, list[float]]]:
@@ -131,7 +136,6 @@ def scalars(
     space, summands = flat[0].key.parameters, hub.joint.terms(MODEL).summands
     error, places = fourier.deviation(space, NORM, summands=summands), len(units)
     errors = {first + i: error * units[i % places] for i in range(len(flat))}
-    wait_s = hub.config.deadline_s
-    opened = yield from open_sums(hub, MODEL, numbered, r, deviation=errors, partly=True, deadline_s=wait_s)
+    opened = yield from open_sums(model_key(hub, r), numbered, deviation=errors, partly=True)
     values = iter([float(opened[number].values[0]) if number in opened else math.inf for number in numbered])
     return {name: [next(values) / unit for unit in units] for name in wanted}

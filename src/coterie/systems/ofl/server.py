@@ -115,7 +115,7 @@ class Server(fl.Party, role=HUB):
             heard.append(name)
 
         if asked := list(clients):
-            yield from fl.ask_each(self, r, asked, messages.Tell(r), StatusReport, fold)
+            yield from fl.ask_each(self, asked, messages.Tell(r), StatusReport, fold)
         clusters = self.state.clusters
         for name in heard:
             if clusters is not None and name not in clusters.numbers and clusters.numbers:
@@ -195,7 +195,7 @@ class Server(fl.Party, role=HUB):
             if answer.round != r:
                 raise fl.PeerError(f"{name}: uploads of round {answer.round} in round {r}")
 
-        yield from fl.ask_each(self, r, list(state.owing), table, messages.HandedOver, fold)
+        yield from fl.ask_each(self, list(state.owing), table, messages.HandedOver, fold)
         if letters:
             with suppress(fl.NoAnswerError):  # one of the leaders that they are for is away: its round will fail, too
                 yield from fl.take(messages.Received, arrived, at_least=letters, until_s=self.config.deadline_s)
@@ -231,7 +231,7 @@ class Server(fl.Party, role=HUB):
             state.counted |= dict(taken)
             led.taken[name], led.up[name], led.down[name] = taken, answer.up, answer.down
 
-        answers = yield from fl.ask_all(self, r, requests, messages.Led, fold)
+        answers = yield from fl.ask_all(self, requests, messages.Led, fold)
         state.holds = [*dict.fromkeys((*state.holds, *led.taken))]  # what they have counted stays in their models
         for k, leader in state.leaders.items():
             if leader not in led.taken:
@@ -280,7 +280,7 @@ class Server(fl.Party, role=HUB):
             reached += answer.members
 
         spread = messages.Spread(r, self.spec.digest, state.version, state.weights)
-        yield from fl.ask_each(self, r, leaders, spread, messages.Forwarded, fold)
+        yield from fl.ask_each(self, leaders, spread, messages.Forwarded, fold)
         return reached
 
     def told(self, r: int, led: Round, asked: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ members of a committee of clients, ``protocols/committee.py``.) The aggregator i
 is every client, but in mode ``hardened``, where clients upload under one-time pads (``protocols/pads.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
-    aggregator  --Stand, Switch-->  client  --Standing, Turned-->  aggregator   keys=threshold, before the helper opens
+    aggregator  --Stand, Switch-->  client  --Done, Turned-->  aggregator   keys=threshold, before the helper opens
 
 Departures from the text, each with its reason: docs/systems/pafed_appendix.md.
 """

@@ -39,10 +39,7 @@ def cosine_mask(source: fl.Secrets) -> float:
     return MOST_MASK * random_mask(source, MASK_BITS)
 
 
-def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
-    """Raises PeerError for an answer to another round."""
-    if reply.round != r:
-        raise fl.PeerError(f"{HELPER} answers round {reply.round} in round {r}")
+def scalars_of(service: Any, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
     return [
         service.from_bytes(part, length=1, terms=at_most, blinded=0, form=service.fresh_scalar)
         for part in fl.unbundle(reply.ciphers, count)
@@ -91,7 +88,7 @@ def by_helper(
         sealed = yield from ready(sealed)
     request = Compare(r, len(order), fl.bundle([cipher.to_bytes() for cipher in sealed]))
     count = len(order)
-    found = yield from fl.ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, count, MOST_MASK))
+    found = yield from fl.ask(HELPER, request, Compared, lambda reply: scalars_of(service, reply, count, MOST_MASK))
     positive = dict(zip(order, found, strict=True))
     agreeing, conflicting, sizes = [], [], []
     for j, (dot, mask) in enumerate(zip(dots, masks, strict=True)):

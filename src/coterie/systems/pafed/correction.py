@@ -91,7 +91,7 @@ def _corrected(hub: Any, r: int, total: Any, n: int, late: Late, rates: Rates) -
     request = Invert(r, len(sets), fl.bundle([x.to_bytes() for x in sealed]))
     count = 3 * len(sets)
     answers = yield from fl.ask(
-        HELPER, request, Inverted, lambda reply: classification.scalars_of(service, r, reply, count, LARGEST)
+        HELPER, request, Inverted, lambda reply: classification.scalars_of(service, reply, count, LARGEST)
     )
     one, two, turn = answers[3 * place : 3 * place + 3]
     bound = config.largest_share
