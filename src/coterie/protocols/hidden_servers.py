@@ -248,7 +248,7 @@ class HubRows(ServerRows):
             words = [self.words(one.upload.word, self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
             request = self._shares(r, on_time, some, seeds, words, tossing)
-            flags = yield from fl.ask(helper, request, Counted, partial(_flags, r, len(some)))
+            flags = yield from fl.ask(helper, request, Counted, partial(_flags, len(some)))
             for one, own, word, flag in zip(some, seeds, words, flags, strict=True):
                 if flag:
                     self.add_one(fresh, adding, one.name, one.round, own, word)
@@ -293,8 +293,6 @@ class HubRows(ServerRows):
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
         """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
-        if said.round != r:
-            raise fl.PeerError(f"rows of round {said.round} in round {r}")
         rows = own + self.words(said.rows, *own.shape)
         nonces = nonce + said.nonce
         verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
@@ -310,14 +308,14 @@ class HubRows(ServerRows):
         names = [name for name in names if name in secret.queries]
         if self.groups > 1:
             fetches = {name: fl.To(helper, FetchFirst(r, name) if first else Fetch(r, name)) for name in names}
-            yield from fl.for_each(fetches, Fetched, partial(self._half, r, theirs))
+            yield from fl.for_each(fetches, Fetched, partial(self._half, theirs))
         else:
             theirs = dict.fromkeys(names, b"")
         return (yield from fl.for_each(self._rows(r, sealed, theirs), fl.Done, deadline_s=deadline_s))
 
-    def _half(self, r: int, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
-        if answer.round != r or len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
-            raise fl.PeerError(f"{len(answer.answer)} bytes for {name}, of round {answer.round} in round {r}")
+    def _half(self, theirs: dict[str, bytes], name: str, answer: Fetched) -> None:
+        if len(answer.answer) != 4 * self.length + OVERHEAD_BYTES:
+            raise fl.PeerError(f"{len(answer.answer)} bytes for {name}")
         theirs[name] = answer.answer
 
     def _rows(self, r: int, sealed: SealedRows, theirs: Mapping[str, bytes]) -> Mapping[str, GroupRow]:
@@ -475,7 +473,7 @@ class HelperRows(ServerRows):
         return Fetched(msg.round, SealingKey(entry.sealing_key).seal(answer, self.party.name, msg.client, *bound))
 
 
-def _flags(r: int, count: int, answer: Counted) -> list[bool]:
-    if answer.round != r or len(answer.flags) != count:
-        raise fl.PeerError(f"{len(answer.flags)} flags of round {answer.round} for {count} uploads of round {r}")
+def _flags(count: int, answer: Counted) -> list[bool]:
+    if len(answer.flags) != count:
+        raise fl.PeerError(f"{len(answer.flags)} flags for {count} uploads")
     return [flag == 1 for flag in answer.flags]

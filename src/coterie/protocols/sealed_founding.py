@@ -21,7 +21,7 @@ import coterie.protocol.core as fl
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OVERHEAD_BYTES
 from coterie.protocols.anonymous import Relayed
-from coterie.protocols.hidden_sums import Enlist
+from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Enlist
 from coterie.protocols.sealed_groups import (
     DESCRIBED,
     AskForRow,
@@ -181,8 +181,8 @@ class HubGroups(ServerGroups):
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
         def fold(name: str, answer: SharedRow) -> None:
-            if (answer.round, len(answer.seed), len(answer.sealed)) != (r, SEED_BYTES, sealed):
-                raise fl.PeerError(f"{name}: a row of {len(answer.sealed)} bytes, of round {answer.round} in round {r}")
+            if (len(answer.seed), len(answer.sealed)) != (SEED_BYTES, sealed):
+                raise fl.PeerError(f"{name}: a row of {len(answer.seed)} and {len(answer.sealed)} bytes")
             rows[name] = answer
 
         requests = dict[str, AskForRow]()
@@ -218,7 +218,7 @@ class HubGroups(ServerGroups):
         if anew:
             self.secret.founders = frozenset(placed)
             hub.state.founded = replace(hub.state.founded, groups=0, joined=frozenset(), places={})
-        groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, r, placed))
+        groups, places = yield from fl.ask(helper, Settle(r), Settled, partial(self._settled, placed))
         if anew:
             hub.rows.found(groups, len(places), r, self.secret.shared.founding)
         hub.rows.secret.members += len(places)
@@ -285,7 +285,7 @@ class HubGroups(ServerGroups):
         for placing in self.unfounded() if anew else self.unused():
             request = OpenRows(r, placing, "\n".join(sorted(batch)))
             with suppress(fl.NoAnswerError):
-                return placing, (yield from fl.ask(helper, request, RowsRead, partial(_opened, r, batch)))
+                return placing, (yield from fl.ask(helper, request, RowsRead, partial(_opened, batch)))
         return None, ()
 
     def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
@@ -297,7 +297,7 @@ class HubGroups(ServerGroups):
         running = Running(self.program(placing, shares, bytes(map(weight_share, seeds)), self.nonce(r)))
         while running.placed is None:
             step = Step(r, running.number, running.data)
-            yield from fl.ask(helper, step, Stepped, partial(_take, r, running))
+            yield from fl.ask(helper, step, Stepped, lambda answer: running.step(answer.data))
 
     def hand_out(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         places = self.party.state.founded.places
@@ -313,8 +313,8 @@ class HubGroups(ServerGroups):
         queries = dict[str, bytes]()
 
         def join(name: str, answer: Queries) -> None:
-            if answer.round != r:
-                raise fl.PeerError(f"{name} joins in round {answer.round}, in round {r}")
+            if len(answer.theirs) != len(answer.ours) + OVERHEAD_BYTES + SIGNATURE_BYTES:
+                raise fl.PeerError(f"{name}: {len(answer.theirs)} bytes of a sealed query")
             hub.rows.queried(name, answer.ours)
             hub.state.silent.pop(name, None)
             queries[name] = answer.theirs
@@ -333,24 +333,18 @@ class HubGroups(ServerGroups):
         left = {name: place for name, place in waiting.items() if name not in queries}
         hub.state.founded = replace(founded, joined=founded.joined | frozenset(queries), places=left)
 
-    def _settled(self, r: int, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
+    def _settled(self, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
         """Places by name. Raises PeerError for impossible numbers of groups and places."""
         before = self.party.state.founded.groups
         most = len(self.secret.shared.members) or 1
-        if answer.round != r or not answer.groups == most == (before or most):
-            raise fl.PeerError(f"{answer.groups} groups of round {answer.round}, after {before}, in round {r}")
+        if not answer.groups == most == (before or most):
+            raise fl.PeerError(f"{answer.groups} groups, after {before}")
         return answer.groups, dict(zip(order, fl.unbundle(answer.places, len(order)), strict=True))
 
 
-def _opened(r: int, order: Sequence[str], answer: RowsRead) -> tuple[str, ...]:
+def _opened(order: Sequence[str], answer: RowsRead) -> tuple[str, ...]:
     """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
     where = answer.positions.tolist()
-    if answer.round != r or where != sorted(set(where)) or not set(where) <= set(range(len(order))):
-        raise fl.PeerError(f"positions {where} of round {answer.round} in round {r}")
+    if where != sorted(set(where)) or not set(where) <= set(range(len(order))):
+        raise fl.PeerError(f"positions {where} of {len(order)}")
     return tuple(order[at] for at in where)
-
-
-def _take(r: int, running: Running, answer: Stepped) -> None:
-    if (answer.round, answer.number) != (r, running.number):
-        raise fl.PeerError(f"step {answer.number} of round {answer.round} in step {running.number} of round {r}")
-    running.step(answer.data)

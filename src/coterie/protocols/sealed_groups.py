@@ -128,6 +128,7 @@ class Step(fl.OfRound, frozen=True):
 class Stepped(fl.OfRound, frozen=True):
     """The helper's side of the same step."""
 
+    ABOUT = ("round", "number")
     number: int
     data: bytes
 

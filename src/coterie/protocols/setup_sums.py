@@ -12,7 +12,6 @@ the m. Each sum is formed once, so nobody gets two that differ by a client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,6 +51,7 @@ class AskForSummand(fl.OfRound, frozen=True):
 class Summand(fl.OfRound, frozen=True):
     """words: the term under both masks.  seed: of the helper's share, sealed to it and signed."""
 
+    ABOUT = ("round", "number")
     number: int
     words: bytes
     seed: bytes
@@ -70,6 +70,7 @@ class Unblind(fl.OfRound, frozen=True):
 class Unblinded(fl.OfRound, frozen=True):
     """The sum of the helper's shares."""
 
+    ABOUT = ("round", "number")
     number: int
     words: bytes
 
@@ -118,8 +119,6 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
     total, seeds = np.zeros(length, np.uint64), dict[str, bytes]()
 
     def fold(name: str, term: Summand) -> None:
-        if (term.round, term.number) != (0, number):
-            raise fl.PeerError(f"{name}: a term of sum {term.number} of round {term.round}")
         np.add(total, _words(term.words, length), out=total)
         seeds[name] = term.seed
 
@@ -128,7 +127,7 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
         raise fl.NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     told = "\n".join(seeds)
     request = Unblind(0, number, told, fl.bundle(list(seeds.values())))
-    shares = yield from fl.ask(helper, request, Unblinded, partial(_shares, number, length))
+    shares = yield from fl.ask(helper, request, Unblinded, lambda answer: _words(answer.words, length))
     return OpenSum(0, number, told, (total + shares).tobytes())
 
 
@@ -136,12 +135,6 @@ def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.
     """The hub: show a sum to these clients. Returns those that have opened it."""
     answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=deadline_s)
     return tuple(answers.got)
-
-
-def _shares(number: int, length: int, answer: Unblinded) -> Words64:
-    if (answer.round, answer.number) != (0, number):
-        raise fl.PeerError(f"shares of sum {answer.number} of round {answer.round}")
-    return _words(answer.words, length)
 
 
 # -------------------------------------------------------------------------------------------------------- the helper
