@@ -51,7 +51,7 @@ def made(name: str, mode: str = "paper") -> Experiment:
     wanted = {key: value for key, value in {**SETTINGS.get(name, {}), **more, "max_epochs": 1}.items() if key in known}
     given = {"delta": 0.5, "delay": "uniform:1-1"} if name == "pafed" else {}
     options: dict[str, Any] = {"clients": 4, "rounds": 3, "partition": "iid", "crypto": "emulated", **given}
-    options["model"] = model_for(name, None)
+    options["model"], options["data"] = model_for(name), "digits" if name == "fedbn" else "synthetic:8x4"
     return build(RunConfig(name, mode=mode, settings=wanted, **options))
 
 
