@@ -91,3 +91,17 @@ def test_an_audit_of_a_run_folder_judges_the_padded_counts(tmp_path: Path) -> No
     topics = {one.name: one.topic for one in audit.found}
     assert topics.items() >= {SERVER: "labels", MEMBER: "labels", ALL_BUT_ONE: "labels"}.items()
     assert ("PaddedCounts", "words") not in {(one.message, one.field) for one in audit.not_judged}
+
+
+def test_of_a_hidden_group_members_alone_know_the_sum() -> None:
+    settings = {"label_counts": True, "lr": 0.1, "max_epochs": 1, "noise": 0.0}
+    one = recorded("coterie", clients=12, partition="permute:2+dirichlet:0.3", crypto="emulated", settings=settings)
+    results, reasons = label_sum_findings(one)
+    groups = [group for (group,) in one.system.observe(one.federation)["membership"]]
+    for model in opened_sums(one):
+        (of,) = {groups[client] for client in model.clients}
+        assert sorted(model.clients) == [client for client, group in enumerate(groups) if group == of]
+        assert np.abs(model.total - one.label_counts[model.clients].sum(axis=0)).max() <= 1
+    assert {finding.name for finding in results} == {MEMBER, ALL_BUT_ONE}
+    assert {each.name: each for each in results}[ALL_BUT_ONE].leak > 0.95
+    assert reasons == {"counts-by-list": "no server opens a sum of hidden groups' label counts"}

@@ -1,7 +1,8 @@
-"""Attacks on label counts that clients are told in sums (``protocols/padded_counts.py``), for every system.
+"""Attacks on label counts that clients are told in sums, for every system (``padded_counts``, ``hidden_counts``).
 
-The server knows the sum of each list. A client takes its own counts off the sum that it is told, and knows what all
-others have together. All clients but one know that one's counts. Each guesses label shares of single clients.
+The server knows the sum of each list, but of hidden groups none. A client takes its own counts off the sum that it is
+told, and knows what all others have together. All clients but one know that one's counts. Each guesses label shares of
+single clients.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.sparsity import total_variation
 from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
 from coterie.privacy.measures import check_classes
+from coterie.protocols.hidden_counts import GroupCounts
 from coterie.protocols.local_training import counts_labels
 from coterie.protocols.padded_counts import AskForPadded, ModelCounts, PaddedCounts
 
@@ -28,13 +30,14 @@ SUMS_OF = "by sums of label counts"
 
 @dataclass(frozen=True, eq=False)
 class OpenedSums:
-    """Of one model. lists: the numbers of the clients on each list that was opened.  sums: (lists, labels) of these.
+    """Of one model. lists: the numbers of the clients on each list that was opened.  sums: (lists, labels) of these, as
+    the server knows them; None of a hidden group.
 
     total: (labels,) their sum, as these clients were told it.
     """
 
     lists: Sequence[Sequence[int]]
-    sums: Counts
+    sums: Counts | None
     total: Counts
 
     @property
@@ -44,6 +47,10 @@ class OpenedSums:
 
 def opened_sums(run: Recorded) -> list[OpenedSums]:
     """All models with label counts, from what the server was sent and what clients were told."""
+    return _of_lists(run) or _of_hidden_groups(run)
+
+
+def _of_lists(run: Recorded) -> list[OpenedSums]:
     hub = run.federation.hub
     terms = {seen.src: one for seen, one in run.views[hub].messages(PaddedCounts)} if hub in run.views else {}
     of_total = dict[bytes, list[tuple[list[int], Counts]]]()
@@ -60,6 +67,17 @@ def opened_sums(run: Recorded) -> list[OpenedSums]:
     ]
 
 
+def _of_hidden_groups(run: Recorded) -> list[OpenedSums]:
+    """Clients whose counts are in one sum have opened the same numbers."""
+    of_total, counts = dict[bytes, list[str]](), run.system.counts
+    for name in run.clients:
+        sent = name in run.views and any(one.counted for _, one in run.views[name].messages(GroupCounts))
+        told = counts(run.federation.look(name)) if sent and counts is not None else None
+        if told is not None:
+            of_total.setdefault(np.asarray(told, np.int64).tobytes(), []).append(name)
+    return [OpenedSums([run.numbers(names)], None, np.frombuffer(told, np.int64)) for told, names in of_total.items()]
+
+
 def _list_of(run: Recorded, name: str) -> tuple[str, ...]:
     asked = [one.names for _, one in run.views[name].messages(AskForPadded)] if name in run.views else []
     return tuple(asked[-1].split("\n")) if asked else ()
@@ -72,8 +90,11 @@ def _told(run: Recorded, name: str) -> Counts | None:
 
 @attack("counts-by-list", "server", "labels", "takes each list's label shares for those of every client on it")
 def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
-    clients = [client for model in opened for client in model.clients]
-    guess = [one for model in opened for names, one in zip(model.lists, model.sums, strict=True) for _ in names]
+    known = [(model, model.sums) for model in opened if model.sums is not None]
+    if not known:
+        raise fl.UserError("no server opens a sum of hidden groups' label counts")
+    clients = [client for model, _ in known for client in model.clients]
+    guess = [one for model, sums in known for names, one in zip(model.lists, sums, strict=True) for _ in names]
     role = str(run.federation.common.roster.by_name[run.federation.hub].role)
     yield Measured(role, f"label shares, {SUMS_OF}", _scored(run, clients, guess, []))
 
