@@ -82,14 +82,34 @@ def test_a_figure_has_a_panel_for_each_partition_and_accuracy(tmp_path: Path, mo
     assert titles == [f"mnist-mlp, {part}, {side}" for side in sides for part in ("hsu:10", "hsu:1")]
 
 
+def difference(ours: Sequence[Any], theirs: Sequence[Any], measure: str) -> tuple[float, float]:
+    """Mean and half of the 95 % interval over the same seeds, in points."""
+    pairs = zip(ours, theirs, strict=True)
+    mean, half = mean_and_interval([last_rounds(a, measure) - last_rounds(b, measure) for a, b in pairs])
+    assert half is not None
+    return mean, half
+
+
 def test_no_thresholds_are_shown_to_differ_from_the_papers_and_its_loss_at_less_merging_is_excluded() -> None:
     curves = json.loads((ROOT / "docs/reproduction/fedepc/table2.json").read_text())["curves"]
     printed = {"mnist-mlp/0.10/0.12": 89.23 - 92.59, "mnist-mlp/0.10/0.25": 88.65 - 92.59}
     for name in curves.keys() - {"mnist-mlp/0.15/0.18"}:
         for measure in MEASURES.values():
-            pairs = zip(curves[name], curves["mnist-mlp/0.15/0.18"], strict=True)
-            mean, half = mean_and_interval([last_rounds(a, measure) - last_rounds(b, measure) for a, b in pairs])
-            assert half is not None
+            mean, half = difference(curves[name], curves["mnist-mlp/0.15/0.18"], measure)
             assert abs(mean) < half
             if name in printed and measure != "global_accuracy":
                 assert mean - half > printed[name]
+
+
+def test_on_fashion_mnist_fedepc_is_behind_all_on_the_whole_test_set_and_level_on_devices_own_data() -> None:
+    curves = json.loads((ROOT / "docs/reproduction/fedepc/fig4.json").read_text())["curves"]
+    cells = {name.rpartition("/")[2]: found for name, found in curves.items() if "/0.1/" in name}
+    ours = cells.pop("fedepc")
+    assert len(cells) == 4
+    for theirs in cells.values():
+        mean, half = difference(ours, theirs, "global_accuracy")
+        assert mean < -half
+        mean, half = difference(ours, theirs, "local_accuracy")
+        assert abs(mean) < half
+    mean, half = difference(ours, cells["flacc"], "fine_tuned_local_accuracy")
+    assert mean < -half

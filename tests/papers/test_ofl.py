@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from papers import ofl as paper
 from papers import ofl_costs as costs
 from papers import tables
 from papers.plots import accuracy_panels
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("clients", "k"), [(8, 3), (12, 4), (16, 4), (100, 7), (300, 8), (500, 9), (1000, 10)])
@@ -97,3 +100,14 @@ def test_names_and_title_of_a_picture_lie_inside_it(
         box, inside = part.get_window_extent(), figure.bbox
         assert box.x0 >= inside.x0 - 1
         assert box.x1 <= inside.x1 + 1
+
+
+@pytest.mark.parametrize("record", ["fig11", "graphs/fig11"])
+def test_in_figure_11_energy_follows_power_memory_is_alike_and_type_b_computes_longest(record: str) -> None:
+    for row in json.loads((ROOT / f"docs/reproduction/ofl/{record}.json").read_text())["rows"]:
+        joules, memory, seconds = (
+            [row[f"{board}: {what}"] for board in "ABCD"] for what in ("joules", "peak MiB", "computing, s")
+        )
+        assert joules == sorted(joules)
+        assert max(memory) < 1.01 * min(memory)
+        assert max(seconds) == seconds[1]
