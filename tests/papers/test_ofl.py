@@ -111,3 +111,12 @@ def test_in_figure_11_energy_follows_power_memory_is_alike_and_type_b_computes_l
         assert joules == sorted(joules)
         assert max(memory) < 1.01 * min(memory)
         assert max(seconds) == seconds[1]
+
+
+@pytest.mark.parametrize("record", ["fig8", "graphs/fig8"])
+def test_in_figure_8_lower_types_lead_more_with_eight_clients_and_all_are_equally_accurate(record: str) -> None:
+    rows = json.loads((ROOT / f"docs/reproduction/ofl/{record}.json").read_text())["rows"]
+    assert {row["spread of accuracy, points"] for row in rows} == {"0.00 ± 0.00"}
+    (eight,) = (row for row in rows if row["case"].endswith("/N=8"))
+    lower, higher = ([eight[f"rounds in office, {board}"] for board in boards] for boards in ("AB", "CD"))
+    assert min(lower) > max(higher)
