@@ -244,7 +244,11 @@ def test_lists_of_former_runs_are_whole_or_none() -> None:
     assert listed([*"abcdefg"], before) == [["a", "b", "c"]]
     assert listed([*"abcdefgh"], {**before, "h": ""}) == [["a", "b", "c"], ["f", "g", "h"]]
     assert listed([*"abdefg"], before) == []  # c holds another model
-    assert listed([*"abc"], {**before, "c": ""}) == []  # and here it says that it was on none
+    assert listed([*"abcfgh"], {**before, "c": "", "h": ""}) == [["a", "b", "c"], ["f", "g", "h"]]  # missed by c
+    assert listed([*"abc"], {**before, "b": "", "c": ""}) == []  # a alone says so: one that lies could bind the others
+    assert listed([*"bcf"], {**before, "b": "", "c": ""}) == [["b", "c", "f"]]
+    for false in ("a", "a\na\na", "\n".join(f"n{k}" for k in range(65))):  # no list that a client ever took
+        assert listed([*"afgh"], {"a": false, "f": "", "g": "", "h": ""}) == [["f", "g", "h"]]
 
 
 def test_a_run_in_which_nothing_was_told_takes_nothing_from_a_former_list() -> None:

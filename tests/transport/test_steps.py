@@ -343,7 +343,7 @@ def test_an_answer_is_about_what_was_asked(answer: fl.Message, why: str) -> None
     answers, transport = run([Server(()), *clients], round_(), 3)
     assert heard == list(answers.got) == (["y"] if why else ["x", "y"])
     assert answers.missing == ({"x": fl.UNACCEPTABLE} if why else {})
-    assert transport.meter.refused == ({f"server/{type(answer).__name__}: {why}": 1} if why else {})
+    assert transport.meter.refused == ({f"server/{type(answer).__name__}: x: {why}": 1} if why else {})
 
 
 def test_one_acknowledgement_serves_every_request_of_its_round_alone() -> None:
@@ -368,7 +368,7 @@ def test_one_acknowledgement_serves_every_request_of_its_round_alone() -> None:
     assert dict(done.missing) == dict.fromkeys(("old", "other"), fl.UNACCEPTABLE)
     assert counted.got == ()
     reasons = transport.meter.refused
-    assert reasons["server/Done: an answer of round 2 to a request of round 3"] == 1
+    assert reasons["server/Done: old: an answer of round 2 to a request of round 3"] == 1
     assert {reason.partition(":")[0] for reason in reasons} == {"server/Done", "server/Counted"}
     assert transport.meter.lost == {"twice Done of round 3": "too late"}
 

@@ -123,12 +123,12 @@ def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, An
     return {name: getattr(request, name) for name in names if name in request.__struct_fields__}
 
 
-def check_about(answer: Message, asked: Mapping[str, Any]) -> None:
+def check_about(src: str, answer: Message, asked: Mapping[str, Any]) -> None:
     """Raises PeerError for an answer to something else than was asked. asked: of the request (``about_of``)."""
     for name in answer.ABOUT:
         if name in asked and name in answer.__struct_fields__ and getattr(answer, name) != asked[name]:
             stated, wanted = f"{getattr(answer, name)!r:.40}", f"{asked[name]!r:.40}"
-            raise PeerError(f"an answer of {name} {stated} to a request of {name} {wanted}")
+            raise PeerError(f"{src}: an answer of {name} {stated} to a request of {name} {wanted}")
 
 
 def bundle(parts: Sequence[bytes]) -> bytes:

@@ -145,9 +145,9 @@ def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
-def numbers_name(x: Words) -> bytes:
-    """32 bytes that name the words x (d,) of an upload."""
-    return digest("coterie/numbers of an upload/1", x.data)
+def numbers_name(x: Words, after: bytes) -> bytes:
+    """32 bytes that name the words x (d,) of an upload. after: a name of the rows before it."""
+    return digest("coterie/numbers of an upload/2", x.data, after)
 
 
 class HeldRow(fl.SecretStruct):
@@ -155,7 +155,8 @@ class HeldRow(fl.SecretStruct):
 
     masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
     since: the round in which its groups were made, 0 for the set-up.  started: it has opened the first row of groups
-    that began with whole models.  lost: a row was out of the range in which it cannot have wrapped.
+    that began with whole models.  lost: its place or a row is none that honest servers give.  opened: a name of all
+    rows that were sealed with its last one.
     """
 
     group: int = -1
@@ -167,6 +168,7 @@ class HeldRow(fl.SecretStruct):
     since: int = 0
     started: bool = True
     lost: bool = False
+    opened: bytes = b""
 
 
 class ClientRow(fl.Component):
@@ -189,7 +191,7 @@ class ClientRow(fl.Component):
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total if possible else 1, masks
             secret.round, secret.since, secret.started = max(since - 1, 0), since, not (since or self.party.common.warm)
             secret.rounds, secret.lost = 0, not possible
-        return shared_rows.queries(group, groups, self.party.secrets("query", since))
+        return shared_rows.queries(secret.group, secret.groups, self.party.secrets("query", since))
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
         """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
@@ -210,7 +212,8 @@ class ClientRow(fl.Component):
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
         """(d,) the sum of its group since it was made, of which the helper has signed the row.
 
-        Raises PeerError for an older row than it has, one that the helper has not signed, and another than the signed.
+        Raises PeerError for an older row than it has, and for one that the helper has not signed. With another than the
+        signed it is ``lost``.
         """
         fl.from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
@@ -229,7 +232,8 @@ class ClientRow(fl.Component):
         row = shared_rows.fetched([np.frombuffer(part, "<u4") for part in parts])
         at = shared_rows.NAME_BYTES * secret.group
         if shared_rows.row_names(row[None]) != msg.row_names[at : at + shared_rows.NAME_BYTES]:
-            raise fl.PeerError("the servers' answers give another row than both have sealed")
+            secret.lost = True  # in silence: which answers are wrong may hang on the row that was asked for
+        secret.opened = digest("coterie/rows before/1", msg.row_names)
         size = shared_rows.NONCE_BYTES
         nonces = msg.nonces[:size], msg.nonces[size:]
         secret.round, secret.rounds, secret.started = msg.sealed_in, msg.rounds, True

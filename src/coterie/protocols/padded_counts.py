@@ -106,9 +106,7 @@ class CountsClient(fl.Component):
         """
         self._refuse(msg, src)
         party, secret, names = self.party, self.secret, msg.names.split("\n")
-        if not FEWEST <= len(set(names)) == len(names) <= LONGEST or not {party.name} <= set(names) <= set(
-            party.clients
-        ):
+        if not is_list(names) or not {party.name} <= set(names) <= set(party.clients):
             raise fl.PeerError(
                 f"a list of {len(names)}: of {FEWEST} to {LONGEST} clients, with its own name, once each"
             )
@@ -186,12 +184,23 @@ class CountsServer(fl.Component):
 def listed(group: Sequence[str], before: Mapping[str, str]) -> list[Sequence[str]]:
     """The lists of clients that hold one model: of former runs those that it has whole, and new ones of the others.
 
-    before: by client, its list of a former run, or none. Clients of a list that is not whole are on none.
+    before: by client, the list that it says it was told, or none. Clients of a list that is not whole are on none. One
+    that was told none, since the request did not reach it, is on the list that more than half of its clients say they
+    were told, and on no new one.
     """
     former = {told: told.split("\n") for told in dict.fromkeys(before[name] for name in group) if told}
-    whole = [names for told, names in former.items() if all(before.get(name) == told for name in names)]
-    new = [name for name in group if not before[name]]
-    return [*(names for names in whole if {*names} <= {*group}), *divided(new)]
+    whole, taken = list[Sequence[str]](), set[str]()
+    for told, names in former.items():
+        stated = sum(before.get(name) == told for name in names)
+        if is_list(names) and 2 * stated > len(names):
+            taken |= {*names}
+            if all(before.get(name) in (told, "") for name in names) and {*names} <= {*group}:
+                whole.append(names)
+    return [*whole, *divided([name for name in group if not before[name] and name not in taken])]
+
+
+def is_list(names: Sequence[str]) -> bool:
+    return FEWEST <= len(set(names)) == len(names) <= LONGEST
 
 
 def divided(names: Sequence[str]) -> list[Sequence[str]]:

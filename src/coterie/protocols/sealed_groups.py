@@ -422,6 +422,8 @@ class ClientGroups(fl.Component):
     def join(self, msg: Join, src: str) -> Queries:
         """Its group, and its queries."""
         fl.from_hub(self.party, msg, src)
+        if self.party.row.secret.group >= 0:
+            raise fl.PeerError("it has its place")
         queries = self._place(msg, 0)
         self.secret.key = b""
         return queries

@@ -287,7 +287,7 @@ class Coordination:
             kinds = step.replies if isinstance(step, steps.Ask) else (step.kind,)
             opened = member.read(envelope, frame, kinds, at_s)
             member.observer.read(opened)
-            check_about(opened.message, about)
+            check_about(envelope.src, opened.message, about)
             step.fold(key, opened.message)
         except (fl.PeerError, fl.CryptoError) as error:
             member.observer.refused(envelope, self.role, str(error))

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from msgspec import structs
 from prepared import prepared
 from scipy.stats import chisquare
 from tampering import flipped
@@ -23,6 +24,7 @@ from coterie.protocols.sealed_groups import Step, Stepped
 from coterie.protocols.setup_sums import Summand, Unblind
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment
+from coterie.systems.coterie.messages import Train
 
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0}
 
@@ -152,6 +154,34 @@ def test_a_server_that_spoils_a_row_sees_nothing_of_who_is_in_the_group(
     assert {group_of(experiment, name) for name, one in why.items() if "diverged" in one} == {0}
     assert [line["notes"]["added"] for line in lines] == [8, 8, 8]
     assert not any(line["refused"] for line in lines)
+    experiment.close()
+
+
+def test_after_other_rows_all_clients_refuse_and_not_one_group() -> None:
+    """A helper has signed rows of one round twice, in two attempts, and the hub has spoilt group 0's in one of them. It
+    gives one before a training and the other before the same training again."""
+    experiment = made(model="mlp_small")
+    experiment.round(1)
+    clients = [party(experiment, name) for name in experiment.common.clients]
+
+    def trained(client: Any, own: bytes) -> bool:
+        client.state.round, client.row.secret.opened = 1, own
+        if own == b"spoilt" and client.row.secret.group == 0:
+            client.state.weights = client.state.weights + np.float32(0.1)
+        work = client.train(Train(2), "hub")
+        try:
+            effect = next(work)
+            while True:
+                effect = work.send(experiment.effects.run([(client.name, effect)])[0])
+        except StopIteration:
+            return True
+        except PeerError:
+            return False
+
+    assert [trained(client, b"clean") for client in clients] == [True] * 8
+    assert [trained(client, b"clean") for client in clients] == [True] * 8
+    assert [trained(client, b"spoilt") for client in clients] == [False] * 8
+    assert {client.row.secret.group for client in clients} == {0, 1}
     experiment.close()
 
 
@@ -336,7 +366,6 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
         "signature": flipped(good.signature, 5),
         "sealed_in": 2,
         "rounds": 2,
-        "ours": flipped(good.ours, 5),
         "theirs": flipped(good.theirs, 5),
     }.items():
         fields = {field: getattr(good, field) for field in GroupRow.__struct_fields__} | {name: wrong}
@@ -345,8 +374,12 @@ def test_a_client_takes_no_row_that_the_helper_has_not_sealed_with_the_hub() -> 
     with pytest.raises(PeerError):
         client.row.opened(good, "helper", "helper")
     client.row.opened(good, "hub", "helper")
+    assert not client.row.secret.lost
     with pytest.raises(PeerError, match="a row of round 1, after that of round 1"):
         client.row.opened(good, "hub", "helper")
+    client.row.secret.round = client.row.secret.rounds = 0
+    client.row.opened(structs.replace(good, ours=flipped(good.ours, 5)), "hub", "helper")
+    assert client.row.secret.lost, "in silence: a wrong answer may hang on the row that was asked for"
     experiment.close()
 
 

@@ -35,7 +35,8 @@ class Client(fl.Party, role=CLIENT):
         """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
 
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
-        made: of all uploads of its last round the round, that of their groups, and the name of their numbers.
+        made: of all uploads of its last round the round, that of their groups, and a name of their numbers and of all
+            rows before them. So after other rows all clients refuse, and not those alone whose own row is another.
         start: (d,) the model to which its group's sum is added.
         why: it keeps its model, or has uploaded zeros, and tells nobody: a server can have spoilt what one group gets,
             to see by name who complains.
@@ -128,7 +129,7 @@ class Client(fl.Party, role=CLIENT):
         if self.config.control_variates:
             length = shared_rows.squares(change[~self.spec.buffers]) ** 0.5
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
-        made = msg.round, self.row.secret.since, numbers_name(x)
+        made = msg.round, self.row.secret.since, numbers_name(x, self.row.secret.opened)
         before = tuple(one for one in self.state.made if one[0] == msg.round and one != made)
         if made[:2] in (one[:2] for one in before):  # servers' noise is of clients and rounds
             raise fl.PeerError(f"another upload for round {msg.round}: the difference of both sums would have no noise")
