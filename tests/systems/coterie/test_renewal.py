@@ -13,6 +13,7 @@ import pytest
 from prepared import prepared
 from sklearn.metrics import adjusted_rand_score
 
+from coterie.crypto import shared_rows
 from coterie.crypto.signing import OpeningKey
 from coterie.devices.links import FleetLinks
 from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
@@ -381,6 +382,24 @@ def test_the_helper_founds_no_groups_twice_and_opens_no_row_that_is_for_others()
         assert len(set(keys)) == 3
         assert len({len(one) for one in keys}) == 1
     experiment.close()
+
+
+def test_a_place_that_comes_again_changes_no_query() -> None:
+    """Else who is not in the group of an unreadable place would get another row than its own, and show it."""
+    experiment = after(RENEWED)
+    for name in experiment.common.clients:
+        client = party(experiment, name)
+        row = client.row.secret
+        for group, total in (((row.group + 1) % row.groups, 16), (0, 0)):
+            ours, theirs = client.row.join(group, row.groups, total, (bytes(16), bytes(16)), row.since)
+            asked = [bytes(a ^ b for a, b in zip(*pair, strict=True)) for pair in ((ours, theirs), _queries(client))]
+            assert asked[0] == asked[1]
+            assert not client.row.secret.lost
+    experiment.close()
+
+
+def _queries(client: Any) -> tuple[bytes, bytes]:
+    return shared_rows.queries(client.row.secret.group, client.row.secret.groups, client.secrets("any query"))
 
 
 def test_an_older_row_and_a_first_row_of_others_are_refused() -> None:
