@@ -17,7 +17,7 @@ LOW = 0.5
 
 
 def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
-    """None where nobody was judged."""
+    """The names that a round's notes take for malicious; None where nobody was judged."""
     influence: Mapping[str, float] = notes.get("influence") or {}
     if not influence:
         return None

@@ -29,7 +29,7 @@ class Sum:
         self._lost = np.zeros(size)
 
     def take(self, values: NDArray[Any], factor: float = 1.0) -> None:
-        """values: (size,) finite real numbers. Raises UserError otherwise."""
+        """Add ``factor * values``: (size,) finite real numbers. Raises UserError otherwise."""
         values = np.asarray(values)
         if values.shape != self._total.shape or values.dtype.kind not in "fiub":
             raise UserError(
@@ -61,7 +61,7 @@ class WeightedMean:
         return self._sum.count
 
     def take(self, weights: NDArray[Any], samples: int = 1) -> None:
-        """One model, (size,) real, of ``samples`` >= 1. Raises UserError otherwise."""
+        """Add a model, (size,) real, of ``samples`` >= 1. Raises UserError otherwise."""
         if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
             raise UserError(f"a model's weight must be a whole number of samples of at least 1, not {samples!r}")
         self._sum.take(weights, int(samples))

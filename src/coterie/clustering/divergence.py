@@ -116,7 +116,7 @@ def sparsity_vectors(s: ArrayLike) -> Floats:
 
 
 def sparsity_vector(s: ArrayLike) -> Floats:
-    """As ``sparsity_vectors``, for one device: (C,)."""
+    """As ``sparsity_vectors``, for one device: (C,) float64."""
     one = _numbers(s, "a sparsity vector")
     if one.ndim != 1:
         raise UserError(f"a sparsity vector must have shape (channels,), not {one.shape}")

@@ -35,8 +35,8 @@ def count_clusters(
 ) -> int:
     """The number of clusters among n rows with distances (n, n); 1 where none stand out.
 
-    gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an invalid matrix of
-    distances, and for smallest < 1.
+    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
+    invalid matrix of distances, and for smallest < 1.
     """
     from threadpoolctl import threadpool_limits
 

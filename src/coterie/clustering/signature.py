@@ -155,8 +155,8 @@ def find_groups(
 ) -> FoundGroups:
     """rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
 
-    smallest: least clients of a group. Raises UserError for rows that are not finite or of odd length, and for groups <
-    1.
+    rng: of the null.  groups: how many, or "auto".  smallest: least clients of a group. Raises UserError for rows that
+    are not finite or of odd length, and for groups < 1.
     """
     if rows.ndim != 2 or rows.shape[1] % 2 or 0 in rows.shape or not np.isfinite(rows).all():
         raise UserError(f"signatures must be finite numbers (clients, 2 d), not {rows.shape} or NaN")

@@ -283,6 +283,7 @@ class Encrypts(ABC):
         return parameters
 
     def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
+        """Raises CapacityError naming a value that doesn't fit."""
         form = self.parameters.fresh_at(level)
         array = self.parameters.checked(values, form)
         return array, Tally(self.public.fingerprint, array.size, form=form)

@@ -68,6 +68,7 @@ class Public(ArrayVectors):
         return residues.multiple(a, factor, self._moduli(form))
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
+        """Uniform ``(ciphertexts, limbs, N)``, which follow from 32 secret random bytes."""
         shape = self.space.ciphertexts(length), form.level + 1, self.space.degree
         return residues.uniform(residues.secret_words(drawn(random_bytes, _MASK_BYTES)), shape, self._moduli(form))
 

@@ -96,7 +96,7 @@ def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
 
 
 def error(parameters: ParameterSet, norm: float, length: int) -> float:
-    """The bound on the error of an energy, real or emulated, without flooding."""
+    """The bound on the error of an energy, real or emulated, without flooding. norm, length: of the vector, at most."""
     e = DEVIATIONS * value_deviation(parameters) + parameters.twin_step + norm * 2.0**-46
     last = parameters.added(parameters.lowest) + DEVIATIONS * parameters.constant_deviation(parameters.lowest)
     return 2 * norm * e + parameters.ciphertexts(length) * parameters.degree * (e / DEVIATIONS) ** 2 + last

@@ -161,6 +161,7 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 

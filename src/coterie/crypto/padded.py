@@ -34,6 +34,8 @@ _ENDS = "sender of a pad", "owner of a key"
 
 
 class Padded(NamedTuple):
+    """words: (d,) values plus pads, modulo the word.  keys: the sealed key of every pad."""
+
     words: Machine
     keys: tuple[bytes, ...]
 

@@ -155,6 +155,7 @@ class PadKey:
         return self.public.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
+        """``(d,)`` floats. Raises CapacityError for one that is not finite or beyond ``parameters.reach``."""
         array, tally = self.public.prepared(values)
         pad = _pad(self.public, self.key, array.size, tally.form)
         return Padded(self.public, tally, self.public.arrays.pad(array, pad, tally.form))

@@ -161,6 +161,7 @@ class Secret(Halves):
         return sums[: tally.length]
 
     def open_blinded(self, units: Units, tally: Tally) -> tuple[int, ...]:
+        """Eq. (7): the plaintexts with masks still on. Raises CiphertextError."""
         plaintexts = self.open(units)
         if max(plaintexts) >= (1 << self.space.packed_bits) + (tally.blinded << self.space.mask_bits):
             raise CiphertextError(f"a plaintext is larger than {tally.blinded} masks make it: damaged or forged")

@@ -210,6 +210,7 @@ class Ring:
     # ---- dot products, flooding
 
     def automorphism_keys(self, secret: Residues) -> Iterator[Residues]:
+        """``(k, 2, primes, N)`` of each of ``parameters.elements``, from the system's randomness."""
         generator = sealapi.KeyGenerator(self.context, self._secret_object(secret))
         for element in self.parameters.elements:
             generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
@@ -274,6 +275,7 @@ class Ring:
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
+        """``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()

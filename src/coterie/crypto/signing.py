@@ -182,7 +182,8 @@ class OpeningKey(RawSecret):
 class ReplayGuard:
     """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
 
-    max_ahead_s: how far a sender's clock may be ahead of ours.
+    max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
+    max_lag_rounds: how many rounds late a message may be.
     accepted: by sender, the (round, timestamp in seconds) of its last accepted message.
     """
 

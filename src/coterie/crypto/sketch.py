@@ -43,7 +43,7 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """The inverse of ``rotate``, to about 1e-15 of the norm."""
+    """The inverse of ``rotate``, ``(d,) float64``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 

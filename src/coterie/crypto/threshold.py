@@ -70,7 +70,7 @@ zero: of a share of zero, for each other holder.  joined, handed, gathered: for 
 
 
 class Switched(NamedTuple):
-    """How a form is opened. levels: of the primes it is divided by.  divisor: their product."""
+    """How a form is opened. levels: of the primes it is divided by.  divisor: their product.  scale: of the result."""
 
     levels: tuple[int, ...]
     scale: float
@@ -183,6 +183,7 @@ class Group:
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
     def uniform(self, key: bytes, count: int, limbs: int) -> Residues:
+        """``(count, limbs, degree)``, which follow from 32 secret bytes."""
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
     def times(self, a: Residues, b: Residues) -> Residues:

@@ -188,6 +188,8 @@ class StoredVector(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(BaseVector):
+    """An encrypted ``(d,)`` vector; the operations return new ones."""
+
     def _sum(self, array: Any) -> Any:
         return self.key.arrays.add(self.array, array, self.tally.form)
 

@@ -20,7 +20,7 @@ BLUR = 1 / 32
 
 @dataclass(frozen=True)
 class SampleChange:
-    """A change of normalised samples. key: equal for equal changes.
+    """A change of normalised samples. key: equal for equal changes.  words: for people.
 
     apply: from samples (n, *input_shape) float32, which it may overwrite, and their data set.
     """
@@ -90,7 +90,7 @@ def recoloured(turn: Fraction) -> SampleChange:
 def changes_of(kind: str, dataset: Dataset, groups: int, draw: np.random.Generator) -> list[SampleChange | None]:
     """What each group sees; the first one sees samples as they are.
 
-    Raises UserError for samples that cannot be changed so.
+    draw: of gains and offsets. Raises UserError for samples that cannot be changed so.
     """
     _check(kind, dataset, groups)
     shares = [Fraction(g, groups) for g in range(1, groups)]

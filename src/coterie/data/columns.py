@@ -163,6 +163,7 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 
 def encoded(columns: Sequence[Column], rows: Cells) -> NDArray[np.float64]:
+    """The inputs (n, inputs) of rows (n, columns)."""
     parts = []
     for column, cells in zip(columns, rows.T, strict=True):
         if column.values is None:

@@ -28,7 +28,7 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The form of all parties' samples, which checks data and builds models.
 
-    outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
     schema: of tables, with these inputs and classes.
     """
 

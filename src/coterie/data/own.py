@@ -344,6 +344,7 @@ def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> No
 
 
 def checked_kind(kind: str | None) -> Kind | None:
+    """Raises UserError for an unknown one."""
     if kind is not None and kind not in get_args(Kind):
         raise UserError(f"kind is {kind!r}{suggest(kind, get_args(Kind))} Known: {', '.join(get_args(Kind))}")
     return kind  # type: ignore[return-value]

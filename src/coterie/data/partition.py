@@ -47,6 +47,7 @@ class Split:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
+        """(clients,) training samples."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
 
@@ -61,9 +62,9 @@ def partition(
 ) -> Split:
     """Deal the training set to ``clients`` as ``spec`` says, and draw each client's test samples.
 
-    y_train, y_test: (N,) integer labels.
-    min_samples: of each client. ``dirichlet`` tops up (by default to 10, or half the mean if that is less); other forms
-        raise if it can't hold (by default 1).
+    y_train, y_test: (N,) integer labels.  seed: decides everything.
+    min_samples: for training, of each client. ``dirichlet`` tops up (by default to 10, or half the mean if that is
+        less); other forms raise if it can't hold (by default 1).
     test_samples: of each client, drawn without repetition in its training label shares; fewer where the test set has
         too few of a class. Labels that it lacks are left out.
 
@@ -184,6 +185,7 @@ def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train
 
 
 def whole(name: str, value: Any, least: int) -> None:
+    """Raises UserError unless the value is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 
@@ -208,6 +210,7 @@ def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[
 
 
 def pools_of(y_test: Counts, present: Counts) -> tuple[NDArray[np.int64], ...]:
+    """For each of these labels (K,) its test samples (n,), ascending."""
     return tuple(np.flatnonzero(y_test == label).astype(np.int64) for label in present)
 
 

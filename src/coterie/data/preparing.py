@@ -57,7 +57,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Remark:
-    """where: file, column and rows.  fault: the file cannot be used."""
+    """where: file, column and rows.  what: is wrong there, and what helps.  fault: the file cannot be used."""
 
     where: str
     what: str

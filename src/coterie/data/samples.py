@@ -45,7 +45,7 @@ class Samples:
     x: (N, ...) numbers.  y: (N,) whole numbers or text; (N, k) if several.
     owner: (N,) names of clients, or None.
     test: (N,) bool, or None if a share is to be split off.
-    features, targets: a table's columns of x and y.
+    features, targets: a table's columns of x and y.  kind: of the samples, where the source says it.
     columns: of x, which then holds their cells (``data/columns.py``).
     schema: by which x are inputs and y classes already.
     """
@@ -82,6 +82,7 @@ class Table:
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
+    """The samples of one file. prepared: for a table that may have gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
@@ -152,7 +153,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 
 
 def from_table(table: Table, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """Raises UserError naming the column and the row or line."""
+    """prepared: for gaps and categories. Raises UserError naming the column and the row or line."""
     where, columns = table.where, table.columns
     labels = label_columns_of(columns, target, by, where)
     if by is not None and by not in columns:

@@ -59,7 +59,7 @@ def load(
     """The data set ``name``: one of ``NAMES``, of a file ``NAME.npz``, or one's own at a path, checked.
 
     own: how to read one's own data (``load_own``). ``heart`` takes ``by``, ``test_share`` and ``fold``.
-    data_dir: looked in first.  download: whether a missing set may be fetched.
+    data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
     Raises UserError if the data are missing (saying what to put where) or bad.
     """
     said = {key: value for key, value in own.items() if value is not None}

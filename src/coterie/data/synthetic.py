@@ -80,8 +80,8 @@ def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """The split of synthetic data, without lists of indices. count: of the clients.  tasks: of the groups. Indices of
-    ``public`` are of reference samples.
+    """The split of synthetic data, without lists of indices. count: of the clients.  tasks: of the groups.  law: of a
+    client's samples. Indices of ``public`` are of reference samples.
     """
 
     count: int = 0

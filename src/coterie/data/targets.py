@@ -41,6 +41,7 @@ class Targets:
         return np.asarray(expit(outputs)) if self.task == "multilabel" else self.stored(outputs)
 
     def stored(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """In the units of the data."""
         if self.zero is None or self.unit is None:
             return labels
         return np.asarray(labels * self.unit + self.zero)

@@ -133,6 +133,7 @@ class Distributed:
         )
 
     def share(self, parties: int, secrets: fl.Secrets) -> Integers:
+        """(p,) whole numbers: the noise of one of so many parties."""
         return skellam.draw(self.length, self.variance(parties), secrets)
 
     def off_grid(self, total: ArrayLike, terms: int, rotation: bytes) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ class Fitted:
     """The result of local training.
 
     weights: (d,) float32.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).  samples: of this
-    client's training data.
+    client's training data.  steps: of the optimiser.
     loss: mean (weighted) training loss over the samples seen, each measured before the step that used it.
     """
 
@@ -195,7 +195,7 @@ class Open:
 class Compute:
     """A pure ``function(*arguments)`` that several parties compute from the same inputs: ``-> its result``.
 
-    A simulation runs it once for equal arguments, so the result must not be changed in place.
+    A simulation runs it once for equal arguments (arrays by contents), so the result must not be changed in place.
     """
 
     function: Callable[..., Any]

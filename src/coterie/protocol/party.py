@@ -37,7 +37,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work, which the device's profile converts to virtual seconds.
+    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -211,7 +211,8 @@ class Party:
     handles and sends.
     State, Secret: structs of which each party has its own, made with the party if all fields have defaults, some of
     them ``from_party``.
-    takes: the messages that a coordinator may take in a later round than they arrived in.
+    takes: the messages that a coordinator may take in a later round than they arrived in.  parts: its ``Component``s by
+    name.
     """
 
     role: ClassVar[str]

@@ -67,8 +67,9 @@ class Common:
 
     clients: those with data, in order: a tuple, or ``Names`` of very many.  starts: (k, d) float32, the initial weights
     of k models; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
-    public: how many public samples the hub has. deployed: whether parties are on separate machines. Then a client keeps
-    the model that it is sent, and the hub sends the last one when the run is over.
+    emulated: whether the ciphers are.  public: how many public samples the hub has.
+    deployed: whether parties are on separate machines. Then a client keeps the model that it is sent, and the hub sends
+    the last one when the run is over.
     quorum: how many clients must have their keys before round 1; 0 for all. Others get theirs when they come.
     warm: whether parties begin with their models of a former run (``Own.starts``).
     """

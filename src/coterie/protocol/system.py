@@ -127,6 +127,7 @@ def received(
 class System:
     """A published system or a baseline.
 
+    config: frozen dataclass of its settings, with one documented field each.
     parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
     only party of its role, and is named as it.
     parties_in: by mode, the same where they differ; the hub's and the clients' roles are the same in all.  plain: modes

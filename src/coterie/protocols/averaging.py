@@ -56,7 +56,7 @@ class Train(OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
-    """The result of one training. round: that asked for it.
+    """The result of one training. round: that asked for it.  samples: of this client's training data.
 
     weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
     values.
@@ -104,6 +104,7 @@ class Gather:
         return weights
 
     def note(self, name: str, update: Any) -> fl.Vector:
+        """Check an update that the method itself combines, and return its weights."""
         weights = self.checked(name, update.spec, update.weights, update.samples)
         self.took(name, weights, samples=update.samples)
         return weights
@@ -279,6 +280,7 @@ class Server(fl.Party, role="server"):
     def ask(
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
+        """Ask the clients of round r and fold their answers. Returns the round's notes."""
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
@@ -372,4 +374,6 @@ def own_models(federation: fl.Federation) -> Mapping[str, fl.Vector]:
 
 class ServerOfSeveral(Server, role="server"):
     class State(msgspec.Struct):
+        """weights: (k, d) of the models."""
+
         weights: fl.Vector = fl.initials

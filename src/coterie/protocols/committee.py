@@ -94,7 +94,7 @@ class SwitchedFor(Stated):
 class Seat(fl.Component):
     """The part of a client that may be on the committee, beside its ``keys``.
 
-    limits(party): the members, how many of them answer, and the scalars of a member per round.
+    grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
     """
 
     Secret = SwitchedFor

@@ -145,6 +145,8 @@ class KeyCentre(fl.Party, role=KEY_CENTRE):
     """Deals the grants at the hub's request, each number once, and keeps no key."""
 
     class State(msgspec.Struct):
+        """dealt: how often, by grant."""
+
         dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
     state: State

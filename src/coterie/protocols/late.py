@@ -145,6 +145,8 @@ class LateServer(averaging.Server, role="server"):
     takes = (Update,)
 
     class State(msgspec.Struct):
+        """weights: (d,) float32.  owed: by client, the rounds not answered yet."""
+
         weights: fl.Vector = fl.initial
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 

@@ -274,7 +274,9 @@ def ask_each(
     reply: type[fl.M],
     fold: Callable[[str, fl.M], None] = lambda *_: None,
 ) -> fl.Steps[fl.Answers]:
-    """Ask these clients within the settings' deadline, and fold their answers."""
+    """Ask these clients within the settings' deadline, and fold their answers. One does not count for another round
+    (``Message.ABOUT``), or if ``fold`` refuses it with a PeerError.
+    """
     return (yield from ask_all(server, dict.fromkeys(names, request), reply, fold))
 
 

@@ -104,6 +104,8 @@ class Uploaded(fl.SecretStruct):
 
 
 class Unproved(fl.SecretStruct):
+    """sent: by round, uploads whose length it has not proved yet."""
+
     sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
 
 

@@ -58,7 +58,7 @@ class Introduced(fl.OfRound, frozen=True):
 
 @fl.local("seconds of a round")
 def round_seconds(own: fl.OwnData, work_flops: float, model_bytes: int) -> float:
-    """Seconds of a round: model down, work, model up; 0 without a profile."""
+    """Seconds of a round by this device's profile: model down, work, model up; 0 without a profile."""
     if own.device is None:
         return 0.0
     device = own.device

@@ -78,6 +78,8 @@ class Founded(msgspec.Struct):
 
 
 class GroupingState(msgspec.Struct):
+    """base: the blinded signature that differences are taken from."""
+
     base: StoredVector | None = None
     found: sig.FoundGroups | None = None
 

@@ -36,7 +36,10 @@ class Described(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2."""
+    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2.
+
+    counts: samples of each half.
+    """
 
     means: Doubles
     counts: tuple[int, ...]

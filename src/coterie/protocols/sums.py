@@ -95,7 +95,10 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class Sealing(fl.SecretStruct):
-    """SECRET. weights: (d,) the last mean, with this party's own buffers; None for the initial model."""
+    """SECRET. weights: (d,) the last mean, with this party's own buffers; None for the initial model.
+
+    sealed: the vectors that have left this client.
+    """
 
     weights: fl.Vector | None = None
     sealed: list[Sealed] = msgspec.field(default_factory=list)
@@ -238,6 +241,7 @@ class Sums:
         return (Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: fl.Common) -> None:
+        """Raises UserError for noise that is not possible; warns of a budget for no round."""
         if config.noisy:
             check_noise(config, common)
 

@@ -37,7 +37,7 @@ ACCURACY = Measure("accuracy", "accuracy")
 class Difference(msgspec.Struct, frozen=True):
     """A setting that one method does not share. value: its own, None without the setting.
 
-    shared: the value of all others, None for work beyond the budget.
+    shared: the value of all others, None for work beyond the budget.  why: in words.
     """
 
     method: str

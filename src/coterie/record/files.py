@@ -199,6 +199,7 @@ def make_folder(folder: Path) -> None:
 
 
 def digest(data: bytes) -> bytes:
+    """BLAKE2b, 32 bytes."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 

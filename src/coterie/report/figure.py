@@ -234,6 +234,8 @@ class Bars:
 
 @dataclass
 class Image:
+    """pixels: (rows, columns, 4), the first row at ``top``."""
+
     pixels: NDArray[np.uint8]
     left: float
     right: float

@@ -72,6 +72,7 @@ def kept(folder: str | Path) -> Content | None:
 
 
 def check_audits(runs: Iterable[Resolved]) -> None:
+    """Raises UserError for a system whose audit can't be imported."""
     for run in runs:
         audit_of(run.definition)
 

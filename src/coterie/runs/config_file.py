@@ -21,6 +21,7 @@ MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", 
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
+    """Options of a TOML file, checked. Raises UserError naming the file."""
     try:
         given = tomllib.loads(Path(path).read_bytes().decode())
         check_format(path, given.pop("format", FORMAT))

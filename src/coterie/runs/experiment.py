@@ -167,4 +167,5 @@ class Experiment:
 
 
 def build(config: RunConfig, founded: Founded | None = None) -> Experiment:
+    """Ready for its set-up. Raises UserError."""
     return Experiment(resolve(config), founded)

@@ -47,7 +47,7 @@ def own_code(config: Resolved) -> dict[str, str]:
 
 
 def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Raises UserError if ``own_code`` has changed since the run's start."""
+    """Raises UserError if ``own_code`` has changed since the run's start. where: its folder or place."""
     changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     if changed:
         modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"

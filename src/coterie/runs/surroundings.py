@@ -49,6 +49,7 @@ def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays
 
 
 def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
+    """None if all are always there; and the pace of rounds in seconds."""
     if config.availability is None:
         return None, 0.0
     availability = parse(config.availability)

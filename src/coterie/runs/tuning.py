@@ -33,7 +33,7 @@ class Tuned:
     gains: bool = True
 
     def of(self, start: Vector) -> Vector:
-        """The weights (d,) that the client predicts with."""
+        """The weights (d,) that the client predicts with. start: the model that it was left with."""
         return self.weights if self.gains else start
 
 

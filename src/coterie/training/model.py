@@ -155,7 +155,7 @@ class Model:
         return {part.name: shaped(flat, part) for part in self.spec.parts}
 
     def module_with(self, vector: NDArray[Any]) -> nn.Module:
-        """A new module in evaluation mode."""
+        """A new module with these weights (d,), in evaluation mode."""
         module = copy.deepcopy(self.module)
         load(module, self.unflatten(vector))
         return module.eval()

@@ -41,7 +41,10 @@ def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ig
 
 
 class StackedKernel:
-    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of products, torch.float32 or torch.bfloat16."""
+    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of products, torch.float32 or torch.bfloat16.
+
+    trains: whether a part of this name is trained.
+    """
 
     def __init__(
         self,

@@ -150,6 +150,7 @@ class Coordination:
         return True
 
     def ends_s(self, coming: Sequence[Coming]) -> float:
+        """The latest second at which the open step ends. coming: known events."""
         step, ends_s = self._step, inf
         if isinstance(step, steps.Ask):
             waits = self._waits(step)

@@ -98,7 +98,8 @@ class KeyThief:
     It forges the ciphertext in which its own first update is shortest. At each training it subtracts all earlier models
     from its new start, and tries to read the key.
     share: K is the scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its
-    updates are late.  key, round: once it has read it.  guess: (N,) of its last reading, or None.
+    updates are late.  summands: of the key.  key, round: once it has read it.  guess: (N,) of its last reading, or
+    None.  forged_in: the rounds whose updates it forged.
     Raises UserError for emulated keys, and where a model fills no ciphertext.
     """
 

@@ -44,7 +44,8 @@ def label_shares(rows: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
 def share_correlation(
     estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None
 ) -> AttackResult:
-    """Pearson correlation of estimated with true deviations of label shares, (n, classes).
+    """Pearson correlation of estimated with true deviations of label shares, (n, classes). label_counts: (n, classes)
+    samples, not shares.
 
     Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,); each client is then
     compared within its own group only, by chance too.

@@ -28,7 +28,8 @@ Classes = Literal["both", "agreeing", "conflicting"]
 def count_posterior(negative: int, late: int, dummies: int, classes: Classes | None = None) -> Doubles:
     """(late + 1,) probabilities that k = 0, 1, ... late updates conflict, from the number of negative signs.
 
-    A priori each conflicts with probability 1/2. Raises UserError for an impossible number of signs.
+    A priori each conflicts with probability 1/2.  classes: as the sums show it, or None. Raises UserError for an
+    impossible number of signs.
     """
     from scipy.stats import binom  # slow to import
 
@@ -40,7 +41,7 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
 
 
 def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
-    """(late + 1,) the same, from the patterns of all sets of sums, one of which is real.
+    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real.
 
     Decoys' patterns are uniform, so one that n sets have is n times as likely to be the real one's.
     """

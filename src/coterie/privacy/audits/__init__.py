@@ -122,7 +122,7 @@ class Finding:
     """One attack on one run; other fields as of ``Measured``.
 
     results: of the rounds with something to attack, in order; none only if the attack does not apply.
-    expected: the closed form of each, or none.
+    expected: the closed form of each, or none.  why: the attack does not apply, or "".
     """
 
     who: str

@@ -232,7 +232,10 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedSum:
-    """An opened sum. values: (d,) float64.  blamed: holders of false shares.  tries: how often it was opened."""
+    """An opened sum. values: (d,) float64.  among: the holders that opened it.  blamed: holders of false shares.
+
+    tries: how often it was opened.
+    """
 
     values: keys.Floats
     among: tuple[str, ...]

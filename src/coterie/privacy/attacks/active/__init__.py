@@ -147,7 +147,7 @@ def parse(text: str) -> Poisoning:
 
 
 def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The attackers among these clients, in their order; the same for every attack.
+    """The attackers among these clients, drawn by the seed, in their order; the same for every attack.
 
     share: of the clients, rounded. Raises UserError unless at least one client attacks and one is honest.
     """

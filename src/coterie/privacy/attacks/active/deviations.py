@@ -203,7 +203,7 @@ def noisy(weights: fl.Vector, deviation: float, rng: np.random.Generator) -> fl.
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """In float64; 0 if one is zero."""
+    """Of two vectors (d,), in float64; 0 if one is zero."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else 0.0
