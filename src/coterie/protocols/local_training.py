@@ -154,9 +154,10 @@ class SteppedTraining(LocalTraining):
     """Local training and the server's step. Defaults are those of PAFed, table III, unless stated otherwise.
 
     A data set's own settings (``lr``, ``batch_size``: ``runs/defaults.py``) override these defaults in a run.
-    PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients.
-    server_lr: the server's step in round 1, PAFed's alpha.  server_decay: k >= 0; the server's step in round r is
-    server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
+    PAFed's participation (sigma) is 0.1 of 100 clients; here 0.5, for small runs of 20 clients. Its step alpha is
+    constant as printed.
+    server_lr: the server's step in round 1.  server_decay: k >= 0; the server's step in round r is server_lr /
+    (1 + k (r - 1)). With 0 it is constant.
     server_rounds: T > 0: the step falls linearly instead, server_lr (T - r + 1) / T in round r, and stays at the last
     one, server_lr / T, from round T on. Give it the run's rounds, and server_decay 0. 0: it does not.
     """

@@ -90,7 +90,7 @@ def values_of(config: Any) -> dict[str, Any]:
 
 
 def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, or "" if nothing is said.
+    """What each field of a settings dataclass does, in plain text; "" if nothing is said.
 
     From the docstrings of the class and its bases, where a field begins a line, or follows two spaces: ``lr: learning
     rate.  momentum, weight_decay: of SGD.`` A field without a text refers to one whose text names it.
@@ -102,7 +102,7 @@ def described(config: type) -> dict[str, str]:
     found = {}
     for name, options in field_types(config).items():
         elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
-        text = texts.get(name) or next(elsewhere, "")
+        text = (texts.get(name) or next(elsewhere, "")).replace("``", "")
         values = [str(value) for option in options for value in typing.get_args(option)]
         listed = all(value in text for value in values)
         found[name] = text if listed else f"{' | '.join(values)}: {text}"
