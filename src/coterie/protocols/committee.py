@@ -108,6 +108,7 @@ class Seat(fl.Component):
 
     @fl.on(Stand, answers=fl.Done)
     def stand(self, msg: Stand, src: str) -> fl.Done:
+        """Raises PeerError for a client that is no member."""
         fl.from_hub(self.party, msg, src)
         self.share()
         return fl.Done(msg.round)

@@ -27,6 +27,7 @@ def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = F
 
 
 def keep(folder: str | Path, content: Content) -> None:
+    """Raises UserError or RunError if that fails."""
     folder = Path(folder)
     with locked(folder):
         write_json(folder / RESULT, {**read_summary(folder), "audit": content})

@@ -167,6 +167,7 @@ class Member:
         return any(kind.__name__ == envelope.kind for kind in self.party.handlers)
 
     def cost(self, opened: Opened) -> fl.Cost:
+        """By committed state. Raises PeerError."""
         party = self._committed()
         return party.handlers[type(opened.message)].cost(party, opened.message)
 
