@@ -56,6 +56,14 @@ def test_a_verdict_in_words(leak: float, noise: float, words: str) -> None:
     assert verdict(leak, noise) == words
 
 
+def test_where_guessing_is_perfect_an_attack_cannot_tell() -> None:
+    """Everybody has the label that is read: nothing is left to find, so nothing is proved."""
+    sure = AttackResult("label read", 1.0, 1.0, 1.0, 3)
+    assert (sure.room, sure.leak) == (0.0, 0.0)
+    assert Finding("a", "b", "labels", (sure, sure)).verdict == "cannot tell"
+    assert Finding("a", "b", "labels", (sure, AttackResult("label read", 0.5, 0.5, 1.0, 3))).verdict == "nothing found"
+
+
 def test_luck_in_one_round_is_luck_in_all_of_them() -> None:
     """The same clients are guessed in every round, so many rounds make no chance result sure."""
     one, many = finding(0.6, sd=0.24), finding(*[0.6] * 50, sd=0.24)

@@ -132,6 +132,13 @@ def test_a_planted_row_reads_one_label_of_everybody() -> None:
     assert one.results[0].n == 23
 
 
+def test_no_row_is_planted_where_all_clients_have_all_labels() -> None:
+    assert AUDIT.active
+    (one,) = AUDIT.active(ran({"min_cluster": 2}, clients=6, rounds=1, partition="dirichlet:3"))
+    assert (one.who, one.results) == (PLANTED, ())
+    assert one.why == "all clients have all labels, so nothing is left to read"
+
+
 def test_with_one_group_no_row_can_be_planted() -> None:
     run = ran({"clusters": 1}, rounds=1)
     assert audited(run)

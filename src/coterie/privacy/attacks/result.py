@@ -29,17 +29,22 @@ class AttackResult:
     chance_known: bool = True
 
     @property
+    def room(self) -> float:
+        """Between chance and perfect; 0 leaves nothing to find."""
+        return self.perfect - self.chance
+
+    @property
     def leak(self) -> float:
         """0 at chance (also where chance is already perfect), 1 for a full leak, negative below chance."""
-        room = self.perfect - self.chance
-        return (self.value - self.chance) / room if room else 0.0
+        return (self.value - self.chance) / self.room if self.room else 0.0
 
 
 CANNOT_TELL = "cannot tell"
 VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
 """What an attack found, in words, from the least to the most.
 
-``CANNOT_TELL``: luck could pass for everything, or nothing was found beside a chance that is not known.
+``CANNOT_TELL``: luck could pass for everything, chance is already perfect, or nothing was found beside a chance that is
+not known.
 """
 _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
 

@@ -154,14 +154,13 @@ class Finding:
     @property
     def error(self) -> float:
         """Standard error over the rounds, at least the spread by chance of a single one, since rounds share clients
-        and data.
+        and data. It is 1 where chance is already perfect in every round: nothing can then be told.
         """
+        if self.results and not any(result.room for result in self.results):
+            return 1.0
         leaks = self._leaks
         over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
-        rooms = [abs(result.perfect - result.chance) for result in self.results]
-        by_chance = fmean(
-            result.chance_sd / room if room else 0.0 for result, room in zip(self.results, rooms, strict=True)
-        )
+        by_chance = fmean(result.chance_sd / abs(result.room) if result.room else 0.0 for result in self.results)
         return max(over_rounds, by_chance)
 
     def _expected_leak(self) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.clustering import evidence
 from coterie.privacy.attacks import hidden_groups, labels
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.wrapping import repeated
 from coterie.privacy.audits import Measured, Recorded, attack, tried
 from coterie.privacy.audits.hidden_places import compared, found_groups
@@ -50,11 +51,15 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
 def planted_row(run: Recorded) -> Iterator[Measured]:
     """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
 
-    The helper sees by comparisons which positions gain by the client's, so it reads the bit of all, without names.
-    Raises UserError with one group of all, which needs no rows.
+    The helper sees by comparisons which positions gain by the client's, so it reads the bit of all, without names. It
+    does not apply where all clients have all labels. Raises UserError with one group of all, which needs no rows.
     """
     if run.settings.clusters == 1:
         raise fl.UserError("with clusters=1 no rows are compared, so none can be planted")
+    yield tried(PLANTED, "who has a label of its choice, by a planted row", partial(_read_by_planting, run))
+
+
+def _read_by_planting(run: Recorded) -> AttackResult:
     name, label = run.clients[0], -1
     holders = (run.label_counts > 0).sum(axis=0)
 
@@ -67,6 +72,8 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
         if not len(told):
             raise fl.UserError("the clients' residuals do not differ, so rows say nothing: there is one group")
         label = int(told[np.abs(holders[told] - len(run.clients) / 2).argmin()])
+        if holders[label] == len(run.clients):
+            raise fl.UserError("all clients have all labels, so nothing is left to read")
         return hidden_groups.planted_row(label, of, STRENGTH)
 
     spoilt = repeated(run, name, {fl.Local: plant})
@@ -74,5 +81,4 @@ def planted_row(run: Recorded) -> Iterator[Measured]:
     gained = hidden_groups.sides(groups.outcomes, len(groups.names))[groups.names.index(name)]
     others = [at for at, one in enumerate(groups.names) if one != name]
     has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
-    read = hidden_groups.bits_read(gained[others] > 0, has, "presence of a label")
-    yield Measured(PLANTED, "who has a label of its choice, by a planted row", read)
+    return hidden_groups.bits_read(gained[others] > 0, has, "presence of a label")
