@@ -63,6 +63,7 @@ def test_tables_end_with_a_way_to_predict_and_status_shows_the_prior(command: Co
     table = str(tmp_path / "own" / "a.csv")
     predicted = command("predict", "d/run", table, "--client", "client/0")
     assert predicted.out.startswith("label,probability,P(no),P(yes)\n")
+    assert command("predict", "d/run", table, "--client", "client/0", "--prior").code == 0
     refused = command("predict", "d/homes/client-0", table)
     assert refused.code == 2
     assert "d/run" in refused.err

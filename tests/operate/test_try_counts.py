@@ -59,6 +59,7 @@ def test_homes_hold_the_counts_and_predict_as_the_simulation_does(
             np.testing.assert_array_equal(getattr(found, key), getattr(want, key))
         shown += 1
     assert shown == len(priors.clients)
+    assert (tmp_path / "d" / "run" / "priors.json").read_bytes() == (tmp_path / "plain" / "priors.json").read_bytes()
     assert name == "fedavg" or "prior_local_accuracy" in result.rounds[-1]["reported"]
 
 
@@ -102,3 +103,6 @@ def test_a_home_without_counts_says_how_to_get_them(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["predict", str(home), str(new), "--prior"])
     assert found.exit_code == 2
     assert "label_counts" in found.output
+    found = CliRunner().invoke(app, ["predict", str(tmp_path / "d" / "run"), str(new), "--prior", "--client", "client/0"])
+    assert found.exit_code == 2
+    assert "label_counts=true" in found.output

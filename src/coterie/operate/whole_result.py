@@ -15,6 +15,7 @@ from coterie.runs.digests import models_digest
 from coterie.runs.experiment import Experiment
 from coterie.runs.finished import FinishedRun, load_result
 from coterie.runs.opened import write_openings
+from coterie.runs.priors import write_priors
 
 
 def whole_result(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
@@ -36,6 +37,8 @@ def whole_result(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         atomic_write(run / METRICS, b"".join(map(encode_line, lines)))
         write_partition(run, experiment)
         write_scored(run, experiment, models, done, scores)
+        if experiment.observer.told_counts() is not None:  # else a deployment has no priors, either
+            write_priors(run, experiment, models, done)
         write_openings(run, parties[0].common.roster, parties)
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
