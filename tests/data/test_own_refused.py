@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from coterie.data.dataset import Dataset
-from coterie.data.own import dataset, from_python, to_arrays
+from coterie.data.own import dataset, from_python, load_own, to_arrays
+from coterie.data.preparing import propose
 from coterie.data.sources import load
 from coterie.data.tasks import deal
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CoterieWarning, UserError
 from coterie.runs import RunConfig, resolve
 
 X = np.random.default_rng(0).normal(size=(40, 5))
@@ -90,6 +91,27 @@ def test_labels_of_two_clients_are_numbers_or_text_and_one_number_is_one_class()
     labelled("many/east.csv", ["00", "01"] * 10)
     with pytest.raises(UserError, match="are the same number"):
         load("./many")
+
+
+@pytest.mark.parametrize("other", ["Ill", "ILL", "i ll"])
+def test_labels_that_differ_only_in_case_or_blanks_are_refused_with_their_files(other: str) -> None:
+    labelled("many/north.csv", ["no", "ill"] * 10)
+    labelled("many/east.csv", ["no", other] * 10)
+    with pytest.raises(UserError) as refused:
+        load("./many")
+    east, north = (f"{word!r} in {Path('many') / name}.csv" for word, name in ((other, "east"), ("ill", "north")))
+    assert f"only in case or blanks: {east}, {north}. Write them in one way" in str(refused.value)
+    with pytest.raises(UserError, match="only in case or blanks"):
+        propose([Path("many/north.csv"), Path("many/east.csv")], "label")
+
+
+def test_categories_that_differ_only_in_case_are_told() -> None:
+    path = Path(table("./a.csv", "sex,label", [f"{'fFmm'[i % 4]},{i % 2}" for i in range(20)]))
+    options = {"by": None, "target": None, "test_share": None, "kind": None}
+    with pytest.warns(CoterieWarning, match=r"column 'sex': 'F' and 'f' are two categories, each an input"):
+        load_own(path, categories="sex", **options)
+    _, notes = propose([path], "label")
+    assert ["'F' and 'f' are two categories" in str(note) for note in notes] == [True]
 
 
 def test_labels_in_a_column_are_as_labels_in_a_row() -> None:

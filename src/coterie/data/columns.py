@@ -8,6 +8,7 @@ divides. (scikit-learn's ColumnTransformer travels as a pickle.)
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
@@ -17,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.targets import is_number
-from coterie.protocol.errors import UserError
+from coterie.data.targets import is_number, spelt_twice
+from coterie.protocol.errors import CoterieWarning, UserError
 
 MOST_CATEGORIES = 1000
 """Of a column: each is an input of its own."""
@@ -126,6 +127,14 @@ def ordered(values: set[str]) -> tuple[str, ...]:
     return tuple(sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word)))
 
 
+def one_category_twice(column: Column) -> str:
+    """A sentence about two values of a category that differ only in case or blanks, or ""."""
+    twice = spelt_twice(column.values or ())
+    if twice is None:
+        return ""
+    return f"{twice[0]!r} and {twice[1]!r} are two categories, each an input: if they are one, write it in one way"
+
+
 def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
     """The columns with all rows' values, and for gaps the means of the training rows, (n,) ``train``.
 
@@ -146,6 +155,8 @@ def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], whe
                 f"{MOST_CATEGORIES}. Leave the column out, or give it fewer"
             )
         found.append(msgspec.structs.replace(column, values=ordered(values)))
+        if note := one_category_twice(found[-1]):
+            warnings.warn(f"{where}, column {column.name!r}: {note}", CoterieWarning, stacklevel=2)
     try:
         check_columns(found)
     except ValueError as error:

@@ -25,6 +25,7 @@ from coterie.data.columns import (
     Schema,
     encoded,
     inputs_of,
+    one_category_twice,
     ordered,
     word_of,
 )
@@ -40,7 +41,7 @@ from coterie.data.samples import (
     test_rows,
     words,
 )
-from coterie.data.targets import has_decimal_comma, is_number, whole
+from coterie.data.targets import check_words, has_decimal_comma, is_number, whole
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
@@ -317,10 +318,13 @@ def propose(
     if missing := [name for name in categories if name not in names]:
         raise UserError(f"no file has the column {missing[0]!r}{suggest(missing[0], names)} Check --categories")
 
-    def cells(name: str) -> list[Any]:
-        found = (cell for table in tables for cell in table.columns.get(name, ()))
-        return [cell for cell in found if str(cell).strip().lower() not in MISSING]
+    def known(table: Table, name: str) -> list[Any]:
+        return [cell for cell in table.columns.get(name, ()) if str(cell).strip().lower() not in MISSING]
 
+    def cells(name: str) -> list[Any]:
+        return [cell for table in tables for cell in known(table, name)]
+
+    check_words([(table.where, map(word_of, known(table, labels[0]))) for table in tables])
     classes = ordered({word_of(cell) for cell in cells(labels[0])})
     features = [name for name in names if name not in (labels[0], SPLIT)]
     columns, notes = [], []
@@ -352,7 +356,8 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
         numbers = [days(cell, formats[0]) for cell in cells]
     elif category or 2 * len(numbers) < len(found):
         if category or not many:
-            return Column(name, values=ordered({*found})), ""
+            made = Column(name, values=ordered({*found}))
+            return made, one_category_twice(made)
         dates = all(any(is_date(cell, one) for one in DATES) for cell in cells)
         why = "its dates have several forms (write all alike)" if dates else "it has too many words for a category"
         return Column(name, "id"), f"{why}, such as {found[0]!r}, so it is an id, and no input"

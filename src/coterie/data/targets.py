@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,10 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
             f"some clients' labels are numbers and others' are text: {str(found[number][0])!r} in {labels[number][0]}, "
             f"{str(found[text][0])!r} in {labels[text][0]}; use one of the two for all"
         )
-    if not words:
-        _check_spelling(labels)
+    if words:
+        check_words(labels)
+    else:
+        _check_digits(labels)
         found = [one for one in numbers if one is not None]
     values, codes = np.unique(np.concatenate(found), return_inverse=True)
     if not words and len(values) > max(_MOST_NUMBERS, len(codes) / 5):
@@ -104,7 +106,31 @@ def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
     return values.astype(np.int64)
 
 
-def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
+def spelt_twice(words: Iterable[str]) -> tuple[str, str] | None:
+    """The first two words that differ only in case or blanks."""
+    known: dict[str, str] = {}
+    for word in words:
+        first = known.setdefault("".join(word.casefold().split()), word)
+        if first != word:
+            return first, word
+    return None
+
+
+def check_words(labels: Sequence[tuple[str, Iterable[Any]]]) -> None:
+    """labels: their source, and text. Raises UserError for two that differ only in case or blanks."""
+    found: dict[str, str] = {}
+    for where, values in labels:
+        for word in dict.fromkeys(map(str, values)):
+            found.setdefault(word, where)
+    if twice := spelt_twice(found):
+        one, other = (f"{word!r} in {found[word]}" for word in twice)
+        raise UserError(
+            f"labels that differ only in case or blanks: {one}, {other}. Write them in one way; if they are two classes, "
+            "give them other names"
+        )
+
+
+def _check_digits(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
     spelt: dict[int, str] = {}
     for where, y in labels:
         for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
