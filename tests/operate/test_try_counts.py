@@ -102,7 +102,9 @@ def test_a_home_without_counts_says_how_to_get_them(tmp_path: Path) -> None:
     np.savez(new, x=np.zeros((2, 1, 8, 8), np.float32))
     found = CliRunner().invoke(app, ["predict", str(home), str(new), "--prior"])
     assert found.exit_code == 2
-    assert "label_counts" in found.output
-    found = CliRunner().invoke(app, ["predict", str(tmp_path / "d" / "run"), str(new), "--prior", "--client", "client/0"])
+    assert "--client client/" in found.output
+    assert found.output.rstrip().endswith("--prior")
+    run_folder = str(tmp_path / "d" / "run")
+    found = CliRunner().invoke(app, ["predict", run_folder, str(new), "--prior", "--client", "client/0"])
     assert found.exit_code == 2
     assert "label_counts=true" in found.output

@@ -82,6 +82,8 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live, steps: int) -> None:
         assert (again.predict(data.x_test) == model.predict(data.x_test)).all()
         x = np.round(data.x_test * 255).astype(np.uint8)
         assert again.predict(x, proba=True) == pytest.approx(again.predict(x.astype(np.float32) / 255, proba=True))
+    with pytest.raises(UserError, match=r"sample 0 holds .*, far beyond the training samples"):
+        model.predict(data.x_test * 255)
     reported = read_status(deployed.folder.run).scores["local_accuracy"]
     assert reported == pytest.approx(np.mean(list(own.values())))
     with pytest.raises(UserError, match=f"{deployed.hub} has no model, for it is no client"):

@@ -103,9 +103,12 @@ def predict(
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
     Samples are as the data set stores them, before any scaling: a csv or parquet file whose columns are found by name,
-    or an npz file with an array x. With labels (the column that --target or a schema named in training, or an array y)
-    the accuracy is told, too. Columns that a schema calls ids are kept. There is a column of probabilities for each
-    named class, or for each of several labels at once, and for regression one of each number.
+    or an npz file with an array x. A party's home, and what it exports, know no scale but a schema's: their arrays are
+    scaled as those that the party joined with, and bytes are divided by 255.
+
+    With labels (the column that --target or a schema named in training, or an array y) the accuracy is told, too.
+    Columns that a schema calls ids are kept. There is a column of probabilities for each named class, or for each of
+    several labels at once, and for regression one of each number.
 
     Examples:
 
@@ -123,7 +126,7 @@ def predict(
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions become a csv or npz file: name it FILE.csv or FILE.npz")
     trained = _source(source, client)
-    _check_named(source, samples, trained)
+    _check_rehearsed(source, samples, trained, "--prior" if prior else "")
     x, y, ids = _samples(samples, trained)
     own = _prior(source, trained) if prior else None
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
@@ -156,14 +159,18 @@ def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
     return model
 
 
-def _check_named(source: Path, samples: Path, trained: TrainedModel) -> None:
-    """Raises UserError for a table at a home of a rehearsal, which was dealt arrays. Its run folder knows columns."""
-    run, facts = source.absolute().parent.parent / "run", trained.facts
-    if samples.suffix == ".npz" or facts.columns or facts.features or not (_is_home(source) and run.is_dir()):
+def _check_rehearsed(source: Path, samples: Path, trained: TrainedModel, option: str) -> None:
+    """Raises UserError at a rehearsal's home, which was dealt scaled arrays. Its run folder knows columns and scale."""
+    from coterie.operate.own_model import rehearsed
+
+    facts = trained.facts
+    run = rehearsed(source) if _is_home(source) else None
+    if run is None or facts.columns or facts.features:
         return
+    command = f"coterie predict {run} {samples} --client {facts.client} {option}".strip()
     raise UserError(
-        f"{source} was dealt scaled arrays, for a rehearsal: name its run folder, which knows the columns: coterie "
-        f"predict {run} {samples} --client {facts.client}"
+        f"{source} was dealt scaled arrays, for a rehearsal: name its run folder, which knows columns and scale: "
+        f"{command}"
     )
 
 

@@ -6,23 +6,27 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from torch import Tensor
 
 import coterie
 from coterie.data.columns import inputs_of
 from coterie.deploy.built_party import stored_party
-from coterie.deploy.home import read_home
+from coterie.deploy.home import RUN, read_home
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.protocols.openings import Statements, collected
+from coterie.record.folder import deployed
 from coterie.runs.forms import offered, priors_of
 from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 from coterie.training.prior import Prior
 
+_IMAGE_AXES = 3
+
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
     """The current model, and after which round. It takes samples as the party has joined with: tables by the plan's
-    schema, the model's inputs, or bytes. Raises UserError without a home, and for a party without a model: a server,
-    or one that has not begun.
+    schema, the model's inputs, or bytes. It refuses images far beyond its own as unscaled. Raises UserError without a
+    home, and for a party without a model: a server, or one that has not begun.
     """
     home = read_home(path)
     found, kept = stored_party(home)
@@ -51,7 +55,21 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     scale = (np.zeros(outputs), np.ones(outputs)) if outputs else (None, None)
     where = f"the model of {home.name} in {home.path}"
     done = min(kept.era[0] if kept.era is not None else 0, found.rounds)
-    return TrainedModel(facts, shares, tensors, zero, unit, where, None, *scale), done
+    data = found.work.data
+    limits = None if data is None or len(form.input_shape) != _IMAGE_AXES else _limits(data.x)
+    return TrainedModel(facts, shares, tensors, zero, unit, where, None, scale[0], scale[1], limits), done
+
+
+def _limits(x: Tensor) -> tuple[float, float]:
+    """x: a party's training images. As far beyond their range as this is wide."""
+    low, high = float(x.min()), float(x.max())
+    return 2 * low - high, 2 * high - low
+
+
+def rehearsed(path: Path) -> Path | None:
+    """The run folder, for a home that lies in a rehearsal's folder."""
+    run = path.absolute().parent.parent / RUN
+    return run if deployed(run) == "rehearsal" else None
 
 
 def own_prior(path: Path) -> Prior:

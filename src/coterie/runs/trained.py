@@ -102,6 +102,7 @@ class TrainedModel:
     where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
     ``module:FACTORY`` is never imported out of it: no file decides which code runs.
     target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
+    limits: the least and the largest input that is not refused as unscaled, where inputs are taken as they stand.
     """
 
     facts: ModelFacts
@@ -113,6 +114,7 @@ class TrainedModel:
     home: Path | None = None
     target_zero: Doubles | None = None
     target_unit: Doubles | None = None
+    limits: tuple[float, float] | None = None
 
     @property
     def targets(self) -> Targets:
@@ -152,6 +154,7 @@ class TrainedModel:
             if bytes_of_inputs:
                 rows /= np.float32(255)
             _check_finite(rows, where)
+            self._check_limits(rows, where)
             if self.facts.data_kind == "graph" and rows.ndim > 2:
                 return rows  # neighbourhoods, made from such frequencies
             if self.facts.data_kind == "graph":
@@ -231,6 +234,17 @@ class TrainedModel:
                 "finite output: see that it has the units of the training data"
             )
         return result
+
+    def _check_limits(self, rows: Floats, where: str) -> None:
+        low, high = self.limits or (-np.inf, np.inf)
+        beyond = ((rows < low) | (rows > high)).reshape(len(rows), -1)
+        if beyond.any():
+            sample = int(beyond.any(axis=1).argmax())
+            value = rows.reshape(len(rows), -1)[sample][beyond[sample]][0]
+            raise UserError(
+                f"{where}: sample {sample} holds {value:g}, far beyond the training samples of {self.where}: scale it "
+                "as these are scaled. Bytes (uint8) are divided by 255"
+            )
 
     def shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
         """(n, *input_shape) numbers of any type, or UserError. Values are not checked."""
