@@ -87,3 +87,21 @@ def test_a_resumed_run_has_no_such_way_out(cli: Command, beside: Path, named: st
     ended = cli("run", "--resume", "--out", ".")
     assert (ended.code, "is code that lies in" in ended.err, "command line" in ended.err) == (2, True, False)
     assert not beside.exists()
+
+
+def test_a_mistake_in_ones_own_code_names_its_file_and_line(cli: Command) -> None:
+    lines = [
+        "import coterie.method as fl",
+        "@fl.settings",
+        "class Settings(fl.Averaging):",
+        "    'Nothing more.'",
+        "def rule(state, change, config):",
+        "    return change + state.no_such_name",
+        "SYSTEM = fl.averaging('broken_own', Settings, server_rule=rule)",
+    ]
+    Path("broken_own.py").write_text("\n".join(lines))
+    ended = cli("run", "broken_own:SYSTEM", *QUICK)
+    assert ended.code == 1
+    assert "your own code fails with AttributeError: " in ended.err
+    assert f"({Path('broken_own.py').resolve()}, line 6)" in ended.err
+    assert "bug in Coterie" not in ended.err

@@ -157,6 +157,12 @@ def _verdict(error: BaseException) -> tuple[int, str]:
         place = "" if error.filename is None else f"{error.filename}: "
         why = error.strerror or error
         return FAILED, f"{place}{why}; see that you may read and write there, or name another folder"
+    from coterie.runs.own_code import own_line  # only here: it imports much
+
+    if (line := own_line(error)) is not None:
+        return FAILED, (
+            f"your own code fails with {type(error).__name__}: {error} ({line}). COTERIE_DEBUG=1 adds how it came there"
+        )
     return FAILED, (
         f"unexpected {type(error).__name__}: {error}. This is a bug in Coterie: please report it with the command and "
         "what COTERIE_DEBUG=1 adds to it"

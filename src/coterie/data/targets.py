@@ -125,8 +125,8 @@ def check_words(labels: Sequence[tuple[str, Iterable[Any]]]) -> None:
     if twice := spelt_twice(found):
         one, other = (f"{word!r} in {found[word]}" for word in twice)
         raise UserError(
-            f"labels that differ only in case or blanks: {one}, {other}. Write them in one way; if they are two classes, "
-            "give them other names"
+            f"labels that differ only in case or blanks: {one}, {other}. Write them in one way; if they are two "
+            "classes, give them other names"
         )
 
 

@@ -6,13 +6,14 @@ import ast
 import hashlib
 import importlib.util
 import sysconfig
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.data.schemes import is_own
+from coterie.data.schemes import is_own as is_own_scheme
 from coterie.privacy.attacks.active import KINDS
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import check_elsewhere, import_object
@@ -66,7 +67,7 @@ def named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     attack = str(options.get("attack") or "")
     of: dict[str, Sequence[str]] = {name: [str(options.get(name) or "")] for name in ("system", "model", "loss")}
     of["metrics"] = named(options.get("metrics"))
-    of["partition"] = [spec for spec in (options.get("partition") or "").split("+") if is_own(spec)]
+    of["partition"] = [spec for spec in (options.get("partition") or "").split("+") if is_own_scheme(spec)]
     of["attack"] = [] if attack.partition(":")[0] in KINDS else [":".join(attack.split(":")[:2])]
     yield from ((option, path) for option, paths in of.items() for path in paths if ":" in path)
 
@@ -121,6 +122,18 @@ def _own_file(module: ModuleSpec, *, packages: bool = False) -> Path | None:
     places = [*(module.submodule_search_locations or ())] if packages and not module.has_location else []
     file = module.origin if module.has_location else next(iter(places), None)
     path = None if file is None else Path(file).resolve()
-    if path is None or not path.exists() or not _INSTALLED.isdisjoint(path.parts):
-        return None
-    return None if any(path.is_relative_to(place) for place in (_OURS, *_STANDARD)) else path
+    return path if path is not None and is_own(path) else None
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file (resolved) is neither installed, nor of Coterie or Python."""
+    if not path.exists() or not _INSTALLED.isdisjoint(path.parts):
+        return False
+    return not any(path.is_relative_to(place) for place in (_OURS, *_STANDARD))
+
+
+def own_line(error: BaseException) -> str | None:
+    """``FILE, line N`` of one's own code that an exception has passed last, or None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_own(Path(frame.filename).resolve())]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
