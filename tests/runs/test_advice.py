@@ -56,6 +56,18 @@ def test_more_clusters_than_clients(clusters: Any, clients: int, told: bool) -> 
     assert advice.surplus_clusters(FEDAVG) is None
 
 
+def test_clients_that_add_nothing_are_counted_with_a_way_out() -> None:
+    config = resolve(RunConfig("coterie", settings={"lr": 0.3}))
+    assert advice.nothing_added(config, 0, ()) is None
+    assert advice.nothing_added(config, 1, ["too far"]) == (
+        "1 client has kept its model or added nothing in the last round that it took part in: too far. Where training "
+        "goes too far, try a smaller lr (here 0.3)"
+    )
+    assert (advice.nothing_added(config, 6, ["a", "b"]) or "").startswith(
+        "6 clients have kept their model or added nothing in the last round that each took part in: a; b. "
+    )
+
+
 @pytest.mark.parametrize(("rounds", "told"), [(10, "5 of 10 clients"), (11, None), (1, "5 of 10 clients")])
 def test_clients_that_never_join(rounds: int, told: str | None) -> None:
     config = resolve(RunConfig("fedavg", clients=10, rounds=rounds, settings={"founders": 5}))

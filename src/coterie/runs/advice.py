@@ -54,11 +54,18 @@ def surplus_clusters(config: Resolved) -> str | None:
     )
 
 
-def nothing_added(reasons: Sequence[str]) -> str | None:
+def nothing_added(config: Resolved, clients: int, reasons: Sequence[str]) -> str | None:
     """A sentence about clients that in silence keep their model or add nothing to others'. reasons: theirs."""
-    return (
-        f"in the last round some clients kept their model or added nothing: {'; '.join(reasons)}" if reasons else None
+    if not clients:
+        return None
+    many = (
+        "1 client has kept its model or added nothing in the last round that it"
+        if clients == 1
+        else (f"{clients} clients have kept their model or added nothing in the last round that each")
     )
+    lr = config.settings.get("lr")
+    advice = "" if lr is None else f". Where training goes too far, try a smaller lr (here {lr:g})"
+    return f"{many} took part in: {'; '.join(reasons)}{advice}"
 
 
 def numbers_of_patients(features: Sequence[str]) -> str | None:

@@ -53,7 +53,8 @@ def write_end(
         result |= {**scored.line(), "best_round": r}
     folder.write_json(out / folder.RESULT, result)
     advise(no_better_than_chance(e.config, result, e.label_counts))
-    advise(nothing_added(e.system.observe(e.seen).get("why_kept", ())))
+    observed = e.system.observe(e.seen)
+    advise(nothing_added(e.config, observed.get("kept_by", 0), observed.get("why_kept", ())))
     return result
 
 

@@ -152,6 +152,7 @@ def test_a_server_that_spoils_a_row_sees_nothing_of_who_is_in_the_group(
     lines = [experiment.round(r) for r in (1, 2, 3)]
     why = {name: party(experiment, name).state.why for name in experiment.common.clients}
     assert {group_of(experiment, name) for name, one in why.items() if "diverged" in one} == {0}
+    assert experiment.system.observe(experiment.seen)["kept_by"] == sum(map(bool, why.values()))
     assert [line["notes"]["added"] for line in lines] == [8, 8, 8]
     assert not any(line["refused"] for line in lines)
     experiment.close()

@@ -81,7 +81,8 @@ def test_the_others_notice_keep_their_models_and_say_why(name: str, mode: str, h
         "no sum of 12 values",
     )
     assert any(reason in why for reason in reasons)
-    assert run.system.observe(run.federation)["why_kept"] == [why]
+    seen = run.system.observe(run.federation)
+    assert (seen["why_kept"], seen["kept_by"]) == ([why], N)
 
 
 def test_a_lie_that_only_the_threshold_gives_away() -> None:

@@ -256,7 +256,7 @@ def test_an_ill_conditioned_round_is_solved_with_a_ridge_and_the_sets_stay_as_th
         models = np.linalg.solve(h.T @ h + held_back, h.T @ sums + held_back @ models)
         assert np.abs(parts.held(run) - models).max() < 1e-4
     seen = run.system.observe(run.federation)
-    assert (seen["why_kept"], seen["identity_sets_drawn"]) == ([], [1] * N)
+    assert (seen["why_kept"], seen["kept_by"], seen["identity_sets_drawn"]) == ([], 0, [1] * N)
     assert seen["ridge"] == [state.ridge] * N
 
     note = run.round(3)

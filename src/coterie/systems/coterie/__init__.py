@@ -41,6 +41,7 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
     return {
         "membership": [[client.row.secret.group] if client.row.secret.group >= 0 else [] for client in clients],
         "why_kept": sorted({client.state.why for client in clients if client.state.why}),
+        "kept_by": sum(client.state.why != "" for client in clients),
     }
 
 

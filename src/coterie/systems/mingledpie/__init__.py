@@ -64,6 +64,7 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
         "ridge": [c.state.ridge for c in clients],
         "kept": [list(c.state.kept) for c in clients],
         "why_kept": sorted({c.state.why for c in clients if c.state.why}),
+        "kept_by": sum(c.state.why != "" for c in clients),
     }
 
 
