@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from benchmarks.markdown import grid
 from coterie.record.comparison import Measure
 from coterie.report import verdict
-from coterie.report.comparison import leak_cell, measures, topics_of
+from coterie.report.comparison import TOPICS, leak_cell, measures, topics_of
 from coterie.report.drawing import looks, new_figure
 from coterie.report.notebook import draw_leaks
 from coterie.report.words import size
@@ -35,15 +35,13 @@ ACCURACIES = {
     "prior": "prior_local_accuracy",
     "global %": "global_accuracy",
 }
-HEADS = {"identity": "links", "groups": "alike"}
-"""The heads of topics that differ from their names."""
 
 
 def table(record: Record) -> str:
     """Every method's accuracies, the best in bold, groups found, what its servers learn by topic, and bytes sent."""
     rows, topics = record["rows"], topics_of(record["rows"])
     best = {name: max((row[name]["mean"] for row in rows if row[name]), default=None) for name in ACCURACIES.values()}
-    head = ["method", *ACCURACIES, "groups found", *(HEADS.get(topic, topic) for topic in topics), "sent"]
+    head = ["method", *ACCURACIES, "groups found", *(TOPICS[topic].head for topic in topics), "sent"]
     lines = []
     for row in rows:
         found = [_share(row[name], best[name]) for name in ACCURACIES.values()]

@@ -28,8 +28,7 @@ CONTENT = {
 def test_markdown_has_means_with_intervals_and_no_column_that_nobody_has() -> None:
     head, _, first, second, _, note = score_table.markdown(CONTENT).splitlines()
     assert (
-        note
-        == "±: half of the 95 % interval of the mean over 2 seeds. Two seeds give a very wide one: use five or more."
+        note == "±: half of the 95 % interval of the mean over 2 seeds. Two seeds give a very wide one: use at least 3."
     )
     assert head == "| method | local % | groups found |"
     assert first == r"| own_method@paper\|a | 91.0 ± 12.7 | 1.00 |"

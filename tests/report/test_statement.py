@@ -39,6 +39,7 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "In this simulation all files were on one computer" in head
     assert "Samples stayed" not in page
     assert "- cleveland: training together is " in head
+    assert sum(line.endswith(" of AUROC, both tuned.") for line in head.splitlines() if line.startswith("- ")) == 4
     assert sum(line.startswith("- ") for line in head.splitlines()) == 4
 
 

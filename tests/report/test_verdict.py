@@ -108,11 +108,13 @@ def test_what_no_attack_applies_to_is_no_success() -> None:
     """A dash is not a 0: it is told as what it is."""
     learned = {"labels": spread([0.03]), "groups": None}
     words = said(row("ours", 0.9, learned=learned), row("other", 0.8, learned={"models": spread([1.0])}))
-    assert "found next to nothing, at most 3.0 %, of label shares; they cannot tell for who is alike; none " in words
+    assert (
+        "found next to nothing, at most 3.0 %, of label shares; they cannot tell for which clients are alike; " in words
+    )
     assert "none applies to models." in words
     assert "learns" not in words
     (cell,) = (line[3] for line in verdict.table(content(row("ours", 0.9, learned=learned)))[1:])
-    assert cell == "3 (label shares); ? groups"
+    assert cell == "3 (label shares); ? alike"
     half = said(row("ours", 0.9, learned={"labels": spread([0.5]), "groups": spread([0.0])}))
     assert "`ours`'s servers know part of the label shares (50 %)." in half
     assert "cannot tell what `ours`'s servers learn" in said(row("ours", 0.9, learned={"groups": None}))
@@ -162,6 +164,7 @@ def test_a_mark_stands_at_its_leak_and_accuracy_and_is_named() -> None:
             row("ours", 0.9, learned={"labels": spread([0.0])}, bytes_up=spread([1e7])),
             row("open", 0.5, learned={"models": spread([1.0])}, bytes_up=spread([1e4])),
             row("unknown", 0.7, learned=None),
+            row("unsure", 0.7, learned={"groups": None}),
         )
     )
     figure, alt = compared_plots.tradeoff.__wrapped__(found, ACCURACY, compared_plots.WIDE)  # type: ignore[attr-defined]
@@ -172,6 +175,9 @@ def test_a_mark_stands_at_its_leak_and_accuracy_and_is_named() -> None:
     (labels,) = (mark for mark in panel.marks if isinstance(mark, Labelled))
     assert labels.words == ["ours, 10.0 MB", "open, 10.0 kB"]
     assert "ours: accuracy 90.0 %, worst leak 0.0 %" in alt
+    missing = ["not shown: unknown, not attacked", "not shown: unsure, the attacks cannot tell: alike"]
+    assert [key.words for key in figure.keys] == missing
+    assert alt.endswith("; ".join(missing))
 
 
 def test_words_keep_clear_of_other_marks_at_their_height() -> None:

@@ -21,8 +21,6 @@ from coterie.report.words import duration, size
 if TYPE_CHECKING:
     from coterie.api import Comparison
 
-_HEADS = {"identity": "links", "groups": "alike"}
-"""The heads of columns, by topic of ``report/comparison.py``, that differ from its name."""
 _CIPHER = "cipher"
 _FEW_TESTED = 50
 """Test samples of a client, below which folds are worth their runs."""
@@ -176,7 +174,9 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
     topics, scored = comparison.topics_of(rows), score_columns(rows, measures)
     accuracies: dict[str, Sequence[str]] = {_CIPHER: [row["crypto"] for row in rows]}
     accuracies |= {one.wrapped: one.texts() for one in scored}
-    leaks = {f"{_HEADS.get(topic, topic)}\n%": [comparison.leak_cell(row, topic) for row in rows] for topic in topics}
+    leaks = {
+        f"{comparison.TOPICS[topic].head}\n%": [comparison.leak_cell(row, topic) for row in rows] for topic in topics
+    }
     costs = {
         "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
         "time": [duration(row["seconds"] and row["seconds"]["mean"]) for row in rows],

@@ -54,6 +54,8 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
         keys.append(fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample))
     if leaks:
         keys += [fig.Key(fig.label(one.note, round(width / 8)), fig.method_colour(k)) for k, one in shown if one.note]
+    lost = [one.left_out for one in found if leaks and one.own and one.left_out]
+    keys += [fig.Key(fig.label(words, round(width / 8)), fig.MUTED, opacity=0) for words in lost]
     words = "; ".join(
         f"{one.marked if leaks else one.name}: {measure.label} {metric(one.own['mean'], measure.share)}"
         + (f", worst leak {percent(one.worst[1])}" if one.worst and one.worst[0] else "")
@@ -62,6 +64,7 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
         for _, one in shown
         if one.own
     )
+    words = "; ".join(filter(None, [words, *lost]))
     return fig.Figure(width, 300 if width > NARROW else 330, [[panel]], keys=keys), words or "nothing was measured"
 
 

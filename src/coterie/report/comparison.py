@@ -22,8 +22,9 @@ from coterie.runs.metrics import score
 
 
 class Topic(NamedTuple):
-    """What servers may learn. told: for all, part and next to nothing of it."""
+    """What servers may learn. head: of a column.  told: for all, part and next to nothing of it."""
 
+    head: str
     words: str
     short: str
     told: tuple[str, str, str]
@@ -31,11 +32,13 @@ class Topic(NamedTuple):
 
 TOPICS = {
     "models": Topic(
+        "models",
         "clients' models",
         "models",
         ("read every client's model", "read part of the models", "read next to nothing of the models"),
     ),
     "identity": Topic(
+        "links",
         "whose model is whose from round to round",
         "whose model is whose",
         (
@@ -45,16 +48,23 @@ TOPICS = {
         ),
     ),
     "labels": Topic(
+        "labels",
         "label shares",
         "label shares",
         ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
     ),
     "groups": Topic(
+        "alike",
         "which clients are alike",
-        "who is alike",
-        ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
+        "which clients are alike",
+        (
+            "know which clients are alike",
+            "know in part which clients are alike",
+            "hardly know which clients are alike",
+        ),
     ),
     "samples": Topic(
+        "samples",
         "training samples",
         "samples",
         (
@@ -64,6 +74,7 @@ TOPICS = {
         ),
     ),
     "other": Topic(
+        "other",
         "the system's other secrets",
         "other secrets",
         ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
@@ -503,17 +514,18 @@ def help_sentences(content: Content) -> Iterator[str]:
 
 def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
     """For each client of a method, whether training together is better for it, and by how much."""
+    tuned = ", both tuned" if benefit["tuned"] else ""
     for one in benefit["clients"]:
         what, share = f"{helped(one)}: training together", measure["share"] or one.get("instead") is not None
         unit = f"points of {one.get('instead') or measure['label']}" if share else f"in {measure['label']}"
         if one["gain"] is None:
             yield f"{what} could not be compared with training alone."
         elif one["verdict"] in ("better", "worse"):
-            yield f"{what} is {one['verdict']} than training alone: {_gain(one, share)} {unit}."
+            yield f"{what} is {one['verdict']} than training alone: {_gain(one, share)} {unit}{tuned}."
         elif one["verdict"]:
-            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, share)} {unit}."
+            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, share)} {unit}{tuned}."
         else:
-            yield f"{what} against training alone: {_gain(one, share)} {unit}, without an interval."
+            yield f"{what} against training alone: {_gain(one, share)} {unit}{tuned}, without an interval."
 
 
 def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:

@@ -128,7 +128,8 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
     if any(one.tuned for one, *_ in shown):
         axis.plot([], [], "o", color="#59616c", markerfacecolor="white", label="after each client's own fine-tuning")
         axis.legend(frameon=False, loc="lower center")
-    notes = "".join(f"\n{one.note}" for one, *_ in shown if one.note)
+    lost = [one.left_out for one in found if one.own and one.left_out]
+    notes = "".join(f"\n{words}" for words in [*(one.note for one, *_ in shown if one.note), *lost])
     axis.set(xlabel=f"what servers learn, worst: 0 is chance, 100 is everything{notes}", xlim=(-4, 104))
     tidy(axis)
     name = f"{measure.label} on own kind of data"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.record.comparison import FORMS
-from coterie.report.comparison import measures
+from coterie.report.comparison import FEWEST_SEEDS, measures
 from coterie.report.words import MISSING, metric, spread
 from coterie.runs.metrics import score
 
@@ -84,7 +84,7 @@ def interval_note(seeds: int) -> str:
     """What ± means; "" for one seed."""
     if seeds < 2:
         return ""
-    wide = " Two seeds give a very wide one: use five or more." if seeds == 2 else ""
+    wide = f" Two seeds give a very wide one: use at least {FEWEST_SEEDS}." if seeds < FEWEST_SEEDS else ""
     return f"±: half of the 95 % interval of the mean over {seeds} seeds.{wide}"
 
 

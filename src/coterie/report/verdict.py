@@ -52,7 +52,19 @@ class MethodStanding:
 
     @property
     def note(self) -> str:
-        return f"{CANNOT_TELL} {self.method}, could not tell: {', '.join(self.unsure)}" if self.unsure else ""
+        return f"{CANNOT_TELL} {self.method}, could not tell: {heads(self.unsure)}" if self.unsure else ""
+
+    @property
+    def left_out(self) -> str:
+        """Why a chart of leaks does not show it, or ""."""
+        if self.worst is not None:
+            return ""
+        why = f"the attacks cannot tell: {heads(self.unsure)}" if self.unsure else "not attacked"
+        return f"not shown: {self.name}, {why}"
+
+
+def heads(topics: Sequence[str]) -> str:
+    return ", ".join(TOPICS[topic].head for topic in topics)
 
 
 _NOTHING = "", 0.0
@@ -227,4 +239,4 @@ def _learned(one: MethodStanding, attacked: bool) -> str:
     if not topic:
         return "nothing to attack"
     told = f"{100 * share:.0f} ({TOPICS[topic].short})" if share > 0 else "0"
-    return f"{told}; {CANNOT_TELL} {', '.join(one.unsure)}" if one.unsure else told
+    return f"{told}; {CANNOT_TELL} {heads(one.unsure)}" if one.unsure else told

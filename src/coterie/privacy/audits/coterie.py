@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 # -- single servers ----------------------------------------------------------------------------------------------------
 
 
-@attack("hidden-words", HUB, "labels", "reads words of uploads and set-up sums as numbers: labels, and who is alike")
+@attack("hidden-words", HUB, "labels", "reads words of uploads and set-up sums as numbers: labels, and which are alike")
 def hidden_words(run: Recorded) -> Iterator[Measured]:
     terms = dict[str, bytes]()
     for seen, term in run.views[HUB].messages(Summand):
@@ -53,7 +53,12 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
             yield from _alike(run, HUB, "uploads", names, words)
 
 
-@attack("hidden-rows", "hub, or helper", "groups", "reads its shares of rows, and queries, as numbers: who is alike")
+@attack(
+    "hidden-rows",
+    "hub, or helper",
+    "groups",
+    "reads its shares of rows, and queries, as numbers: which clients are alike",
+)
 def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
     """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
     asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
