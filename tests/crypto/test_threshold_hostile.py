@@ -296,7 +296,7 @@ def test_floodings_are_gaussian_integers(bits):
     assert abs(scaled.mean()) < 5 / math.sqrt(scaled.size)
     assert scaled.std() == pytest.approx(math.hypot(1, math.sqrt(1 / 6) * (bits == 0)), rel=0.01)
     assert np.mean((scaled / scaled.std()) ** 4) == pytest.approx(3, rel=0.05)
-    assert 4 < np.abs(scaled).max() < 8.6
+    assert 4 <= np.abs(scaled).max() < 8.6  # of whole numbers alone 4 may be the largest
     if bits:  # every low bit is used: rounded reals of 53 bits would leave some at zero
         for bit in range(min(bits, 12)):
             assert abs(np.mean((noise >> bit) & 1) - 0.5) < 0.01

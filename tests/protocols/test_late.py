@@ -255,7 +255,7 @@ def test_an_old_update_in_place_of_a_new_one_is_refused(bound: int) -> None:
     assert run.round(1)["participants"] == 10
     notes = run.round(2)
     assert (notes["participants"], notes["too_old"]) == (9, 0)
-    assert list(run.refused) == ["server/Update: an answer of round 1 to a request of round 2"]
+    assert list(run.refused) == ["server/Update: client/0: an answer of round 1 to a request of round 2"]
 
 
 @pytest.mark.parametrize(
