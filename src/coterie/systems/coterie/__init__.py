@@ -1,4 +1,4 @@
-"""Coterie: means of hidden groups, at the price of plain averaging. This project's own; docs/systems/coterie.md.
+"""Coterie: means of hidden groups, in shares of two servers. This project's own; docs/systems/coterie.md.
 
     client  --HiddenUpdate-->  hub  --Shares, SealRows-->  helper         one-hot shares, added by both servers
     hub     --Fetch-->   helper                                 half of an answer, sealed to the client
@@ -83,7 +83,7 @@ LEARNS = {
 SYSTEM = fl.System(
     name="coterie",
     title="Coterie",
-    citation="Means of hidden groups, at the price of plain averaging (this project's own, docs/systems/coterie.md)",
+    citation="Means of hidden groups, in shares of two servers (this project's own, docs/systems/coterie.md)",
     config=CoterieConfig,
     parties=lambda _: {HUB: Hub, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client},
     check=check,
