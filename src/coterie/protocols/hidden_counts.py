@@ -188,7 +188,9 @@ class ClientCounts(Component):
                 raise PeerError(f"{party.name} has spent its privacy budget, and tells no label counts")
             secret.sent = yield Local(label_counts, (labels_of(party),))
         assert secret.sent is not None
-        x = words_of(secret.sent, party.sums.largest, steps_of(clients)) * np.uint32(not row.lost)
+        x = words_of(secret.sent, party.sums.largest, steps_of(clients))
+        if row.lost:  # it may be of another group
+            x = np.zeros_like(x)
         context = _context(party, party.name, row.groups)
         shares = one_hot.shared(x, row.group, row.groups, context, party.secrets("shares of counts", msg.round))
         word = shares.word.tobytes()

@@ -36,7 +36,7 @@ from coterie.protocols.sealed_groups import (
     Step,
     Stepped,
     isolates,
-    listed,
+    list_as_told,
     weight_modulus,
     weight_share,
 )
@@ -187,7 +187,7 @@ class HubGroups(ServerGroups):
 
         requests = dict[str, AskForRow]()
         for batch in batches:
-            request = AskForRow(r, epoch, listed(self.party, batch))
+            request = AskForRow(r, epoch, list_as_told(self.party, batch))
             requests |= dict.fromkeys((name for name in batch if name not in rows), request)
         yield from fl.for_each(requests, SharedRow, fold, deadline_s=deadline_s)
 

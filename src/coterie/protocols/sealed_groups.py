@@ -68,7 +68,7 @@ def weight_modulus(party: Any) -> int:
     return 1 << (PARTS * len(party.clients)).bit_length()
 
 
-def listed(party: Any, names: Collection[str]) -> str:
+def list_as_told(party: Any, names: Collection[str]) -> str:
     """What a client is told of the clients whose rows are grouped: one name a line; of one group of all a name for it,
     since nothing is opened by which rows are beside it.
     """
@@ -78,7 +78,7 @@ def listed(party: Any, names: Collection[str]) -> str:
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AskForRow(fl.OfRound, frozen=True):
-    """Send your row in shares, to be grouped with those of these clients (``listed``).
+    """Send your row in shares, to be grouped with those of these clients (``list_as_told``).
 
     epoch: how often groups have been made anew then.
     """
@@ -232,7 +232,7 @@ class HelperGroups(ServerGroups):
             raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
         names = frozenset(msg.names.split("\n"))
-        read = self._read(held, secret.shared.epoch + (msg.placing < -1), listed(self.party, names))
+        read = self._read(held, secret.shared.epoch + (msg.placing < -1), list_as_told(self.party, names))
         if len(read) == len(names):
             if not one and not add_up(row.mark for row in read.values()):
                 return RowsRead(msg.round, np.zeros(0, np.int64))

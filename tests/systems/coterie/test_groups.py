@@ -14,7 +14,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
-from coterie.crypto.shared_rows import upload_weight
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
 from coterie.protocols.hidden_servers import Adding
@@ -320,7 +319,7 @@ def test_newcomers_make_no_step_longer() -> None:
     assert {experiment.federation.alter(name).row.secret.total for name in experiment.common.clients} == {total}
     for server in (helper, hub):
         assert (server.rows.secret.founders, server.rows.secret.members) == (4, 16)
-        assert server.rows.weight(Adding(2, 16)) == upload_weight(0, 4, 16)
+        assert server.rows.weight(Adding(2, 16)) == 16 * 4 / 16  # (2): sixteenths of 4 founders over 16 on time
     with pytest.raises(PeerError, match="must not be used twice"):
         helper.groups.begin(-1)
     experiment.close()
