@@ -1,7 +1,8 @@
-"""What Coterie's two servers cost: ``python -m benchmarks.servers rounds|million|workers FILE``.
+"""What Coterie's two servers cost: ``python -m benchmarks.servers rounds|grouping|million|workers FILE``.
 
 ``rounds``: Coterie beside FedAvg, 100 clients of MNIST with 178,110 weights, rounds in turns in one process, so that a
 busy machine slows all alike. Processor seconds are those of all threads, and the least of the rounds are taken.
+``grouping``: what they exchange, once, to make groups of rows in shares, and what is dealt for it.
 ``million``: what each server spends, sends and holds, on paper, from constants that are measured here.
 ``workers``: uploads that one process checks and adds, and two that take them from one queue and add their sums.
 """
@@ -23,17 +24,24 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coterie.clustering.evidence import twisted
 from coterie.crypto import norm_proof, one_hot, shared_rows
 from coterie.crypto.signing import OpeningKey, VerifyKey, digest
+from coterie.crypto.two_party import Dealt, deal
+from coterie.privacy.audits.hidden_places import row_shares
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Derived
 from coterie.protocols.hidden_servers import BATCH
+from coterie.protocols.shared_groups import found, sizes_of
 from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, experiment
+from coterie.runs.recorded import record
+from coterie.systems.coterie.messages import HELPER, HUB
 
 WEIGHTS = 178_110
 MODEL_BYTES = 4 * WEIGHTS
 CONTEXT, SEED = bytes(32), bytes(16)
+SEEDS = SEED, bytes([1]) * len(SEED)
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedAvg": ("fedavg", {}),
     "one group": ("coterie", {"clusters": 1}),
@@ -90,6 +98,46 @@ def _moved(line: Mapping[str, Any]) -> tuple[int, int]:
         sizes[tuple(what.split()[:3])] += size
     sent = sum(size for (src, _, _), size in sizes.items() if src == "client")
     return sent, sum(size for (_, _, dst), size in sizes.items() if dst == "client")
+
+
+# -- the grouping ------------------------------------------------------------------------------------------------------
+
+
+def grouping(round_trip_s: float = 0.02) -> dict[str, Any]:
+    """A row for each number of clients. round_trip_s: of a message between the servers and its answer."""
+    rows = [_grouped(24, "digits", round_trip_s), _grouped(100, "mnist", round_trip_s)]
+    return {"round_trip_s": round_trip_s, "cores": os.cpu_count(), "rows": rows}
+
+
+def _grouped(clients: int, data: str, round_trip_s: float) -> dict[str, Any]:
+    """The rows of clients in four groups with label skew, grouped again by both sides in one process."""
+    settings = {"max_epochs": 1, "lr": 0.1}
+    partition = "permute:4+dirichlet:0.5"
+    config = RunConfig("coterie", data=data, clients=clients, partition=partition, rounds=1, record=True)
+    run = record(replace(config, crypto="emulated", settings=settings))
+    (shares,) = row_shares(run, HUB, HELPER).values()
+    sizes, keys = sizes_of(run.settings, clients, run.spec), SEEDS
+    began = time.process_time()
+    corrections = deal(sizes, twisted, keys)
+    dealt_s, began = time.process_time() - began, time.process_time()
+    both = Dealt(0, sizes, keys[0]), Dealt(1, sizes, keys[1], corrections)
+    sides = zip(both, (shares.ours, shares.theirs), SEEDS, strict=True)
+    hub, helper = (found(dealt, run.settings, rows, bytes(clients), nonce) for dealt, rows, nonce in sides)
+    steps, sent = 0, 0
+    with suppress(StopIteration):
+        mine, theirs = next(hub), next(helper)
+        while True:
+            steps, sent = steps + 1, sent + len(mine)
+            mine, theirs = hub.send(theirs), helper.send(mine)
+    return {
+        "clients": clients,
+        "messages each way": steps,
+        "MB each way": sent / 1e6,
+        "processor seconds of both": time.process_time() - began,
+        "seconds on the line": round_trip_s * steps,
+        "MB dealt to the helper": len(corrections) / 1e6,
+        "processor seconds to deal": dealt_s,
+    }
 
 
 # -- a million clients -------------------------------------------------------------------------------------------------
@@ -217,7 +265,12 @@ def workers(groups: int = 4, uploads: int = 2_000, repeats: int = 5) -> dict[str
     return {"groups": groups, "weights": WEIGHTS, "uploads": uploads, "cores": os.cpu_count(), "rows": table}
 
 
-MEASURES: Mapping[str, Callable[[], dict[str, Any]]] = {"rounds": rounds, "million": million, "workers": workers}
+MEASURES: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "rounds": rounds,
+    "grouping": grouping,
+    "million": million,
+    "workers": workers,
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Correlation clustering by comparisons: planted groups, small cases by trying all, and bounds on what is asked."""
+"""Correlation clustering by choices: planted groups, small cases by trying all, and bounds on what is asked."""
 
 from __future__ import annotations
 
@@ -80,14 +80,30 @@ def test_the_number_of_comparisons_is_bounded(count: int, most: int, seed: int) 
     gains = np.random.default_rng(seed).normal(size=(count, count))
     gains, asked = gains + gains.T, 0
 
-    def answer(questions: list) -> list[bool]:
+    def answer(choices: list[correlation.Choice]) -> list[int]:
         nonlocal asked
-        asked += len(questions)
-        return [bool(value > 0) for value in correlation.sums(questions, gains)]
+        asked += sum(len(one.sums) - 1 for one in choices)
+        return [correlation.chosen(one, gains) for one in choices]
 
     groups = correlation.answered(correlation.grouped(orders(count, seed), most, 3), answer)
     assert sorted(i for group in groups for i in group) == list(range(count))
     assert asked <= correlation.most_comparisons(count, most)
+
+
+def test_a_client_that_stays_tells_nothing_else() -> None:
+    """The answer is the same whichever other group it would gain more in, or less."""
+    told: list[tuple[int, int]] = []
+    gains, _ = planted([4, 4, 4], 0.3, 5)
+
+    def answer(choices: list[correlation.Choice]) -> list[int]:
+        marks = [correlation.chosen(one, gains) for one in choices]
+        told.extend((mark, len(set(one.marks))) for mark, one in zip(marks, choices, strict=True))
+        return marks
+
+    groups = correlation.answered(correlation.grouped(orders(12), 6, 3), answer)
+    assert sorted(map(len, groups)) == [4, 4, 4]
+    stays = [mark for mark, kinds in told if kinds == 2]
+    assert len(stays) >= correlation.RESTARTS * 12
 
 
 def test_newcomers_join_the_group_that_gains_most() -> None:
@@ -98,14 +114,14 @@ def test_newcomers_join_the_group_that_gains_most() -> None:
 def test_searches_side_by_side_ask_together_and_end_alone() -> None:
     def search(rounds: int):  # type: ignore[no-untyped-def]
         for _ in range(rounds):
-            yield [[(1, (0,), (0,))]]
+            yield [correlation.Choice([[((0,), (0,))]], [1])]
         return rounds
 
     batches = []
 
-    def answer(asked: list) -> list[bool]:
+    def answer(asked: list) -> list[int]:
         batches.append(len(asked))
-        return [True] * len(asked)
+        return [1] * len(asked)
 
     assert correlation.answered(correlation.side_by_side([search(1), search(3), search(0)]), answer) == [1, 3, 0]
     assert batches == [2, 1, 1]

@@ -1,4 +1,4 @@
-"""Shares of two parties: products, shuffles and comparisons, against whole numbers in the clear."""
+"""Shares of two parties: products, shuffles, bits and choices, against whole numbers in the clear."""
 
 from __future__ import annotations
 
@@ -136,45 +136,81 @@ def test_what_is_sent_of_bits_does_not_depend_on_them() -> None:
         assert np.abs(np.mean(shares, axis=0) - 0.5).max() < 0.06
 
 
-@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=12), st.integers(0, 28))
-def test_both_learn_which_numbers_are_above_zero(values: list[int], used: int) -> None:
-    one, other = run(lambda dealt, part: two_party.above_zero(dealt, used, part), values)
-    assert one == other == [value > 0 for value in values]
+def greatest(lists: list[list[int]], marks: list[list[int]], used: int = 0) -> tuple[Any, Any]:
+    def step(dealt: two_party.Dealt, *values: Any) -> Any:
+        return two_party.greatest(dealt, used, values, marks)
+
+    return run(step, *lists)
+
+
+@given(
+    st.lists(st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=6), min_size=1, max_size=6),
+    st.integers(0, 10),
+    st.data(),
+)
+def test_both_learn_the_mark_of_the_first_of_the_greatest(lists: list[list[int]], used: int, data: Any) -> None:
+    marks = [data.draw(st.lists(st.integers(0, 99), min_size=len(one), max_size=len(one))) for one in lists]
+    one, other = greatest(lists, marks, used)
+    assert one == other == [named[values.index(max(values))] for values, named in zip(lists, marks, strict=True)]
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 2**62, -(2**62)])
 def test_the_edges_of_a_comparison(value: int) -> None:
-    assert run(lambda dealt, part: two_party.above_zero(dealt, 0, part), [value])[0] == [value > 0]
+    assert greatest([[0, value]], [[0, 1]])[0] == [value > 0]
 
 
 def test_what_is_sent_does_not_depend_on_the_numbers() -> None:
-    """Masked values and the bits of each AND are uniform: over many keys, the same share of ones for any numbers."""
-    ones = {value: np.zeros(2) for value in (1, 2**40, -5)}
-    for value, total in ones.items():
+    """Masked values, the bits of each AND and what chooses the greater one are uniform: over many keys there is the
+    same share of ones for any numbers, whichever is the greatest.
+    """
+    for values in ([1, 0, 0], [-5, 2**40, 7], [0, -1, 2**61]):
+        total = np.zeros(2)
         for seed in range(120):
             keys = seed.to_bytes(16, "big"), (seed + 1000).to_bytes(16, "big")
-            sizes = two_party.Sizes(1, 1, 3, 1, 0, 0)
-            both = (
-                two_party.Dealt(0, sizes, keys[0]),
-                two_party.Dealt(1, sizes, keys[1], two_party.deal(sizes, reversed_rows, keys)),
-            )
-            parts = split([value], seed)
-            *_, seen = together(two_party.above_zero(both[0], 0, parts[0]), two_party.above_zero(both[1], 0, parts[1]))
-            for party in (0, 1):  # but for the last message, which opens the sign
-                bits = np.unpackbits(np.frombuffer(b"".join(seen[party:-2:2]), np.uint8))
+            sizes = two_party.Sizes(1, 1, 3, 2, 0, 0)
+            corrections = two_party.deal(sizes, reversed_rows, keys)
+            both = two_party.Dealt(0, sizes, keys[0]), two_party.Dealt(1, sizes, keys[1], corrections)
+            parts = split(values, seed)
+            first, second = (two_party.greatest(both[k], 0, [parts[k]], [[1, 1, 1]]) for k in (0, 1))
+            *_, seen = together(first, second)
+            for party in (0, 1):  # the last message opens the mark, which is 1
+                bits = np.unpackbits(np.frombuffer(b"".join(seen[party::2]), np.uint8))
                 total[party] += bits.mean() / 120
-    for total in ones.values():
         assert np.abs(total - 0.5).max() < 0.02
+
+
+def test_the_signs_on_the_way_are_hidden_by_a_bit_that_neither_knows() -> None:
+    """Over many keys each side's part of what chooses is as often 0 as 1, and so is what both open of it."""
+    for values in ([3, 2], [2, 3]):
+        opened = []
+        for seed in range(400):
+            keys = seed.to_bytes(16, "big"), (seed + 1000).to_bytes(16, "big")
+            sizes = two_party.Sizes(1, 1, 3, 1, 0, 0)
+            corrections = two_party.deal(sizes, reversed_rows, keys)
+            both = two_party.Dealt(0, sizes, keys[0]), two_party.Dealt(1, sizes, keys[1], corrections)
+            parts = split(values, seed)
+            first, second = (two_party.greatest(both[k], 0, [parts[k]], [[0, 1]]) for k in (0, 1))
+            *_, seen = together(first, second)
+            opened.append([data[0] >> 7 for data in seen[-4:-2]])
+        flips = np.array(opened)
+        assert np.abs(np.column_stack([flips, flips[:, 0] ^ flips[:, 1]]).mean(axis=0) - 0.5).max() < 0.1
+
+
+def test_a_mark_that_no_number_has_is_refused() -> None:
+    step = two_party.greatest(BOTH[0], 0, [np.zeros(1, np.uint64)], [[3]])
+    assert next(step) == (3).to_bytes(8, "little")
+    with pytest.raises(DecodeError, match="a mark"):
+        step.send((1).to_bytes(8, "little"))
 
 
 def test_more_comparisons_than_were_dealt_are_refused() -> None:
     with pytest.raises(DecodeError, match="41 comparisons; 40"):
-        next(two_party.above_zero(BOTH[0], 40, np.zeros(1, np.uint64)))
+        next(two_party.greatest(BOTH[0], 40, [np.zeros(2, np.uint64)], [[0, 1]]))
 
 
 @pytest.mark.parametrize("data", [b"", bytes(7), bytes(16)])
 def test_bytes_of_another_length_are_refused(data: bytes) -> None:
-    step = two_party.above_zero(BOTH[0], 0, np.zeros(1, np.uint64))
+    step = two_party.greatest(BOTH[0], 0, [np.zeros(2, np.uint64)], [[0, 1]])
     next(step)
     with pytest.raises(DecodeError):
         step.send(data)

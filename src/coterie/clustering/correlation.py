@@ -1,7 +1,7 @@
-"""Correlation clustering by comparisons alone: groups with the greatest sum of pairs' gains.
+"""Correlation clustering by choices alone: groups with the greatest sum of pairs' gains.
 
-All questions are "is this sum of gains above 0?", so the same steps run in the clear (``in_the_clear``) and on shares
-of two servers (``protocols/shared_groups.py``).
+All questions are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
+and on shares of two servers (``protocols/shared_groups.py``), who learn the answers alone.
 
 Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
 2009.
@@ -10,6 +10,8 @@ Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and compar
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from math import comb
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,13 +20,22 @@ from numpy.typing import NDArray
 SWEEPS = 4
 RESTARTS = 3
 
-Block = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""A sign, and the rows and columns of the gains that are summed."""
-Asked = list[list[Block]]
-"""Sums of gains, each of which is compared with 0."""
+Group = tuple[int, ...]
+Groups = list[Group]
+Sum = list[tuple[Group, Group]]
+"""Blocks of the gains, by their rows and columns, which are summed. A block without rows or columns adds 0."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of these sums is the greatest, or the first of the greatest? The answer is its mark."""
+
+    sums: list[Sum]
+    marks: list[int]
+
+
 T = TypeVar("T")
-Questions = Generator[Asked, list[bool], T]
-Groups = list[tuple[int, ...]]
+Questions = Generator[list[Choice], list[int], T]
 
 
 def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
@@ -41,29 +52,26 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
     most: of groups.  smallest: least members of a group, unless there is one group alone.
     """
     found = yield from side_by_side([_searched(order, most) for order in orders])
-    best = found[0]
-    for other in found[1:]:
-        (better,) = yield [_score(other) + _score(best, -1)]
-        best = other if better else best
-    return (yield from _without_small(best, smallest))
+    best = yield from _greatest([[(group, group) for group in groups] for groups in found])
+    return (yield from _without_small(found[best], smallest))
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """How many sums ``grouped`` asks about at most, from RESTARTS orders."""
-    each = (2 * SWEEPS + 2) * clients * most + SWEEPS * most**3
-    return RESTARTS * each
+    """How many pairs of sums ``grouped`` compares at most, from RESTARTS orders: k - 1 to find the greatest of k."""
+    merges = comb(most + 1, 3)  # the pairs of 2 to ``most`` groups
+    return RESTARTS * ((2 * SWEEPS + 2) * clients * most + SWEEPS * merges + 1)
 
 
-def joined(groups: Sequence[tuple[int, ...]], newcomers: Sequence[int]) -> Questions[list[int]]:
-    return (yield from side_by_side([_best(_joins(one, groups)) for one in newcomers]))
+def joined(groups: Groups, newcomers: Sequence[int]) -> Questions[list[int]]:
+    return (yield from side_by_side([_greatest(_joins(one, groups)) for one in newcomers]))
 
 
 def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
     """gains: (n, n)."""
-    return answered(questions, lambda asked: [bool(value > 0) for value in sums(asked, gains)])
+    return answered(questions, lambda asked: [chosen(one, gains) for one in asked])
 
 
-def answered(questions: Questions[T], answer: Callable[[Asked], list[bool]]) -> T:
+def answered(questions: Questions[T], answer: Callable[[list[Choice]], list[int]]) -> T:
     try:
         asked = next(questions)
         while True:
@@ -73,21 +81,25 @@ def answered(questions: Questions[T], answer: Callable[[Asked], list[bool]]) -> 
         return result
 
 
-def sums(asked: Asked, gains: NDArray[Any]) -> NDArray[Any]:
-    """(len(asked),) the sums, of the dtype of gains (n, n)."""
-    totals = np.zeros(len(asked), gains.dtype)
-    for at, blocks in enumerate(asked):
-        for sign, rows, columns in blocks:
-            part = gains[np.ix_(rows, columns)].sum(dtype=gains.dtype)
-            totals[at : at + 1] += part if sign > 0 else np.negative(part, dtype=gains.dtype)
+def chosen(choice: Choice, gains: NDArray[Any]) -> int:
+    """The answer by gains (n, n)."""
+    return choice.marks[int(sums(choice, gains).argmax())]
+
+
+def sums(choice: Choice, gains: NDArray[Any]) -> NDArray[Any]:
+    """(k,) its sums, of the dtype of gains (n, n)."""
+    totals = np.zeros(len(choice.sums), gains.dtype)
+    for at, blocks in enumerate(choice.sums):
+        for rows, columns in blocks:
+            totals[at : at + 1] += gains[np.ix_(rows, columns)].sum(dtype=gains.dtype)  # mod 2^64 without a warning
     return totals
 
 
 def side_by_side(searches: Sequence[Questions[T]]) -> Questions[list[T]]:
     """Independent searches, whose questions are asked together."""
-    results, asked = dict[int, T](), dict[int, Asked]()
+    results, asked = dict[int, T](), dict[int, list[Choice]]()
 
-    def step(at: int, answers: list[bool] | None) -> None:
+    def step(at: int, answers: list[int] | None) -> None:
         try:
             asked[at] = next(searches[at]) if answers is None else searches[at].send(answers)
         except StopIteration as end:
@@ -110,8 +122,8 @@ def _searched(order: Sequence[int], most: int) -> Questions[Groups]:
         groups = yield from _placed(one, groups, most)
     for _ in range(SWEEPS):
         before = groups
-        restless = yield from side_by_side([_wants_to_move(one, groups) for one in order])
-        for one in [one for one, moves in zip(order, restless, strict=True) if moves]:
+        stays = yield from side_by_side([_stays(one, groups) for one in order])
+        for one in [one for one, stay in zip(order, stays, strict=True) if not stay]:
             groups = yield from _placed(one, _without(one, groups), most)
         groups = yield from _merged(groups)
         if sorted(groups) == sorted(before):
@@ -120,36 +132,29 @@ def _searched(order: Sequence[int], most: int) -> Questions[Groups]:
 
 
 def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
-    if not groups:
-        return [(one,)]
-    best = yield from _best(_joins(one, groups))
-    if len(groups) < most:
-        (gains,) = yield [[(1, (one,), groups[best])]]
-        if not gains:
-            return [*groups, (one,)]
+    """Where it gains most: in a group, or alone, which gains 0."""
+    alone: Groups = [()] if len(groups) < most else []
+    best = (yield from _greatest(_joins(one, [*alone, *groups]))) - len(alone)
+    if best < 0:
+        return [*groups, (one,)]
     return [tuple(sorted((*group, one))) if at == best else group for at, group in enumerate(groups)]
 
 
-def _wants_to_move(one: int, groups: Groups) -> Questions[bool]:
-    rest = _without(one, groups)
+def _stays(one: int, groups: Groups) -> Questions[bool]:
+    """Whether it gains most where it is. Where else it would gain more is not told."""
     own = next(tuple(i for i in group if i != one) for group in groups if one in group)
-    if not rest:
-        return False
-    best = yield from _best(_joins(one, rest))
-    if rest[best] == own:
-        (stays,) = yield [[(1, (one,), own)]]
-        return not stays
-    (gains,) = yield [[(1, (one,), rest[best])]]
-    return gains or bool(own)
+    others = [(), *_without(one, groups)]
+    (stays,) = yield [Choice(_joins(one, others), [int(group == own) for group in others])]
+    return bool(stays)
 
 
 def _merged(groups: Groups) -> Questions[Groups]:
     while len(groups) > 1:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
-        a, b = pairs[(yield from _best([[(1, groups[a], groups[b])] for a, b in pairs]))]
-        (gains,) = yield [[(1, groups[a], groups[b])]]
-        if not gains:
+        best = yield from _greatest([[], *([(groups[a], groups[b])] for a, b in pairs)])
+        if best == 0:
             break
+        a, b = pairs[best - 1]
         both = tuple(sorted(groups[a] + groups[b]))
         groups = [group for at, group in enumerate(groups) if at not in (a, b)] + [both]
     return groups
@@ -166,27 +171,17 @@ def _without_small(groups: Groups, smallest: int) -> Questions[Groups]:
     return groups
 
 
-def _best(candidates: Sequence[list[Block]]) -> Questions[int]:
-    left = list(range(len(candidates)))
-    while len(left) > 1:
-        pairs = list(zip(left[::2], left[1::2], strict=False))
-        wins = yield [candidates[b] + _negative(candidates[a]) for a, b in pairs]
-        left = [b if second else a for (a, b), second in zip(pairs, wins, strict=True)] + left[2 * len(pairs) :]
-    return left[0]
+def _greatest(candidates: list[Sum]) -> Questions[int]:
+    if len(candidates) == 1:
+        return 0
+    (best,) = yield [Choice(candidates, list(range(len(candidates))))]
+    return best
 
 
-def _joins(one: int, groups: Sequence[tuple[int, ...]]) -> list[list[Block]]:
-    return [[(1, (one,), group)] for group in groups]
-
-
-def _negative(blocks: list[Block]) -> list[Block]:
-    return [(-sign, rows, columns) for sign, rows, columns in blocks]
+def _joins(one: int, groups: Groups) -> list[Sum]:
+    return [[((one,), group)] for group in groups]
 
 
 def _without(one: int, groups: Groups) -> Groups:
     cut = [tuple(i for i in group if i != one) for group in groups]
     return [group for group in cut if group]
-
-
-def _score(groups: Groups, sign: int = 1) -> list[Block]:
-    return [(sign, group, group) for group in groups]

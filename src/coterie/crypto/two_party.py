@@ -1,4 +1,4 @@
-"""Two parties that hold shares of whole numbers multiply them, shuffle them, and learn which are above 0.
+"""Two parties that hold shares of whole numbers multiply them, shuffle them, and learn which is the greatest.
 
 A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has given both correlated random numbers
 (``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
@@ -9,8 +9,9 @@ A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has giv
 - **Bits**, which are shared mod 2, are shared mod 2^64: b + r is opened for a dealt bit r that is shared in both ways
   (Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
 - **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
-  subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010). Only the
-  sign is opened.
+  subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010).
+- **The greatest** of many is found by a tree of comparisons whose signs are not opened: a sign s takes the greater one,
+  a + s (b - a), by a dealt bit r and a dealt r d. Only a mark of the greatest is opened.
 
 Secrecy holds against one party that follows the protocol, unconditionally but for the keystream that stretches seeds. A
 party that deviates can spoil results; what it may learn is not bounded here. No number may be used twice: a caller
@@ -19,7 +20,7 @@ counts what it has used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -36,7 +37,14 @@ Exchange = Generator[bytes, bytes, T]
 Words64 = NDArray[np.uint64]
 Bits = NDArray[np.uint8]
 
-_DRAWN, _CORRECTED = 8, 3  # words of a comparison from a seed: r, its bits, u, v, w (2 each); corrected: bits, w
+# Words of a comparison: z's mask and its bits; u, v, u v of ANDs; a bit r for the choice; r mod 2^64; d and r d.
+_MASK, _BITS, _U, _V, _UV, _R, _LIFTED, _D, _RD = (
+    *(slice(0, 1), slice(1, 2), slice(2, 4), slice(4, 6), slice(6, 8)),
+    *(slice(8, 9), slice(9, 10), slice(10, 12), slice(12, 14)),
+)
+_DRAWN = 14
+_CORRECTED = (_BITS, _UV, _LIFTED, _RD)  # at party 1, which has no seed that gives them
+_CORRECTIONS = 6  # words
 _BLOCKS = 8 * _DRAWN // 16  # of the keystream
 
 
@@ -103,16 +111,18 @@ def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes,
     for name in sizes.uses:
         own, other = (_matrix(key, f"{name} bits", sizes.clients, sizes.bits) for key in keys)
         parts.append(((own ^ other) & np.uint64(1)) - _matrix(keys[0], f"{name} lifted", sizes.clients, sizes.bits))
-    drawn = [_drawn(key, 0, sizes.comparisons) for key in keys]
-    bits = (drawn[0][:, :1] + drawn[1][:, :1]) ^ drawn[0][:, 1:2]
-    u, v = (drawn[0][:, at : at + 2] ^ drawn[1][:, at : at + 2] for at in (2, 4))
-    parts.append(np.concatenate([bits, u & v ^ drawn[0][:, 6:8]], axis=1))
+    one, two = (_drawn(key, 0, sizes.comparisons) for key in keys)
+    bits = (one[:, _MASK] + two[:, _MASK]) ^ one[:, _BITS]
+    ands = (one[:, _U] ^ two[:, _U]) & (one[:, _V] ^ two[:, _V]) ^ one[:, _UV]
+    r = (one[:, _R] ^ two[:, _R]) & np.uint64(1)
+    chosen = r * (one[:, _D] + two[:, _D]) - one[:, _RD]
+    parts.append(np.concatenate([bits, ands, r - one[:, _LIFTED], chosen], axis=1))
     return b"".join(part.astype("<u8").tobytes() for part in parts)
 
 
 def corrections_bytes(sizes: Sizes) -> int:
     words = sum(rows * columns for rows, columns in sizes.corrections().values())
-    return 8 * (words + _CORRECTED * sizes.comparisons)
+    return 8 * (words + _CORRECTIONS * sizes.comparisons)
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -214,30 +224,66 @@ def lifted(dealt: Dealt, name: str, bits: Words64) -> Exchange[Words64]:
 # --------------------------------------------------------------------------------------------------------- comparisons
 
 
-def above_zero(dealt: Dealt, used: int, values: Words64) -> Exchange[list[bool]]:
-    """Which of the shared numbers (b,), read as signed, are above 0; both parties learn it, and nothing else.
+def greatest(dealt: Dealt, used: int, values: Sequence[Words64], marks: Sequence[Sequence[int]]) -> Exchange[list[int]]:
+    """Of each list of shared numbers (k,), read as signed, the mark of the greatest, or of the first of the greatest.
 
-    used: comparisons so far.
+    Both parties learn these marks, and nothing else. used: comparisons so far; a list takes k - 1.
     """
-    count = len(values)
+    left = [
+        np.column_stack([own, np.array(named, np.uint64) * (dealt.party == 0)])
+        for own, named in zip(values, marks, strict=True)
+    ]
+    while any(len(one) > 1 for one in left):
+        halves = [len(one) // 2 for one in left]
+        pairs = np.concatenate([one[: 2 * half].reshape(half, 2, 2) for one, half in zip(left, halves, strict=True)])
+        greater = yield from _greater(dealt, used, pairs[:, 0], pairs[:, 1])
+        used += len(pairs)
+        parts = np.split(greater, np.cumsum(halves)[:-1])
+        left = [np.concatenate([part, one[2 * len(part) :]]) for part, one in zip(parts, left, strict=True)]
+    own = np.stack([one[0, 1] for one in left])
+    data = yield own.astype("<u8").tobytes()
+    opened: list[int] = (own + _words(data, 1, len(own))[0]).tolist()
+    if not all(mark in named for mark, named in zip(opened, marks, strict=True)):
+        raise DecodeError("a mark that none of the numbers has")
+    return opened
+
+
+def _greater(dealt: Dealt, used: int, a: Words64, b: Words64) -> Exchange[Words64]:
+    """(p, 2) shares of the rows of b (p, 2) whose first number is above that of a's row, and of a's rows otherwise."""
+    numbers, apart = _comparisons(dealt, used, len(a)), b - a
+    above = yield from _above_zero(dealt.party, numbers, apart[:, 0])
+    flips, hidden = above ^ (numbers[:, 8] & np.uint64(1)).astype(np.uint8), apart - numbers[:, _D]
+    data = yield np.packbits(flips).tobytes() + hidden.astype("<u8").tobytes()
+    size = -(-len(a) // 8)
+    flipped = flips ^ _unpacked(data[:size], len(a))
+    product = numbers[:, _LIFTED] * (hidden + _words(data[size:], *hidden.shape)) + numbers[:, _RD]  # r (b - a)
+    return a + np.where(flipped[:, None] == 1, apart - product, product)
+
+
+def _comparisons(dealt: Dealt, used: int, count: int) -> Words64:
+    """(count, _DRAWN) what was dealt for the comparisons after so many. Raises DecodeError for more than were."""
     if used + count > dealt.sizes.comparisons:
         raise DecodeError(f"{used + count} comparisons; {dealt.sizes.comparisons} were dealt")
     numbers = _drawn(dealt.key, used, count)
     if dealt.party == 1:
-        fixed = dealt.corrected(len(dealt.corrections) // 8 - _CORRECTED * (dealt.sizes.comparisons - used), count, 3)
-        numbers = np.concatenate([numbers[:, :1], fixed[:, :1], numbers[:, 2:6], fixed[:, 1:]], axis=1)
+        at = len(dealt.corrections) // 8 - _CORRECTIONS * (dealt.sizes.comparisons - used)
+        fixed, numbers = dealt.corrected(at, count, _CORRECTIONS), numbers.copy()
+        for place in _CORRECTED:
+            width = place.stop - place.start
+            numbers[:, place], fixed = fixed[:, :width], fixed[:, width:]
+    return numbers
+
+
+def _above_zero(party: int, numbers: Words64, values: Words64) -> Exchange[Bits]:
+    """(b,) shares mod 2 of whether the shared numbers (b,), read as signed, are above 0."""
     own = numbers[:, 0] - values  # -z is negative where z is above 0
     data = yield own.astype("<u8").tobytes()
-    opened = _bits((own + _words(data, 1, count)[0])[:, None])
-    secret = _bits(numbers[:, 1:2])
-    leading = secret[:, 63] ^ (opened[:, 63] if dealt.party == 0 else 0)
-    borrow = yield from _borrow(
-        dealt.party, opened[:, :63], secret[:, :63], [_bits(numbers[:, at : at + 2]) for at in (2, 4, 6)]
-    )
-    sign = leading ^ borrow
-    data = yield np.packbits(sign).tobytes()
-    both = sign ^ _unpacked(data, count)
-    return [bool(bit) for bit in both]
+    opened = _bits((own + _words(data, 1, len(own))[0])[:, None])
+    secret = _bits(numbers[:, _BITS])
+    leading = secret[:, 63] ^ (opened[:, 63] if party == 0 else 0)
+    triples = [_bits(numbers[:, place]) for place in (_U, _V, _UV)]
+    borrow = yield from _borrow(party, opened[:, :63], secret[:, :63], triples)
+    return np.asarray(leading ^ borrow, np.uint8)
 
 
 def _borrow(party: int, opened: Bits, secret: Bits, triples: list[Bits]) -> Exchange[Bits]:

@@ -2,9 +2,9 @@
 
 Both run ``found`` once, on their shares of all clients' rows (``clustering/evidence.py``), and ``place`` for each batch
 of newcomers. The rows are shuffled first, in an order that only the helper knows, so the hub knows names but no places
-in the shuffle; the helper knows places, but no names. What both learn is the outcome of comparisons (``clustering/
-correlation.py``): which places are in one group. The order in which clients join is tossed by both once the rows are
-fixed.
+in the shuffle; the helper knows places, but no names. What both learn is which of several sums of gains is the greatest
+(``clustering/correlation.py``): in which group a place joins, and whether it stays there. The order in which clients
+join is tossed by both once the rows are fixed.
 
 A client's weight is a word of its row, of which each server has a share. Both add it up by groups, so that a group's
 weight is known to its clients alone. It is shared in bits, so no client can claim more than ``PARTS``.
@@ -221,9 +221,10 @@ def _answered(
     try:
         asked = next(questions)
         while True:
-            signs = yield from two_party.above_zero(dealt, used, correlation.sums(asked, gains))
-            used += len(asked)
-            asked = questions.send(signs)
+            values = [correlation.sums(one, gains) for one in asked]
+            marks = yield from two_party.greatest(dealt, used, values, [one.marks for one in asked])
+            used += sum(len(one) - 1 for one in values)
+            asked = questions.send(marks)
     except StopIteration as end:
         result: correlation.T = end.value
         return result

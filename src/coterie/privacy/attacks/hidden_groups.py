@@ -1,26 +1,26 @@
 """Who is in which hidden group, and what its members send, from sums by name and from steps of a grouping.
 
 ``weights`` (rounds, n): how much of each client's upload a round has added, 0 where it was away. Steps are the
-comparisons of ``clustering/correlation.py``.
+choices of ``clustering/correlation.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering import evidence
-from coterie.clustering.correlation import Block
+from coterie.clustering.correlation import Choice, Sum
 from coterie.clustering.evidence import DIMENSION, RANK, ResidualSpread, row_length, twisted
 from coterie.privacy.attacks.result import AttackResult, handed_out
 from coterie.protocol.errors import UserError
 
 Floats = NDArray[np.float64]
-Outcome = tuple[list[Block], bool]
-"""A sum of gains, and whether it was above 0."""
+Outcome = tuple[Sum, Sum]
+"""A sum of gains, and one that is not greater."""
 RIDGE = 0.1
 ALWAYS = "the same clients were added in all rounds, so that sums do not tell one from another"
 
@@ -88,21 +88,29 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
     return AttackResult("cosine with the update", float(np.mean(values)), float(np.mean(others)), 1.0, len(values), sd)
 
 
+def outcomes_of(choice: Choice, mark: int) -> Iterator[Outcome]:
+    """What an answer says: the sum with this mark is the greatest. A mark of several does not say which."""
+    greatest = [at for at, one in enumerate(choice.marks) if one == mark]
+    if len(greatest) == 1:
+        yield from ((choice.sums[greatest[0]], one) for at, one in enumerate(choice.sums) if at != greatest[0])
+
+
 def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
     """(n, n) in -1 to 1: the share of outcomes for both clients being of one group, less that against."""
     total, count = np.zeros((n, n)), np.zeros((n, n))
-    for blocks, above in outcomes:
-        for sign, rows, columns in blocks:
-            where = np.ix_(rows, columns)
-            total[where] += sign if above else -sign
-            count[where] += 1
+    for greater, less in outcomes:
+        for sign, blocks in ((1, greater), (-1, less)):
+            for rows, columns in blocks:
+                where = np.ix_(rows, columns)
+                total[where] += sign
+                count[where] += 1
     return np.asarray((total + total.T) / np.maximum(count + count.T, 1))
 
 
 def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
     """(n,) how well a client's outcomes agree with the groups (n,) that were found.
 
-    The more samples a client has, the fewer of its comparisons go against its group.
+    The more samples a client has, the fewer of its choices go against its group.
     """
     found = sides(outcomes, len(labels))
     return np.asarray(np.where(labels[:, None] == labels, found, -found).mean(axis=1))

@@ -1,4 +1,4 @@
-"""Attacks on the grouping of a method with hidden groups, by what comparisons say and by a planted row."""
+"""Attacks on the grouping of a method with hidden groups, by what its steps say and by a planted row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRENGTH = 1e4
     "tells samples of unnamed clients from steps and its shares, and links them",
 )
 def grouping_steps(run: Recorded) -> Iterator[Measured]:
-    """The hub sees the same comparisons, at places that it cannot relate to names or positions."""
+    """The hub sees the same steps, at places that it cannot relate to names or positions."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     sure = hidden_groups.agreement(groups.outcomes, groups.labels)
@@ -51,7 +51,7 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
 def planted_row(run: Recorded) -> Iterator[Measured]:
     """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
 
-    The helper sees by comparisons which positions gain by the client's, so it reads the bit of all, without names. It
+    The helper sees by steps which positions gain by the client's, so it reads the bit of all, without names. It
     does not apply where all clients have all labels. Raises UserError with one group of all, which needs no rows.
     """
     if run.settings.clusters == 1:

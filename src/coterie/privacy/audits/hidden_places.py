@@ -10,11 +10,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.correlation import Asked, Groups, answered, labelled, sums
+from coterie.clustering.correlation import Choice, Groups, answered, chosen, labelled
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OpeningKey
 from coterie.crypto.two_party import Dealt, Exchange, Words64
-from coterie.privacy.attacks.hidden_groups import Outcome
+from coterie.privacy.attacks.hidden_groups import Outcome, outcomes_of
 from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
 from coterie.protocol.errors import PeerError, UserError
@@ -76,7 +76,7 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 class PlacesFound:
     """The founding, as the helper sees it. names: the client at each place, which it does not know.
 
-    outcomes: of all comparisons, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
+    outcomes: of all choices, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
     nobody knows.  most: groups that there may be.  weights: (n,) the helper's shares, of which it knows the places.
     """
 
@@ -111,13 +111,14 @@ def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
 
 
 def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Groups, list[Outcome]]:
-    """Groups by these gains (n, n) in an order that the seed tosses, and the outcomes of all comparisons."""
-    outcomes = list[Outcome]()
+    """Groups by these gains (n, n) in an order that the seed tosses, and the outcomes of all choices."""
+    outcomes, signed = list[Outcome](), gains.view(np.int64)
 
-    def answer(asked: Asked) -> list[bool]:
-        signs = [bool(value > 0) for value in sums(asked, gains).view(np.int64)]
-        outcomes.extend(zip(asked, signs, strict=True))
-        return signs
+    def answer(asked: list[Choice]) -> list[int]:
+        marks = [chosen(one, signed) for one in asked]
+        for one, mark in zip(asked, marks, strict=True):
+            outcomes.extend(outcomes_of(one, mark))
+        return marks
 
     return answered(founding(seed, len(gains), most, smallest), answer), outcomes
 
