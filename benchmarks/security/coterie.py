@@ -46,7 +46,7 @@ def study(*, seeds: int = 3, clients: int = 24, partition: str = "permute:4+diri
     return {"data": "digits", **options, "seeds": seeds, "settings": SETTINGS, "variants": variants}
 
 
-def grouping(*, seeds: int = 12, clients: int = 24, partition: str = "permute:4+dirichlet:0.5") -> dict[str, Any]:
+def grouping(*, seeds: int = 24, clients: int = 24, partition: str = "permute:4+dirichlet:0.5") -> dict[str, Any]:
     """What the helper reads of unnamed clients when groups are made, which further rounds do not change."""
     options: dict[str, Any] = {"clients": clients, "partition": partition}
     settings = {**SETTINGS, "max_epochs": 1}
