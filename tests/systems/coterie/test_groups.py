@@ -92,8 +92,8 @@ def drive(work: Any, experiment: Experiment, name: str) -> Any:
 
 
 def test_newcomers_join_the_group_of_their_task() -> None:
-    experiment = made("permute:2+dirichlet:0.5", clients=16, founders=12, newcomers=4, join_every=1)
-    assert groups_of(experiment, experiment.common.clients)[12:] == [-1] * 4
+    experiment = made("permute:2+dirichlet:0.5", clients=24, founders=14, newcomers=10, join_every=1)
+    assert groups_of(experiment, experiment.common.clients)[14:] == [-1] * 10
     experiment.round(1)
     experiment.round(2)
     found, truth = groups_of(experiment, experiment.common.clients), list(experiment.split.groups)
