@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from federation import Rig, planted, rig
+from prepared import begun
 
 from coterie.runs import SYSTEMS, registry
 
@@ -78,6 +79,11 @@ def made(case: Case, **options: Any) -> Rig:
     """This federation, set up. options: of ``federation.rig``."""
     name, mode, settings = case
     return rig(registry.get(name), TARGETS, mode=mode, **{"delta": 0.0, **options, **settings})
+
+
+def after(case: Case, rounds: int = 0) -> Rig:
+    """This federation after its set-up and so many rounds of honest parties that are all there."""
+    return begun(str(case), lambda: made(case), rounds)
 
 
 def first(case: Case) -> bool:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
-from every_system import CASES, Case, made, one_mode, parameters
+from every_system import CASES, Case, after, made, one_mode, parameters
 from federation import Pulled, Repeatable, Rig, on_the_wire
 from joint_parts import HOLDERS, KEY, VECTORS, held, joint, of_round, opened, opened_by, small_keys, summed
 from joint_parts import made as made_key
@@ -47,8 +47,7 @@ def same(one: Rig, other: Rig) -> bool:
 
 def sent_in(case: Case) -> int:
     """How many messages round ``BROKEN`` has."""
-    run, count = made(case), 0
-    run.rounds(BROKEN - 1)
+    run, count = after(case, BROKEN - 1), 0
     transmit = run.transport._transmit
 
     def counting(*what: Any) -> None:
@@ -85,10 +84,9 @@ def again(run: Rig) -> None:
 
 @pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
-    whole, run = made(case), made(case, wire=retrying)
-    count = sent_in(case)
+    run, count = after(case), sent_in(case)
+    retrying(run.transport)
     for r in range(1, ROUNDS + 1):
-        whole.round(r)
         if r != BROKEN:
             run.round(r)
             continue
@@ -98,8 +96,8 @@ def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
         again(run)
         notes = dict(run.transport.drive(run.hub.round(r), r, 2))
         assert "skipped" not in notes
-    assert same(whole, run)
-    assert not same(run, made(case))
+    assert same(after(case, ROUNDS), run)
+    assert not same(run, after(case))
 
 
 REAL: list[Case] = [
@@ -171,8 +169,7 @@ def test_two_sums_of_a_cluster_do_not_differ_by_one_client(case: Case) -> None:
     unreleased = notes["clusters"]["unreleased"] if run.system.name == "fedcaprivacy" else notes["unreleased"]
     assert [why for why in unreleased.values() if "refused" in why]
     run.links.away.clear()
-    after = run.round(3)
-    assert "skipped" not in after
+    assert "skipped" not in run.round(3)
     assert not run.refused
 
 

@@ -6,6 +6,7 @@ A coordinator is made again between two rounds; everybody else, before every mes
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 from unittest.mock import patch
 
@@ -66,6 +67,8 @@ CASES = [
 
 def made(system: str, mode: str, settings: dict[str, Any], crypto: str = "emulated") -> Experiment:
     model, data = model_for(system), "digits" if system == "fedbn" else "synthetic:8x4"
+    if "max_epochs" in {field.name for field in fields(registry.get(system).config)}:
+        settings = {"max_epochs": 1, **settings}
     options = {"clients": 5, "rounds": ROUNDS, "partition": "permute:2", "mode": mode, "crypto": crypto, "seed": 1}
     return build(RunConfig(system, data=data, model=model, settings=settings, **options))
 

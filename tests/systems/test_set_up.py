@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_system import CASES, Case, first, made, parameters
+from every_system import CASES, Case, first, made, one_mode, parameters
 from federation import Steady
 
 from coterie.protocol.errors import RunError
@@ -20,7 +20,7 @@ def without(name: str, case: Case, **options: Any) -> Any:
     return made(case, links=Steady(away={(name, 0): "offline"}), **options)
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_a_quorum_of_clients_begins(case: Case) -> None:
     """The client that was away is refused or passed over, and all others train."""
     run = without(GONE, case, quorum=4)
@@ -31,7 +31,7 @@ def test_a_quorum_of_clients_begins(case: Case) -> None:
     assert any(ended[name] is not start[name] for name in run.common.clients[:-1])
 
 
-@pytest.mark.parametrize("case", parameters([case for case in KEYED if case[2].get("keys") != "threshold"]))
+@pytest.mark.parametrize("case", parameters([case for case in KEYED if case[2].get("keys") != "threshold"], first))
 def test_without_a_quorum_the_set_up_names_who_is_missing(case: Case) -> None:
     with pytest.raises(RunError, match=f"all clients and all servers must have keys; {GONE} have none"):
         without(GONE, case)

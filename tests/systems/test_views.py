@@ -6,10 +6,11 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from every_system import CASES, Case, first, made, parameters
+from every_system import CASES, Case, after, made, one_mode, parameters
 from federation import Rig, Steady
 
 from coterie.protocol.system import Mixture
+from coterie.runs import registry
 
 ROUNDS = 4
 
@@ -22,8 +23,10 @@ def finite(run: Rig) -> bool:
 @pytest.mark.parametrize("case", parameters(CASES))
 def test_each_role_receives_what_its_system_says(case: Case) -> None:
     """With these settings, and nothing else; and of a sealed message the hub reads nothing."""
-    run = made(case, links=Steady(away={("client/5", 2): "offline"}))
-    run.rounds(ROUNDS)
+    run = after(case, 1)
+    run.links.away = {("client/5", 2): "offline"}
+    for r in range(2, ROUNDS + 1):
+        run.round(r)
     run.finish(ROUNDS)
     views = run.system.views(case[1], run.config)
     said = {role: {kind.__name__ for kind in sees.receives} for role, sees in views.items()}
@@ -34,7 +37,7 @@ def test_each_role_receives_what_its_system_says(case: Case) -> None:
         assert not relayed or view.party == run.federation.hub
 
 
-@pytest.mark.parametrize("case", parameters(CASES, first))
+@pytest.mark.parametrize("case", parameters(CASES, one_mode))
 def test_who_comes_and_goes_ends_no_run(case: Case) -> None:
     """A third of the clients is away in each round, or fails in it: models stay finite, and nobody is refused."""
     source = np.random.default_rng(1)
@@ -45,17 +48,22 @@ def test_who_comes_and_goes_ends_no_run(case: Case) -> None:
         for name in names
         if source.random() < 1 / 3
     }
-    run = made(case, links=Steady(away=away))
+    run = after(case)
+    run.links.away = away
     notes = run.rounds(6)
     assert finite(run)
     assert any("skipped" not in note for note in notes)
 
 
-@pytest.mark.parametrize("case", parameters([case for case in CASES if case[2].get("keys") != "threshold"], first))
+def waits(case: Case) -> bool:
+    """Until a deadline, and not for everybody. (A holder of a joint key is waited for.)"""
+    known = {field.name for field in fields(registry.get(case[0]).config)}
+    return "deadline_s" in known and case[2].get("keys") != "threshold"
+
+
+@pytest.mark.parametrize("case", parameters([case for case in CASES if waits(case)], one_mode))
 def test_a_slow_client_holds_up_no_round(case: Case) -> None:
-    """It needs longer than a round waits, in every round. (A holder of a joint key is waited for.)"""
-    if "deadline_s" not in {field.name for field in fields(made(case).config)}:
-        pytest.skip("it waits for everybody")
+    """It needs longer than a round waits, in every round."""
     name, mode, settings = case
     run = made((name, mode, {**settings, "deadline_s": 10.0}), links=Steady(slow={"client/0": 15.0}))
     before = run.transport.clock_s

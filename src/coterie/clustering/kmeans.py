@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.clustering.labels import NOISE, Labels, lasting_numbers, members_of
 from coterie.protocol.errors import UserError
+from coterie.protocol.threads import one_thread
 
 STARTS = 10
 """Fresh starts (k-means++) of each clustering."""
@@ -128,12 +129,11 @@ def _kept(before: Clusters, rows: Floats, weights: Floats, count: int) -> Floats
 def _labels(points: Floats, count: int, kept: Floats | None, seed: int) -> Labels:
     import sklearn.cluster as of
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
 
     def fitted(init: Any, starts: int) -> Any:
         return of.KMeans(count, init=init, n_init=starts, random_state=seed).fit(points)
 
-    with warnings.catch_warnings(), threadpool_limits(limits=1):  # the number of threads would decide the last bits
+    with warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters: they are halved
         found = fitted("k-means++", STARTS)
         if kept is not None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coterie.clustering.affinity import Gamma, Kernel, affinity, pairwise_distances
 from coterie.clustering.spectral import canonical_order, distance_matrix, embedding, unit_rows
 from coterie.protocol.errors import UserError
+from coterie.protocol.threads import one_thread
 
 CLOUDS = 9
 MOST_SPREAD = 0.6
@@ -38,13 +39,11 @@ def count_clusters(
     rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
     invalid matrix of distances, and for smallest < 1.
     """
-    from threadpoolctl import threadpool_limits
-
     if smallest < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {smallest}")
     distances = distance_matrix(distances)
     order = canonical_order(distances)
-    with threadpool_limits(limits=1):  # the number of threads would decide the last bits
+    with one_thread():
         return _count(distances[np.ix_(order, order)], rng, gamma, kernel, smallest)
 
 

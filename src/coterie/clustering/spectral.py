@@ -21,6 +21,7 @@ from coterie.clustering import affinity as of
 from coterie.clustering.affinity import Gamma, Kernel, affinity
 from coterie.clustering.labels import by_first_row
 from coterie.protocol.errors import UserError
+from coterie.protocol.threads import one_thread
 
 KMEANS_STARTS = 10
 Floats = NDArray[np.float64]
@@ -66,13 +67,12 @@ def soft_spectral_from_distances(
     Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
     """
     import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
-    from threadpoolctl import threadpool_limits
 
     distances = distance_matrix(distances)
     if isinstance(clusters, bool) or not isinstance(clusters, int | np.integer) or clusters < 1:
         raise UserError(f"clusters must be a whole number of at least 1, not {clusters!r}")
     order = canonical_order(distances)
-    with threadpool_limits(limits=1):  # the number of threads would decide the last bits
+    with one_thread():
         soft = _algorithm_2(distances[np.ix_(order, order)], int(clusters), gamma, kernel, literal)
     return _reordered(soft, order)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.options import AtLeastOne, Count, NotNegative, Positive, check_bounds
+from coterie.protocol.threads import one_thread
 from coterie.selection import posterior
 from coterie.selection.contexts import (
     COLUMNS,
@@ -113,8 +114,6 @@ def choose(
     devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below
     ``least``.
     """
-    from threadpoolctl import threadpool_limits
-
     rows = as_contexts(contexts)
     prices, limit = as_costs(costs, len(rows)), as_budget(budget)
     if least < 1:
@@ -128,7 +127,7 @@ def choose(
     if not settings.literal:
         counted = believed(prices, settings.cheapest)
         prices = prices if infeasible(counted, limit, least, len(rows)) else counted
-    with threadpool_limits(limits=1):  # the number of threads would decide the last bits
+    with one_thread():
         devices = _devices(bandit, rows, able, prices, settings)
         belief = _belief(bandit, settings)
         explore = settings.exploration * beta(bandit.t + 1, settings.confidence)

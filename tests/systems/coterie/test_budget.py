@@ -25,7 +25,7 @@ def made(**settings: Any) -> Experiment:
 
 def test_rounds_are_shorter_and_everybody_is_asked_again() -> None:
     plain = made()
-    clock = [plain.round(r)["virtual_seconds"] for r in range(1, 9)]
+    clock = [plain.round(r)["virtual_seconds"] for r in (1, 2)]  # all are alike
     plain.close()
     experiment = made(budget_s=0.15)  # one client takes 1.01 s, the others .1
     lines = [experiment.round(r) for r in range(1, 9)]
@@ -34,7 +34,7 @@ def test_rounds_are_shorter_and_everybody_is_asked_again() -> None:
     assert all(line["notes"]["added"] == count for line, count in zip(lines, asked, strict=True))
     hub = experiment.federation.alter("hub")
     assert {name for name, (r, _) in hub.state.paces.items() if r > 1} == set(experiment.common.clients)
-    assert lines[7]["virtual_seconds"] - lines[0]["virtual_seconds"] < 0.9 * (clock[7] - clock[0])
+    assert lines[7]["virtual_seconds"] - lines[0]["virtual_seconds"] < 0.9 * 7 * (clock[1] - clock[0])
     experiment.close()
 
 

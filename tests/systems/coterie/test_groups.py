@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from federation import misbehaving
 from msgspec.structs import replace
+from prepared import prepared
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
@@ -24,11 +25,14 @@ from coterie.runs.experiment import Experiment, build
 SETTINGS = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1}
 
 
-def made(partition: str, wrong: Any = None, clients: int = 24, **settings: Any) -> Experiment:
-    """wrong: what the fourth client makes of its honest answer to ``AskForRow``."""
+def config(partition: str, clients: int = 12, **settings: Any) -> RunConfig:
     base = {"crypto": "emulated", "model": "linear", "rounds": 3, "record": True, "seed": 11}
-    chosen = {**SETTINGS, **settings}
-    experiment = build(RunConfig("coterie", clients=clients, partition=partition, settings=chosen, **base))
+    return RunConfig("coterie", clients=clients, partition=partition, settings={**SETTINGS, **settings}, **base)
+
+
+def made(partition: str, wrong: Any = None, clients: int = 12, **settings: Any) -> Experiment:
+    """wrong: what the fourth client makes of its honest answer to ``AskForRow``."""
+    experiment = build(config(partition, clients, **settings))
     if wrong is not None:
         misbehaving(experiment.federation.alter("client/3"), AskForRow, wrong)
     experiment.set_up()
@@ -40,27 +44,25 @@ def groups_of(experiment: Experiment, names: Any) -> list[int]:
 
 
 @cache
-def founded(partition: str) -> tuple[list[int], list[int], Experiment]:
-    experiment = made(partition)
-    return groups_of(experiment, experiment.common.clients), list(experiment.split.groups), experiment
+def founded(partition: str) -> tuple[list[int], Experiment]:
+    experiment = made(partition, clients=24)
+    return groups_of(experiment, experiment.common.clients), experiment
 
 
 @pytest.mark.parametrize("partition", ["permute:4+dirichlet:0.5", "rotate:4+dirichlet:0.3"])
 def test_tasks_that_differ_are_told_apart_under_label_skew(partition: str) -> None:
-    found, truth, _ = founded(partition)
-    assert adjusted_rand_score(truth, found) > 0.95
+    found, experiment = founded(partition)
+    assert adjusted_rand_score(list(experiment.split.groups), found) > 0.95
 
 
 def test_one_task_is_one_group_however_skewed_its_labels() -> None:
-    experiment = made("dirichlet:0.1")
-    assert set(groups_of(experiment, experiment.common.clients)) == {0}
-    experiment.close()
+    assert set(founded("dirichlet:0.1")[0]) == {0}
 
 
 def test_the_servers_together_have_the_gains_of_rows_and_make_the_groups_of_gains_in_the_clear() -> None:
     """Both servers' sums of rows are those of the groups' members; and gains of the same rows, in the clear and in
     other orders, give the same groups."""
-    found, _, experiment = founded("permute:4+dirichlet:0.5")
+    found, experiment = founded("permute:4+dirichlet:0.5")
     names = experiment.common.clients
     shares = [experiment.federation.alter(name).secret.groups.shared for name in ("hub", "helper")]
     rows = []
@@ -90,7 +92,7 @@ def drive(work: Any, experiment: Experiment, name: str) -> Any:
 
 
 def test_newcomers_join_the_group_of_their_task() -> None:
-    experiment = made("permute:2+dirichlet:0.5", founders=14, newcomers=10, join_every=1)
+    experiment = made("permute:2+dirichlet:0.5", clients=24, founders=14, newcomers=10, join_every=1)
     assert groups_of(experiment, experiment.common.clients)[14:] == [-1] * 10
     experiment.round(1)
     experiment.round(2)
@@ -162,7 +164,7 @@ def test_a_helper_that_calls_all_marks_false_reads_no_weight_and_gets_few_lists(
     monkeypatch.setattr(sealed_groups, "add_up", lambda marks: not list(marks))
     monkeypatch.setattr(sealed_founding, "MOST_FALSE", 5)
     with pytest.raises(RunError, match="Of 5 lists the helper says"):
-        made("permute:2")
+        made("permute:2", clients=24)
     assert len(seen) == 24 + 12 + 12 + 11 + 11
     assert len(set(seen)) > 8, "as good as uniform"
 
@@ -171,8 +173,7 @@ def test_the_steps_of_a_grouping_are_of_a_length_that_rows_do_not_change() -> No
     """Up to the first comparison, what travels depends on numbers of clients alone; then on steps that both learn."""
     lengths = []
     for partition in ("permute:4+dirichlet:0.5", "dirichlet:0.1"):
-        experiment = founded(partition)[2] if "permute" in partition else made(partition)
-        views = experiment.transport.transcript.views
+        views = founded(partition)[1].transport.transcript.views
         sent = [
             [len(m.data) for _, m in views[who].messages(kind)] for who, kind in (("helper", Step), ("hub", Stepped))
         ]
@@ -181,7 +182,7 @@ def test_the_steps_of_a_grouping_are_of_a_length_that_rows_do_not_change() -> No
 
 
 def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
-    _, _, experiment = founded("permute:4+dirichlet:0.5")
+    _, experiment = founded("permute:4+dirichlet:0.5")
     name = experiment.common.clients[0]
     client = experiment.federation.alter(name)
     client.row.secret.group = -1
@@ -195,7 +196,7 @@ def test_a_groups_weight_counts_the_clients_of_all_batches(clusters: Any, monkey
     """As with more than 256 clients: the first batch makes the groups. A mean over it alone would be too long."""
     for module in (shared_groups, sealed_founding):
         monkeypatch.setattr(module, "FOUNDERS", 10)
-    experiment = made("permute:2+dirichlet:0.5", clusters=clusters)
+    experiment = made("permute:2+dirichlet:0.5", clients=24, clusters=clusters)
     clients = [experiment.federation.alter(name) for name in experiment.common.clients]
     groups = [client.row.secret.group for client in clients]
     assert adjusted_rand_score(list(experiment.split.groups) if clusters == "auto" else [0] * 24, groups) > 0.9
@@ -230,7 +231,7 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
 
     def spoilt(dealt: Any, *given: Any) -> Any:
         groups = yield from honest(dealt, *given)
-        groups.weights[0] -= np.uint64(100 * (dealt.party == server))  # mod 512 more than all clients can have
+        groups.weights[0] -= np.uint64(50 * (dealt.party == server))  # mod 256 more than all clients can have
         return groups
 
     monkeypatch.setattr(shared_groups, "found", spoilt)
@@ -238,7 +239,7 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
     experiment = made("permute:2+dirichlet:0.5")
     lines = [experiment.round(r) for r in (1, 2)]
     assert not any(line["refused"] for line in lines)
-    assert [line["notes"]["added"] for line in lines] == [24, 24]
+    assert [line["notes"]["added"] for line in lines] == [12, 12]
     for name in experiment.common.clients:
         client = experiment.federation.alter(name)
         assert client.row.secret.round == 2
@@ -249,11 +250,11 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
 
 def test_a_hub_that_adds_tags_to_weights_reads_none_of_them_from_a_members_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """It adds another power of two to its share of each name's weight, which a sum of whole words would show."""
-    honest, bits = shared_groups._weighed, (16 * 24).bit_length()
+    honest, bits = shared_groups._weighed, (16 * 12).bit_length()
 
     def tagged(dealt: Any, name: str, weights: bytes) -> Any:
         shares = yield from honest(dealt, name, weights)
-        return shares + (np.uint64(1 - dealt.party) << (np.arange(24, dtype=np.uint64) + np.uint64(bits)))
+        return shares + (np.uint64(1 - dealt.party) << (np.arange(12, dtype=np.uint64) + np.uint64(bits)))
 
     monkeypatch.setattr(shared_groups, "_weighed", tagged)
     experiment = made("permute:2+dirichlet:0.5")
@@ -273,16 +274,16 @@ def test_a_helper_that_seals_nonsense_to_a_group_is_not_told_who_is_in_it(monkey
         bad = of == sealed_groups._BETWEEN and sealed_groups._PLACE.unpack(data)[0] == 1
         return sealed(self, bytes(len(data)) if bad else data, *of)
 
-    honest = made("permute:2+dirichlet:0.5")
+    honest = prepared(config("permute:2+dirichlet:0.5"), 2)
     monkeypatch.setattr(sealed_groups.SealingKey, "seal", nonsense)
     spoilt = made("permute:2+dirichlet:0.5")
-    lines = [[one.round(r) for r in (1, 2)] for one in (honest, spoilt)]
-    assert not any(line["refused"] for line in lines[1])
-    assert [line["notes"]["added"] for line in lines[1]] == [24, 24]
-    assert len(spoilt.federation.alter("helper").rows.secret.queries) == 24
+    lines = [spoilt.round(r) for r in (1, 2)]
+    assert not any(line["refused"] for line in lines)
+    assert [line["notes"]["added"] for line in lines] == [12, 12]
+    assert len(spoilt.federation.alter("helper").rows.secret.queries) == 12
     clients = [spoilt.federation.alter(name) for name in spoilt.common.clients]
     lost = [client.row.secret.lost for client in clients]
-    assert 0 < sum(lost) < 24
+    assert 0 < sum(lost) < 12
     for name, client, is_lost in zip(spoilt.common.clients, clients, lost, strict=True):
         moved = bool((client.state.weights != spoilt.common.initial).any())
         assert (moved, bool(client.state.why)) == (not is_lost, is_lost)
@@ -297,14 +298,14 @@ def _no_query(client: Any, request: Any, answer: Any) -> Any:
 
 
 def test_a_query_that_cannot_be_read_costs_its_client_alone() -> None:
-    experiment = build(RunConfig("coterie", clients=24, settings=SETTINGS, crypto="emulated", model="linear", rounds=1))
+    experiment = build(RunConfig("coterie", clients=12, settings=SETTINGS, crypto="emulated", model="linear", rounds=1))
     misbehaving(experiment.federation.alter("client/3"), sealed_groups.Join, _no_query)
     experiment.set_up()
     line = experiment.round(1)
     assert experiment.federation.alter("helper").rows.secret.queries.keys() == {*experiment.common.clients} - {
         "client/3"
     }
-    assert line["notes"]["added"] == 23
+    assert line["notes"]["added"] == 11
     experiment.close()
 
 

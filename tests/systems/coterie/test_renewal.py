@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from prepared import prepared
+from prepared import begun, prepared
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.crypto import shared_rows
@@ -34,7 +34,7 @@ from coterie.protocols.sealed_groups import (
 )
 from coterie.protocols.shared_groups import described_length, key_of
 from coterie.runs import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.experiment import Experiment
 from coterie.transport.local import LocalTransport
 
 SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1, "foundings": 3}
@@ -49,9 +49,7 @@ def config(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any
 
 
 def made(settings: Mapping[str, Any] = CAME, clients: int = 24, **options: Any) -> Experiment:
-    experiment = build(config(settings, clients, **options))
-    experiment.set_up()
-    return experiment
+    return prepared(config(settings, clients, **options))
 
 
 def after(rounds: int) -> Experiment:
@@ -153,13 +151,13 @@ def test_a_new_group_begins_from_the_mean_of_the_models_of_those_that_are_there(
 
 def test_newcomers_that_wait_for_want_of_randomness_get_a_place_in_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_groups, "PLACINGS", 1)
-    coming = {"founders": 10, "newcomers": 9, "join_every": 1}
+    coming = {"founders": 8, "newcomers": 8, "join_every": 1}
     without = {}
     for foundings in (1, 2):
-        experiment = made({**coming, "foundings": foundings}, 28)
-        without[foundings] = [experiment.round(r)["notes"]["without_group"] for r in range(1, 6)]
+        experiment = made({**coming, "foundings": foundings}, 24)
+        without[foundings] = [experiment.round(r)["notes"]["without_group"] for r in range(1, 5)]
         experiment.close()
-    assert without == {1: [18, 9, 9, 9, 9], 2: [18, 9, 9, 0, 0]}
+    assert without == {1: [16, 8, 8, 8], 2: [16, 8, 8, 0]}
 
 
 def test_eight_that_left_are_in_no_new_group_and_get_a_place_when_they_come_back(
@@ -180,13 +178,13 @@ def test_eight_that_left_are_in_no_new_group_and_get_a_place_when_they_come_back
 def test_seven_that_left_change_nothing(away: dict[str, Collection[int]]) -> None:
     experiment = made({"max_staleness": 1})
     away |= dict.fromkeys(experiment.common.clients[:7], range(2, 8))
-    assert not any("renewed" in experiment.round(r)["notes"] for r in range(1, 6))
+    assert not any("renewed" in experiment.round(r)["notes"] for r in range(1, 5))
     experiment.close()
 
 
 def test_uploads_for_older_groups_are_dropped_and_said() -> None:
     """Groups are of the same number, so they would fit the new rows."""
-    experiment = made({**CAME, "newcomers": 20}, 34, delta=0.3, delay="uniform:1-2")
+    experiment = made(delta=0.3, delay="uniform:1-2")
     notes = [experiment.round(r)["notes"] for r in range(1, 12)]
     (renewed,) = [at for at, note in enumerate(notes) if "renewed" in note]
     dropped = [note.get("of_older_groups", 0) for note in notes]
@@ -199,11 +197,15 @@ def test_uploads_for_older_groups_are_dropped_and_said() -> None:
 
 def killed_while_renewing(where: tuple[type[Any], str], at: int = RENEWED) -> Experiment:
     """Groups are being made anew when the hub dies, and its round is to be tried again."""
-    experiment = after(at - 1)
-    experiment.transport.retries = True
-    with patch.object(*where, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
-        experiment.transport.drive(party(experiment, "hub").round(at), at)
-    return experiment
+
+    def killed() -> Experiment:
+        experiment = after(at - 1)
+        experiment.transport.retries = True
+        with patch.object(*where, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+            experiment.transport.drive(party(experiment, "hub").round(at), at)
+        return experiment
+
+    return begun(f"killed at {where[1]} in round {at}", killed)
 
 
 def again(experiment: Experiment, r: int = RENEWED) -> dict[str, Any]:
@@ -426,7 +428,7 @@ def test_settings_that_do_not_go_with_renewal_are_refused(more: dict[str, Any]) 
 
 def test_with_one_founding_nothing_is_dealt_or_sent_for_more() -> None:
     experiment = made({**CAME, "foundings": 1})
-    notes = [experiment.round(r)["notes"] for r in range(1, 6)]
+    notes = [experiment.round(r)["notes"] for r in range(1, RENEWED + 1)]
     assert not any("renewed" in note for note in notes)
     hub = party(experiment, "hub")
     assert key_of(hub.groups.key(0), 0) == hub.groups.key(0)

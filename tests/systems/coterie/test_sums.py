@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prepared import prepared
 
 from coterie.crypto import shared_rows
 from coterie.crypto.shared_rows import Grid
@@ -23,14 +24,18 @@ from coterie.protocols.hidden_sums import ClientRow
 from coterie.runs import RunConfig, run
 from coterie.runs.experiment import Experiment, build
 
-BASE: dict[str, Any] = {"clients": 12, "partition": "permute:2", "crypto": "emulated", "data": "digits"}
+BASE: dict[str, Any] = {"clients": 8, "partition": "permute:2", "crypto": "emulated", "data": "digits"}
 QUICK = {"model": "linear", "lr": 0.1, "max_epochs": 1}
 
 
-def made(settings: dict[str, Any] | None = None, **options: Any) -> Experiment:
+def config(settings: dict[str, Any] | None = None, **options: Any) -> RunConfig:
     both = {**QUICK, **(settings or {})}
     model = both.pop("model")
-    return build(RunConfig("coterie", settings=both, model=model, **{**BASE, **options}))
+    return RunConfig("coterie", settings=both, model=model, **{**BASE, **options})
+
+
+def made(settings: dict[str, Any] | None = None, **options: Any) -> Experiment:
+    return prepared(config(settings, **options))
 
 
 class Seen:
@@ -72,7 +77,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 @contextmanager
 def played(experiment: Experiment, rounds: int) -> Iterator[tuple[dict[str, int], list[dict[str, Any]]]]:
     try:
-        experiment.set_up()
         lines = [experiment.round(r) for r in range(1, rounds + 1)]
         clients = experiment.federation.of_role("client")
         yield {client.name: client.row.secret.group for client in clients}, lines
@@ -117,7 +121,7 @@ def test_a_model_is_the_mean_of_its_group(seen: Seen, monkeypatch: pytest.Monkey
     experiment = made({"noise": 0.0, "clip": 0.5})
     with played(experiment, 1) as (groups, _):
         by_x = {x.tobytes(): change for change, x in changes.values()}
-        grid = experiment.settings.grid(12, experiment.common.spec)
+        grid = experiment.settings.grid(8, experiment.common.spec)
         for client in experiment.federation.of_role("client"):
             members = [name for name, k in groups.items() if k == groups[client.name]]
             clipped = [
@@ -143,7 +147,7 @@ def test_noise_of_both_servers_is_in_every_row(seen: Seen) -> None:
     z = 0.05
     experiment = made({"noise": z})
     with played(experiment, 1) as (groups, _):
-        grid = experiment.settings.grid(12, experiment.common.spec)
+        grid = experiment.settings.grid(8, experiment.common.spec)
         for (name, _), total in seen.opened.items():
             members = [n for n, k in groups.items() if k == groups[name]]
             exact = sum(16 * seen.x[n, 1].view(np.int32).astype(np.int64) for n in members)
@@ -186,16 +190,16 @@ def test_a_round_with_too_few_is_skipped_and_models_stay(seen: Seen) -> None:
 
 def test_settings_that_show_too_little_of_a_crowd_are_refused_before_the_run() -> None:
     with pytest.raises(UserError, match="a group's sum might be of fewer than 2") as said:
-        made({"participation": 0.7}, clients=24)
+        build(config({"participation": 0.7}, clients=24))
     told = dict(re.findall(r"(min_cluster|fewest|Set participation)=([\d.]+\d|\d+)", str(said.value)))
     share, size = float(told["Set participation"]), int(told["min_cluster"])
     for enough in ({"participation": share}, {"min_cluster": size}, {"fewest": int(told["fewest"])}):
-        made({"participation": 0.7, **enough}, clients=24).close()
+        build(config({"participation": 0.7, **enough}, clients=24)).close()
     for less in ({"participation": share - 0.05}, {"min_cluster": size - 1}):
         with pytest.raises(UserError, match="fewer than 2"):
-            made({"participation": 0.7, **less}, clients=24)
+            build(config({"participation": 0.7, **less}, clients=24))
     with pytest.raises(UserError, match="at least 3 clients"):
-        made(clients=2)
+        build(config(clients=2))
 
 
 def test_of_one_group_s_uploads_the_helper_gets_names_alone() -> None:
@@ -203,9 +207,9 @@ def test_of_one_group_s_uploads_the_helper_gets_names_alone() -> None:
     for clusters in ("auto", 1):
         with played(made({"clusters": clusters}), 1) as (_, lines):
             line[clusters] = lines[0]
-            assert lines[0]["notes"]["added"] == 12
+            assert lines[0]["notes"]["added"] == 8
     relayed = {clusters: one["message_bytes"]["hub > helper Shares"] for clusters, one in line.items()}
-    assert relayed[1] < 12 * 1024 < relayed["auto"]
+    assert relayed[1] < 8 * 1024 < relayed["auto"]
 
 
 def test_a_server_keeps_three_models_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +236,6 @@ def test_one_group_of_all_is_an_average_for_any_task() -> None:
 
 def test_a_client_whose_answer_is_late_takes_its_row_again_and_refuses_nothing() -> None:
     experiment = made({"fewest": 1}, delta=0.5, delay="uniform:1-2")
-    experiment.set_up()
     lines = [experiment.round(r) for r in range(1, 5)]
     assert any(line["late"] for line in lines)
     assert not any(line["refused"] for line in lines)

@@ -12,8 +12,8 @@ import pytest
 from coterie.protocol.setup_info import Common, Own
 from coterie.protocols.hidden_sums import ClientRow
 from coterie.runs import parties
-from coterie.runs.experiment import Experiment
-from tests.systems.coterie.test_renewal import clients_of, groups_of, made, party
+from coterie.runs.experiment import Experiment, build
+from tests.systems.coterie.test_renewal import clients_of, config, groups_of, made, party
 
 NONE = {"foundings": 2}
 
@@ -25,7 +25,9 @@ def warm(models: dict[str, np.ndarray]) -> Experiment:
         return Own(name, *rest, starts=models[name][None] if name in models else None)
 
     with patch.object(parties, "Common", partial(Common, warm=True)), patch.object(parties, "Own", own):
-        return made(NONE, 14)
+        experiment = build(config(NONE, 14))
+        experiment.set_up()
+        return experiment
 
 
 def test_groups_begin_at_the_mean_of_their_members_models_and_a_new_client_takes_its_groups(
