@@ -61,14 +61,14 @@ def test_packets_pass_a_proxy_both_ways_and_after_the_server_was_killed(rig: Rig
     body = os.urandom(3_000_000)
     hub.push("client/1", body, "down")
     one.push("hub", body, "up")
-    assert [each.body for each in drain(one, 2)] == [body]
-    assert [each.body for each in drain(hub, 2)] == [body]
+    assert [each.body for each in drain(one, 1)] == [body]
+    assert [each.body for each in drain(hub, 1)] == [body]
     assert "client/1" in hub.nodes()
     assert proxy.said == [f"CONNECT {HOST}:443 HTTP/1.1"]
     kill(rig.server)
     rig.server.start()
     one.push("hub", b"again", "again")
-    assert [each.body for each in drain(hub, 2)] == [b"again"]
+    assert [each.body for each in drain(hub, 1)] == [b"again"]
     assert len(proxy.said) >= 2
 
 

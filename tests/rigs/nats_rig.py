@@ -176,10 +176,10 @@ def delete_stream(urls: Sequence[str], operator: Tls) -> None:
         link.close()
 
 
-def drain(engine: NatsEngine, wait_s: float = 0.3) -> list[Delivery]:
-    """All that comes until nothing comes for a while."""
-    found = []
-    while (delivery := engine.pull(wait_s)) is not None:
+def drain(engine: NatsEngine, least: int = 0) -> list[Delivery]:
+    """All that comes until nothing comes for a while. least: so many packets are waited for longer."""
+    found: list[Delivery] = []
+    while (delivery := engine.pull(10 if len(found) < least else 0.2)) is not None:
         delivery.done()
         found.append(delivery)
     return found
