@@ -15,6 +15,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from coterie.operate import supervision
+from coterie.runs import benefit, tuning
 from coterie.runs.registry import SYSTEMS
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
@@ -80,6 +81,12 @@ def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made = Study(tmp_path_factory.mktemp("shared"))
     made.found()
     return made
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Comparisons tune for few epochs and draw few samples for intervals: half of their time. Long tests do all."""
+    if config.option.markexpr == "not long":
+        tuning.MOST_EPOCHS, benefit.DRAWS, benefit.SLOW_DRAWS = 8, 100, 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import QUICK, TESTS, Command, heard
+from command import QUICK, Command
+from forked import fork_code, wait_until
 
 import coterie
 from coterie.record.folder import read_lines
@@ -230,36 +230,26 @@ def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch)
 # -- ends from outside ------------------------------------------------------------------------------------------------
 
 
-def outside(code: str, **environment: str) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), str(TESTS.parents[1] / "src")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
-    words = [sys.executable, "-c", code]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heard)
-
-
 MAIN = "import sys; from coterie.cli.app import main; sys.argv = ['coterie', *{words!r}]; main()"
 
 
 def test_an_interruption_says_how_to_go_on(cli: Command, tmp_path: Path) -> None:
     """By Ctrl-C. ``test_command.py`` has SIGTERM, which every command takes alike."""
     out = tmp_path / "run"
-    words = ["run", "toy_federation:SYSTEM", "--clients", "4", "--rounds", "20", "--out", str(out), "-q"]
-    process = outside(MAIN.format(words=words), COTERIE_TOY_SLEEP_S="0.5")
-    deadline = time.monotonic() + 200
+    words = ["run", "toy_federation:SYSTEM", "--clients", "4", "--rounds", "6", "--out", str(out), "-q"]
+    process = fork_code(MAIN.format(words=words), tmp_path / "err", COTERIE_TOY_SLEEP_S="0.5", COLUMNS="300")
     metrics = out / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_bytes()) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 130
+    wait_until(lambda: metrics.exists() and bool(metrics.read_bytes()), process)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(200)
+    err = (tmp_path / "err").read_text()
+    assert process.exitcode == 130
     assert "Traceback" not in err
     assert "interrupted" in err
     assert f"coterie run --resume --out {out}" in err
     ended = cli("run", "--resume", "--out", str(out), "-q")
     assert ended.code == 0
-    assert [line["round"] for line in read_lines(metrics)] == list(range(1, 21))
+    assert [line["round"] for line in read_lines(metrics)] == list(range(1, 7))
 
 
 def test_control_c_in_a_comparison(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,11 +267,25 @@ def test_control_c_in_a_comparison(cli: Command, monkeypatch: pytest.MonkeyPatch
 def test_a_disk_that_takes_no_more_keeps_what_was_finished(cli: Command, tmp_path: Path) -> None:
     """A limit on the size of files stands for the full disk: the system refuses the write."""
     out = tmp_path / "run"
-    words = ["run", "fedavg", "--clients", "3", "--rounds", "16", "--set", "max_epochs=1", "--checkpoint-every", "1"]
+    words = [
+        "run",
+        "fedavg",
+        "--samples",
+        "300",
+        "--clients",
+        "3",
+        "--rounds",
+        "16",
+        "--set",
+        "max_epochs=1",
+        "--checkpoint-every",
+        "1",
+    ]
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)); "
-    process = outside(limit + MAIN.format(words=[*words, "--out", str(out), "-q"]))
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 1
+    process = fork_code(limit + MAIN.format(words=[*words, "--out", str(out)]), tmp_path / "err", COLUMNS="300")
+    process.join(200)
+    err = (tmp_path / "err").read_text()
+    assert process.exitcode == 1
     assert err.count("Error") == 1
     assert "Traceback" not in err
     assert "cannot write" in err
@@ -290,7 +294,7 @@ def test_a_disk_that_takes_no_more_keeps_what_was_finished(cli: Command, tmp_pat
     kept = len(read_lines(out / "metrics.jsonl"))
     assert 1 <= kept < 16
     assert cli("run", "--resume", "--out", str(out), "-q").code == 0
-    assert cli(*words, "--out", "undisturbed", "-q").code == 0
+    assert cli(*words, "--out", "undisturbed").code == 0
     for a, b in zip(read_lines(out / "metrics.jsonl"), read_lines(Path("undisturbed/metrics.jsonl")), strict=True):
         assert a["global_loss"] == b["global_loss"]
 

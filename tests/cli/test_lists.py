@@ -136,20 +136,30 @@ def test_what_answers_at_once_imports_nothing_heavy() -> None:
         assert words in out
 
 
-def test_a_run_loads_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+def test_a_run_loads_no_library_that_it_does_not_need_and_none_under_the_garbage_collector(tmp_path: Path) -> None:
+    """Of a run it would go some 500 times through torch's modules, which takes a quarter of their time."""
     code = (
-        "import coterie, sys\n"
+        "import coterie, gc, sys\n"
         "assert 'numpy' not in sys.modules\n"
-        "sys.argv[1:1] = ['run', 'fedavg', '--clients', '2', '--rounds', '1', '--quiet', '--out']\n"
+        "from coterie.cli import guard, running\n"
+        "def passes(): return sum(one['collections'] for one in gc.get_stats())\n"
+        "before = passes()\n"
+        "with guard.loading():\n"
+        "    import torch\n"
+        "    assert passes() == before and not gc.isenabled()\n"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000\n"
+        "frozen = gc.get_freeze_count()\n"
+        "with guard.loading(): assert gc.isenabled()\n"  # a second command of a process has made garbage of its own
+        "assert gc.get_freeze_count() == frozen\n"
         "from coterie.cli.app import main\n"
+        "sys.argv[1:1] = 'run fedavg --clients 2 --rounds 1 --samples 200 --quiet --out'.split()\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'matplotlib', 'PIL', 'sklearn', 'scipy', 'tenseal', 'pandas', 'ray', 'nats'}\n"
         "print('HEAVY', sorted(heavy & set(sys.modules)))"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True
-    ).stdout
+    words = [sys.executable, "-c", code, str(tmp_path / "run")]
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert (tmp_path / "run" / "report.html").exists()
     assert out.endswith("HEAVY []\n")
 
@@ -162,24 +172,6 @@ def test_the_modules_of_systems_are_looked_for_once() -> None:
         "from coterie.runs.registry import PACKAGES, SYSTEMS\n"
         "assert all(SYSTEMS[name].name == name for name in SYSTEMS)\n"
         "assert len(asked) == len(PACKAGES)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_garbage_collector_never_goes_through_what_a_command_imports() -> None:
-    """Of a run it would go some 500 times through torch's modules, which takes a quarter of their time."""
-    code = (
-        "import gc, sys\n"
-        "from coterie.cli import guard, running\n"
-        "def passes(): return sum(one['collections'] for one in gc.get_stats())\n"
-        "before = passes()\n"
-        "with guard.loading():\n"
-        "    import torch\n"
-        "    assert passes() == before and not gc.isenabled()\n"
-        "assert gc.isenabled() and gc.get_freeze_count() > 100_000\n"
-        "frozen = gc.get_freeze_count()\n"
-        "with guard.loading(): assert gc.isenabled()\n"  # a second command of a process has made garbage of its own
-        "assert gc.get_freeze_count() == frozen"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -37,7 +37,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(rig: Rig, tls: Tls, match: str, error: type[EngineError] = NotAdmittedError) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=match) as raised:
-        NatsEngine("client/5", rig.urls, tls, PARTIES, connect_s=2.0)
+        NatsEngine("client/5", rig.urls, tls, PARTIES, connect_s=1.0)
     assert type(raised.value) is error
     assert time.monotonic() - began < 6
 
@@ -368,15 +368,15 @@ def test_connections_that_are_cut_when_tls_has_begun_are_made_again(rig: Rig) ->
 def test_it_tries_seldom_where_connections_end_without_a_word(rig: Rig) -> None:
     line = Line(rig.server.listen.port, 1000)
     with pytest.raises(EngineError, match="each connection ends at once") as error:
-        NatsEngine("client/5", [line.url], rig.tls["client/5"], PARTIES, connect_s=3.0)
+        NatsEngine("client/5", [line.url], rig.tls["client/5"], PARTIES, connect_s=1.5)
     assert type(error.value) is EngineError
-    assert 4 < 1000 - line.cuts < 14  # .05 s after each of the first four, then twice as long each time
+    assert 4 < 1000 - line.cuts < 12  # .05 s after each of the first four, then twice as long each time
 
 
 def test_an_alert_that_a_changed_byte_brings_about_is_no_refusal(rig: Rig) -> None:
     """The server signs it, and anybody on the line can make it say this."""
     line = Line(rig.server.listen.port, 1000, garbles=True)
     with pytest.raises(EngineError) as error:
-        NatsEngine("client/5", [line.url], rig.tls["client/5"], PARTIES, connect_s=1.0)
+        NatsEngine("client/5", [line.url], rig.tls["client/5"], PARTIES, connect_s=0.5)
     assert type(error.value) is EngineError
     assert line.cuts < 999

@@ -216,7 +216,7 @@ def test_random_bytes_by_the_thousand_are_dropped_and_counted(rig: Rig) -> None:
     came.done()
     assert (came.src, came.body) == ("honest", b"sense")
     assert one.strays == {"no part of a packet": 1000}
-    assert drain(rig.engine("client/2"), 0.2) == [], "what was dropped comes again"
+    assert drain(rig.engine("client/2")) == [], "what was dropped comes again"
 
 
 def test_parts_that_contradict_each_other_hold_nothing(rig: Rig) -> None:
@@ -236,7 +236,7 @@ def test_parts_that_contradict_each_other_hold_nothing(rig: Rig) -> None:
     ]
     sent_raw(rig, "client-3", messages)
     honest.push("client/3", b"sense", "k")
-    came = drain(one, 0.5)
+    came = drain(one, 2)
     assert [(each.src, len(each.body)) for each in came] == [("evil", two), ("honest", 5)]
     assert one.strays == {"parts of a packet that was given up": 11, "a part that contradicts the others": 2}
     assert not one._held

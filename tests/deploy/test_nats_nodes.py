@@ -69,7 +69,7 @@ def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
         if one.round == 2:
             time.sleep(0.6)
             delete_stream(made.rig.urls, made.rig.operator)
-            threading.Timer(4.0, made.rig.provision).start()
+            threading.Timer(1.5, made.rig.provision).start()
 
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)

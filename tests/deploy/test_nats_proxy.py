@@ -61,14 +61,14 @@ def test_packets_pass_a_proxy_both_ways_and_after_the_server_was_killed(rig: Rig
     body = os.urandom(3_000_000)
     hub.push("client/1", body, "down")
     one.push("hub", body, "up")
-    assert [each.body for each in drain(one, 2)] == [body]
-    assert [each.body for each in drain(hub, 2)] == [body]
+    assert [each.body for each in drain(one, 1)] == [body]
+    assert [each.body for each in drain(hub, 1)] == [body]
     assert "client/1" in hub.nodes()
     assert proxy.said == [f"CONNECT {HOST}:443 HTTP/1.1"]
     kill(rig.server)
     rig.server.start()
     one.push("hub", b"again", "again")
-    assert [each.body for each in drain(hub, 2)] == [b"again"]
+    assert [each.body for each in drain(hub, 1)] == [b"again"]
     assert len(proxy.said) >= 2
 
 
@@ -79,7 +79,7 @@ def test_rights_are_the_same_behind_a_proxy(rig: Rig, proxy: Proxy) -> None:
         one.pull(5)
     another_key = rig.authority.tls("client/1")
     with pytest.raises(EngineError, match="each connection ends"):
-        far(rig, "client/1", another_key, connect_s=2.0)
+        far(rig, "client/1", another_key, connect_s=1.0)
     reload(rig.server, rig.admitting(["hub"]))
     with pytest.raises(NotAdmittedError):
         one.pull(20)
@@ -100,7 +100,7 @@ def test_an_alert_that_nobody_has_signed_is_no_refusal_for_good(rig: Rig) -> Non
 
         threading.Thread(target=alert, daemon=True).start()
         with pytest.raises(EngineError, match="TLS does not begin: SSLV3_ALERT_BAD_CERTIFICATE") as error:
-            Link("client-1", [f"nats://127.0.0.1:{server.getsockname()[1]}"], rig.authority.tls("client/1"), 2.0)
+            Link("client-1", [f"nats://127.0.0.1:{server.getsockname()[1]}"], rig.authority.tls("client/1"), 0.5)
         assert not isinstance(error.value, NotAdmittedError)
 
 
@@ -175,7 +175,7 @@ def test_a_websocket_port_knows_no_list_of_admitted_keys(tmp_path: Path, monkeyp
     with Rig(tmp_path, ("hub", "client/1")) as made:
         another_key = made.authority.tls("client/1")
         with pytest.raises(EngineError, match="each connection ends"):
-            made.engine("client/1", tls=another_key, connect_s=2.0)
+            made.engine("client/1", tls=another_key, connect_s=1.0)
         assert b"PONG" in upgraded(port, another_key), "the key is not admitted, and the server takes it"
         reload(made.server, replace(made.admitting(["hub"]), refused=()))
         log, ends_s = tmp_path / "server0" / "nats.log", time.monotonic() + 100

@@ -100,7 +100,7 @@ def admit(deployed: Live) -> None:
     access = access_of(deployed.folder)
     for _ in range(2):  # as ``server.apply`` does
         reload(deployed.server, access)
-        time.sleep(0.5)  # a server reads its configuration in its own time
+        time.sleep(0.2)  # a server reads its configuration in its own time
     provision([deployed.server.url], deployed.folder.operator_tls, access)
 
 

@@ -1,6 +1,7 @@
 """A study runs what is missing, shares what is there, and puts the right numbers beside the paper's."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from studies import curve, rows
 
 import coterie
 from coterie.api import reproduce
+from coterie.operate.supervision import warm
 from coterie.protocol.errors import RunError, UserError
 from coterie.reproductions import items, side_by_side
 from coterie.reproductions.study import (
@@ -110,7 +112,10 @@ def test_a_record_grows_cell_by_cell_and_keeps_what_is_still_the_item_s(tmp_path
     assert record(item, only=["c"], seeds=(0,))[0] == ["c"]
 
 
-def test_runs_side_by_side_give_the_numbers_of_one_after_another(tmp_path):
+def test_runs_side_by_side_give_the_numbers_of_one_after_another(tmp_path, monkeypatch):
+    warm()  # processes that are forked have their imports already
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     cells = (Cell("a", TINY), Cell("b", replace(TINY, settings={"lr": 0.01})), Cell("again", TINY))
     item, told = Item("toy/table", "A toy", (*cells,), table), []
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 TESTS = Path(__file__).parent
-QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
+QUICK = ["--samples", "300", "--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
 
 
 def heard() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from forked import fork_code, wait_until
 
 from coterie.runs import Interrupted, RunConfig, run
 
-ROOT = Path(__file__).parents[2]
 KILL = "COTERIE_TEST_KILL"
 """Of the environment: where a test's own system kills its process (``die_at``)."""
 
@@ -37,12 +35,6 @@ def interrupt(config: RunConfig, at: int) -> None:
         run(config, stop_at(at))
 
 
-def process_environment(**more: str) -> dict[str, str]:
-    """The environment of a process that imports what tests import."""
-    paths = os.pathsep.join(map(str, (ROOT / "tests" / "rigs", ROOT, ROOT / "src")))
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
-
-
 class DeathError(BaseException):
     """Ends a run in this process where it stands: nothing of the run answers it."""
 
@@ -61,11 +53,11 @@ def kill_at(here: object, config: RunConfig, *, really: bool) -> None:
         with patch.dict(os.environ, {KILL: f"{here} in this process"}), pytest.raises(DeathError):
             run(config)
         return
-    code = f"from coterie.runs import RunConfig, run; run({config})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=process_environment(**{KILL: str(here)}), capture_output=True
+    process = fork_code(
+        f"from coterie.runs import RunConfig, run; run({config})", Path(os.devnull), **{KILL: str(here)}
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
 def count_rounds(out: Path) -> int:
@@ -73,21 +65,12 @@ def count_rounds(out: Path) -> int:
     return (out / "metrics.jsonl").read_bytes().count(b"\n") if (out / "metrics.jsonl").exists() else 0
 
 
-def wait_until(done: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
-    """Wait for what a process does."""
-    deadline = time.monotonic() + 200
-    while not done():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def kill_after(rounds: int, out: Path, code: str, **more: str) -> None:
     """Run this code, and kill it a moment after so many rounds were written."""
-    process = subprocess.Popen([sys.executable, "-c", code], env=process_environment(**more))
+    process = fork_code(code, out.with_suffix(".err"), **more)
     try:
         wait_until(lambda: count_rounds(out) >= rounds, process)
         time.sleep(0.05)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()

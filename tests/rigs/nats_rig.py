@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from benchmarks.engines import pin, servers_in
 from coterie.crypto import certificates
+from coterie.deploy import nats, nats_link
 from coterie.deploy.engine import STREAM, Access, Delivery, Tls
 from coterie.deploy.names import common, safe
 from coterie.deploy.nats import NatsEngine
@@ -23,6 +24,7 @@ from coterie.deploy.nats_stream import provision
 from coterie.operate.nats_server import OPERATOR, NatsServer
 
 T = TypeVar("T")
+nats.LEAVES_S = nats_link.LEAVES_S = 0.3  # at the end of a test whose server has gone already
 DAYS = 30.0
 PARTIES = ("hub", "honest", "evil", *(f"client/{number}" for number in range(1, 9)))
 
@@ -176,10 +178,10 @@ def delete_stream(urls: Sequence[str], operator: Tls) -> None:
         link.close()
 
 
-def drain(engine: NatsEngine, wait_s: float = 0.3) -> list[Delivery]:
-    """All that comes until nothing comes for a while."""
-    found = []
-    while (delivery := engine.pull(wait_s)) is not None:
+def drain(engine: NatsEngine, least: int = 0) -> list[Delivery]:
+    """All that comes until nothing comes for a while. least: so many packets are waited for longer."""
+    found: list[Delivery] = []
+    while (delivery := engine.pull(10 if len(found) < least else 0.2)) is not None:
         delivery.done()
         found.append(delivery)
     return found

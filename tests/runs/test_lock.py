@@ -6,15 +6,16 @@ import contextlib
 import errno
 import os
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ended import count_rounds, process_environment, wait_until
+from ended import count_rounds
+from forked import command, wait_until
 from outcomes import alike, numbers
 
 from coterie.cli.app import main
@@ -36,30 +37,24 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def running(*words: str) -> Iterator[subprocess.Popen[str]]:
+def running(log: Path, *words: str) -> Iterator[Any]:
     """A command in a process of its own, slower than usual; killed in the end if the test has not done so."""
-    environment = process_environment(COTERIE_TOY_SLEEP_S=SLOW_S)
-    command = [sys.executable, "-m", "coterie", *words, "--clients", "4", "--rounds", "8", "--checkpoint-every", "1"]
-    process = subprocess.Popen(
-        [*command, "--record", "--quiet"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
+    options = ["--clients", "4", "--rounds", "8", "--checkpoint-every", "1", "--record", "--quiet"]
+    with command(log, *words, *options, COTERIE_TOY_SLEEP_S=SLOW_S) as process:
         yield process
-    finally:
-        killed(process)
 
 
-def killed(process: subprocess.Popen[str]) -> None:
+def killed(process: Any) -> None:
     """As by ``kill -9``."""
     process.kill()
-    process.communicate()
+    process.join()
 
 
 def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with running("run", TOY.system, "--out", str(out)) as process:
+    with running(tmp_path / "log", "run", TOY.system, "--out", str(out)) as process:
         wait_until(lambda: count_rounds(out) >= 2, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}: wait"):
             run(replace(TOY, out=str(out)), resume=True)
@@ -82,13 +77,14 @@ def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tm
     out = tmp_path / "both"
     place = out / "toy_federation_SYSTEM-0"
     both = plan([TOY.system, "fedavg"], {"clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {})
-    with running("compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)) as process:
+    words = ["compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)]
+    with running(tmp_path / "log", *words) as process:
         wait_until(lambda: count_rounds(place) >= 1, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}:"):
             compare(both, [0], out, resume=True)
         with pytest.raises(UserError, match=f"another run is at work in {place}:"):
             run(replace(TOY, out=str(place), evaluate="all"), resume=True)  # as a comparison does
-        assert process.poll() is None
+        assert process.exitcode is None
         killed(process)
     assert count_rounds(place) < 8
     done = compare(both, [0], out, resume=True)

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +44,7 @@ from coterie.data.own import Fold, checked_kind, is_path, load_own
 from coterie.data.samples import KIND
 from coterie.data.synthetic import synthetic
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.party import freeze
 
 NAMES: tuple[str, ...] = (*BUILT_IN, *KNOWN, *ALL_LABELS)
 """Every data set that Coterie knows by name."""
@@ -189,6 +191,7 @@ def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
     )
 
 
+@cache
 def _digits() -> Dataset:
     # scikit-learn's functions take a second to import
     (home,) = find_spec("sklearn").submodule_search_locations  # type: ignore[misc, union-attr]  # a dependency
@@ -198,6 +201,7 @@ def _digits() -> Dataset:
     return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
 
 
+@cache
 def _heart(test_share: float | None, fold: Fold | None) -> Dataset:
     """Heart Disease (UCI; Janosi, Steinbrunn, Pfisterer, Detrano, 1989), whose hospitals are the clients."""
     found = load_own(
@@ -211,6 +215,7 @@ def _heart(test_share: float | None, fold: Fold | None) -> Dataset:
         categories="cp,restecg,slope,thal",
     )
     assert found.owners is not None
+    freeze([found.y_train, found.y_test, found.owners.train, found.owners.test])
     source = found.source.rpartition(": ")[2]
     return replace(found, source=f"UCI, embedded: {source}", owners=replace(found.owners, column="hospital"))
 

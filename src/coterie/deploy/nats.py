@@ -43,7 +43,18 @@ from coterie.deploy.engine import (
     subject,
 )
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, LEAST, NO_STREAM, NOT_STORED, Link, Pulls, Window, connected
+from coterie.deploy.nats_link import (
+    AGAIN_S,
+    ANSWER_S,
+    LEAST,
+    LEAVES_S,
+    NO_STREAM,
+    NOT_STORED,
+    Link,
+    Pulls,
+    Window,
+    connected,
+)
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketPart, Stored, Upload, parts_of
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
@@ -426,7 +437,7 @@ class NatsEngine(Engine):
                 await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
             # a request that reached the server only as the connection ends would still be given messages
             with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-                await self._link.client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S / 2)
+                await self._link.client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=LEAVES_S)
 
     async def _acknowledge(self, messages: Collection[Stored]) -> None:
         handles = [handle for message in messages if (handle := self._held.pop(message, None)) is not None]

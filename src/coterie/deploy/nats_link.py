@@ -48,6 +48,8 @@ OTHERS_S = 0.25
 """For the other servers of a cluster to answer, after the first."""
 AGAIN_S, SELDOM_S = 0.25, 15.0
 """From one attempt to connect again to the next; at most, where connections end without a word."""
+LEAVES_S = 2.0
+"""For the last answer, and for the client library to close: where TLS has failed, it waits for the end for ever."""
 NOT_STORED = (
     f"it does not say within {ANSWER_S:g} s that it has stored it. If its disk is full, or was, make room there and "
     "start it again: it stores nothing until then"
@@ -205,7 +207,7 @@ class Link:
 
         async def leave() -> None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.client.close(), 2)
+                await asyncio.wait_for(self.client.close(), LEAVES_S)
             await _ended(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
         asyncio.run_coroutine_threadsafe(leave(), self._loop).result()

@@ -1,11 +1,10 @@
-"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes them."""
+"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes those that are never drawn."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,9 +106,17 @@ def _answers(labels: NDArray[Any], scores: Doubles) -> NDArray[Any]:
     return scores.argmax(1) if labels.ndim == 1 else scores > 0.5
 
 
-def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
+def _balanced_accuracy(labels: NDArray[Any], scores: Doubles) -> float:
+    """The mean recall of the classes that there are. Every comparison has it of each client and form of its models."""
+    right = _answers(labels, scores) == labels
+    return float(np.mean([right[labels == of_class].mean() for of_class in np.unique(labels)]))
+
+
+def _answered(measure: Callable[..., float]) -> Measure:
+    """NaN for a single class."""
+
     def value(labels: NDArray[Any], scores: Doubles) -> float:
-        return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) >= least else float("nan")
+        return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) > 1 else float("nan")
 
     return value
 
@@ -132,11 +139,16 @@ def _against_the_rest(labels: NDArray[Any], classes: int) -> NDArray[np.bool_]:
     return np.asarray(labels[:, None] == np.arange(1 if classes == 2 else 0, classes))
 
 
-def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles) -> float:
-    one_hot = _against_the_rest(labels, scores.shape[1])
+def _average_precision(labels: NDArray[Any], scores: Doubles) -> float:
+    one_hot, measure = _against_the_rest(labels, scores.shape[1]), _sklearn("average_precision_score")
     columns = zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True)
     values = [measure(of_class, own) for of_class, own in columns if 0 < of_class.sum() < len(labels)]
     return float(np.mean(values)) if values else float("nan")
+
+
+def _auroc(labels: NDArray[Any], scores: Doubles) -> float:
+    (area,) = _drawn_auroc(labels, scores, np.ones((1, len(labels)), np.int64))
+    return float(area)
 
 
 def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
@@ -146,7 +158,9 @@ def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.in
 
 
 def _drawn_auroc(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
-    """As ``_ranked``: the share of pairs, one of the class and one other, in order; a tie counts half."""
+    """The share of pairs, one of the class and one other, in order; a tie counts half. The mean over classes that have
+    both, each against the rest.
+    """
     one_hot = _against_the_rest(labels, scores.shape[1])
     areas = []
     for with_class, own in zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True):
@@ -212,14 +226,14 @@ _COMMON = (
     Metric("f1", _macro(_sklearn("f1_score")), chance=_best(lambda p: 2 * p / (1 + p))),
     Metric("precision", _macro(_sklearn("precision_score")), chance=_best(lambda p: p)),
     Metric("recall", _macro(_sklearn("recall_score")), chance=_RECALL),
-    Metric("auroc", partial(_ranked, _sklearn("roc_auc_score")), chance=lambda p: 0.5, drawn=_drawn_auroc, ranks=True),
-    Metric("average_precision", partial(_ranked, _sklearn("average_precision_score")), chance=_prevalence, ranks=True),
+    Metric("auroc", _auroc, chance=lambda p: 0.5, drawn=_drawn_auroc, ranks=True),
+    Metric("average_precision", _average_precision, chance=_prevalence, ranks=True),
 )
 _CLASSES = (
     *_COMMON,
-    Metric("balanced_accuracy", _answered(_sklearn("balanced_accuracy_score")), chance=_RECALL),
-    Metric("mcc", _answered(_sklearn("matthews_corrcoef"), 2), share=False, chance=lambda p: 0.0),
-    Metric("kappa", _answered(_sklearn("cohen_kappa_score"), 2), share=False, chance=lambda p: 0.0),
+    Metric("balanced_accuracy", _balanced_accuracy, chance=_RECALL),
+    Metric("mcc", _answered(_sklearn("matthews_corrcoef")), share=False, chance=lambda p: 0.0),
+    Metric("kappa", _answered(_sklearn("cohen_kappa_score")), share=False, chance=lambda p: 0.0),
     Metric("log_loss", _log_loss, share=False, higher=False, chance=_entropy),
     Metric("brier", _brier, share=False, higher=False, chance=_gini),
 )
