@@ -205,8 +205,7 @@ class SumKeys(NoiseSettings, LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = ("clip", "private_rounds", "dp_delta", "missing")
-        refuse_unused(self, ((name, "sums without noise", not self.noisy) for name in names))
+        refuse_unused(self, "sums without noise", not self.noisy, "clip", "private_rounds", "dp_delta", "missing")
         if self.noisy and (self.founders or (self.keys == "threshold" and not self.pads)):
             raise fl.UserError(
                 "noise on sums needs pads, and clients that take part from the start: leave pads=false and founders out"

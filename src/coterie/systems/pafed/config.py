@@ -130,23 +130,13 @@ def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
 def check(config: PAFedConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
-    plain = config.rule == "averaged" and not literal
-    refuse_unused(
-        config,
-        (
-            *((name, "rule=averaged", plain) for name in UNUSED_PLAIN),
-            ("iterations", f"mode {common.mode}", not literal),
-            ("mask_bound", f"mode {common.mode}", not literal),
-            ("dummies", "mode literal", literal),
-            ("signs", "mode literal", literal),
-            ("signs", "project=none", config.project == "none"),
-            ("members", "keys=helper", config.keys == "helper"),
-            ("openers", "keys=helper", config.keys == "helper"),
-            ("keys", f"mode {common.mode}", common.mode != "paper"),
-            ("rho", "local=sgd", config.local == "sgd"),
-            ("conflicting", "project=none", config.project == "none"),
-        ),
-    )
+    refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
+    refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
+    refuse_unused(config, "mode literal", literal, "dummies", "signs")
+    refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
+    refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
+    refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
+    refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
     members, openers = config.committee(common.clients)
     if config.keys == "threshold" and not (config.members <= len(members) and 1 <= openers <= len(members)):
         raise fl.UserError(
