@@ -78,4 +78,4 @@ def mix(spec: fl.ModelSpec, alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vect
     return fl.with_buffers(spec, np.float32(alpha) * v + np.float32(1 - alpha) * w, v).astype(np.float32)
 
 
-SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed, baseline=True)
+SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed)

@@ -271,7 +271,6 @@ SYSTEMS = {
         },
         check=check,
         ledger=ledger,
-        baseline=True,
     )
     for name, title, citation, config in (
         ("dp_fedavg", "DP-FedAvg", MCMAHAN, CentralNoiseConfig),

@@ -69,5 +69,4 @@ SYSTEM = fl.system(
         "server": "every client's plain change of the model, number of samples and of steps in every round, by name",
         "client": "the global model of every round that it takes part in",
     },
-    baseline=True,
 )

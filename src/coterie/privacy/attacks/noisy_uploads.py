@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.dp import heuristic, skellam
 from coterie.dp.distributed import Distributed
-from coterie.dp.ledger import Ledger
+from coterie.dp.ledger import Ledger, stated
 from coterie.dp.uploads import Standard
 
 Doubles = NDArray[np.float64]
@@ -53,9 +53,9 @@ class NoiseAudit:
         return {
             "mechanism": self.mechanism,
             "neighbours": self.neighbours,
-            "claimed_epsilon": _stated(self.claimed),
-            "lower_bound": _stated(self.lower_bound),
-            "exact_epsilon": None if self.exact is None else _stated(self.exact),
+            "claimed_epsilon": stated(self.claimed),
+            "lower_bound": stated(self.lower_bound),
+            "exact_epsilon": None if self.exact is None else stated(self.exact),
             "delta": self.delta,
             "trials": self.trials,
             "holds": self.holds,
@@ -135,10 +135,6 @@ def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:
         return np.asarray((seen != 0).any(axis=1), np.float64)
     ratios: Doubles = (np.abs(seen) * (1 / narrow - 1 / wide) + math.log(narrow / wide)).sum(axis=1)
     return ratios
-
-
-def _stated(epsilon: float) -> float | str:
-    return epsilon if math.isfinite(epsilon) else "infinite"
 
 
 # -- what outputs prove ------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 import coterie.method as fl
-from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
@@ -34,6 +33,21 @@ MEMBERS, OPENERS = 7, 3
 """Of a committee, by default."""
 MOST_ASKED = 256
 """Clients in a round. With n in time and m late, scalars reach n^2 and n m, and there is room for 2^24."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, of late agreeing ones, of late conflicting ones."""
+
+    in_time: fl.NotNegative = 0.8
+    agreeing: fl.NotNegative = 0.8
+    conflicting: fl.NotNegative = 0.8
+
+    def __post_init__(self) -> None:
+        fl.check_bounds(self)
+
+    def scaled(self, factor: float) -> Rates:
+        return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
 
 
 @dataclass(frozen=True)
