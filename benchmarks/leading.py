@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.kmeans import Clusters, members, regrouped
+from coterie.clustering.kmeans import Clusters, regrouped
+from coterie.clustering.labels import members_of
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, diurnal
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -33,7 +34,7 @@ from coterie.protocol.randomness import rng
 from coterie.protocols.reports import FIELDS, MOST_EPSILON, RANGES, SUMMARY, StatusReport, costs, features, limits
 from coterie.record.provenance import write_record
 from coterie.runs.intervals import spread
-from coterie.selection.resources import elected, score, serving
+from coterie.selection.resources import elected, score
 
 CLIENTS, CLUSTERS, HOURS, STEP_S = 32, 4, 72, 60.0
 SPEC = ModelSpec((Part("w", (178_110,), "float32", "parameter", "shared", 0),), flops_per_sample=6.0 * 178_110)
@@ -94,8 +95,9 @@ def led(fleet_name: str, rule: str, lie: str, seed: int) -> dict[str, float]:
         _, rows, groups = features({name: _report(name, values) for name, values in said.items()})
         clusters = regrouped(here, rows, CLUSTERS, clusters, groups=groups, least=least)
         scores = {name: _score(values) for name, values in said.items()}
-        led_by = {elected({n: scores[n] for n in own}, served, penalty): own for own in members(clusters).values()}
-        served = serving(served, led_by)
+        members = members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values()))).values()
+        led_by = {elected({n: scores[n] for n in own}, served, penalty): own for own in members}
+        served |= {leader: served.get(leader, 0.0) + 1 for leader in led_by}
         followers += len(led_by.get(liar, [liar])) - 1
         for name in here:
             there[name] += 1

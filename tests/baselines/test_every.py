@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from every_system import CASES, Case, made
+from every_system import BASELINES, CASES, Case, made
 from federation import Rig, Steady, misbehaving
 
 from coterie.protocol.errors import UserError
@@ -18,7 +18,7 @@ from coterie.runs.registry import SYSTEMS
 TRAINED = [
     (name, mode, {"participation": 1.0, **settings})
     for name, mode, settings in CASES
-    if SYSTEMS[name].baseline and name not in ("local", "rfl_ha", "secagg")
+    if name in BASELINES and name not in ("local", "rfl_ha", "secagg")
 ]
 """Baselines whose clients answer the server's ``Train``."""
 EVERY = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case[0])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import every_system
 import msgspec
 import numpy as np
 import pytest
@@ -18,17 +19,13 @@ import coterie.method as fl
 from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING
 from coterie.report import render
 from coterie.report.summary import results
-from coterie.runs import Experiment, Interrupted, RunConfig, build, registry, run, runner
+from coterie.runs import Experiment, Interrupted, RunConfig, build, run, runner
 from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.solvers import MOST_WEIGHT
 
 LIAR = "client/2"  # which is no head in RFL-HA
-BASELINES = [
-    name
-    for name, system in registry.SYSTEMS.items()
-    if system.baseline and system.config.__module__.startswith("coterie.") and name != "local"  # which sends no model
-]
+BASELINES = [name for name in every_system.BASELINES if name != "local"]  # which sends no model
 BUFFERLESS = ("dp_fedavg", "dp_ftrl")  # which take no model with buffers
 SENDING = [name for name in BASELINES if name not in (*BUFFERLESS, "fedbn")]  # running variances
 ROBUST = ["flame", "fltrust", "krum", "median", "multi_krum", "trimmed_mean"]

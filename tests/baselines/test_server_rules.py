@@ -13,6 +13,7 @@ from federation import Pulled, misbehaving, planted, rig
 
 from coterie.baselines import fedadam, fedavg, fedavgm, feddyn, fednova
 from coterie.protocols.averaging import Train
+from coterie.training.solvers import pushed
 
 TARGETS = planted([0, 0, 1, 1, 2], 40)
 
@@ -91,7 +92,7 @@ def test_fednovas_work_is_the_sum_of_the_weights_of_all_gradients(rho: float) ->
     """With momentum the gradient of step k counts in this step and in all that follow."""
     for steps in (1, 2, 7):
         by_hand = sum(sum(rho**later for later in range(steps - k)) for k in range(steps))
-        assert fednova.work_of(steps, rho) == pytest.approx(by_hand)
+        assert pushed(steps, rho) == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("work", [0.0, -1.0, 5.1, 2.0**40, float("nan")])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.clustering.agreement import Agreement, grouping
-from coterie.clustering.kmeans import BETTER, Clusters, members, nearest, regrouped
+from coterie.clustering.kmeans import BETTER, Clusters, nearest, regrouped
+from coterie.clustering.labels import members_of
 from coterie.protocol.errors import UserError
 from coterie.protocol.state import dump, load
 
@@ -28,6 +29,10 @@ def planted(sizes: list[int], seed: int = 0) -> tuple[list[str], Floats, list[in
     truth = [k for k, size in enumerate(sizes) for _ in range(size)]
     centres = np.array([[0.0, 0.0], [100.0, 0.1], [0.0, 0.2], [100.0, 0.3]])
     return named(len(truth)), centres[truth] + rng.normal(size=(len(truth), 2)) * [1.0, 0.01], truth
+
+
+def members(clusters: Clusters) -> dict[int, tuple[str, ...]]:
+    return members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values())))
 
 
 def partition_of(clusters: Clusters) -> set[tuple[str, ...]]:
@@ -128,7 +133,7 @@ def test_identical_points_are_halved_where_there_are_too_few_distinct_ones() -> 
 def test_nobody_is_in_no_cluster_and_numbers_go_on_afterwards() -> None:
     first = regrouped(named(3), np.eye(3), 2)
     empty = regrouped([], [], 2, first)
-    assert (empty.numbers, members(empty), empty.following) == ({}, {}, 2)
+    assert (empty.numbers, empty.following) == ({}, 2)
     assert set(regrouped(named(3), np.eye(3), 2, empty).numbers.values()) == {2, 3}
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from coterie.crypto import marks
-from coterie.crypto.pairwise import Words, masked, unmasked
+from coterie.crypto.marks import Words, masked, unmasked
 from coterie.crypto.signing import OpeningKey
 
 NAMES = ("client/10", "client/2", "client/3", "client/9")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_system import BASELINES
 
 from coterie.crypto.marks import pad
 from coterie.crypto.signing import OpeningKey
@@ -25,7 +26,7 @@ from coterie.runs.evaluation import alike
 from coterie.runs.experiment import Experiment, build
 
 OPTIONS: dict[str, Any] = {"clients": 6, "partition": "dirichlet:0.3", "model": "linear", "rounds": 1, "delta": 0.0}
-OFFERED = [name for name, one in registry.SYSTEMS.items() if one.baseline and one.counts is not None]
+OFFERED = [name for name in BASELINES if registry.SYSTEMS[name].counts is not None]
 QUICK = {"fedavg", "ifca", "cfl"}
 OF_ONE_MODEL = {"fedavg", "fedavg_drop", "fedavg_late", "fedprox_stale", "time_weighted", "fedasync", "secagg", "flame"}
 

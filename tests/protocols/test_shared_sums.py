@@ -81,7 +81,7 @@ class Helper(fl.Party, role="helper"):
 
     @fl.on(cluster_sums.Convert)
     def convert(self, msg: cluster_sums.Convert, src: str) -> fl.Work[cluster_sums.ClusterSum]:
-        return (yield from convert(self, msg, src, SIZE))
+        return (yield from convert(self, msg, src, SIZE, cluster_sums.Formed()))
 
     @fl.on(Forget)
     def forget(self, msg: Forget, src: str) -> fl.Done:

@@ -24,7 +24,7 @@ from coterie.privacy.attacks.key_in_sum import forged, key_agreement
 from coterie.privacy.attacks.wrapping import wrap
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import NoAnswerError, for_each
-from coterie.protocols import sums
+from coterie.protocols import threshold
 from coterie.protocols.threshold import keys as threshold_keys
 from coterie.protocols.threshold.keys import Consent, HubKey, text
 from coterie.protocols.threshold.opening import Announce, Closed, Decrypt, Partials, open_closed
@@ -42,7 +42,7 @@ def secure_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     def small(name: str, parameters: str, **fields: Any) -> threshold_keys.Joint:
         return threshold_keys.Joint(name, SMALL, **fields)
 
-    monkeypatch.setattr(sums, "Joint", small)
+    monkeypatch.setattr(threshold, "Joint", small)
     return page
 
 

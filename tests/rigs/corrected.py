@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.security.late_classes import Floats, class_weights
-from coterie.aggregation.correction import Rates
+from coterie.systems.pafed.config import Rates
 
 LEAST_WEIGHT = 1e-6
 """A class whose weights sum to less is left out: eq. (13) would divide by nothing."""

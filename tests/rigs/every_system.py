@@ -6,16 +6,20 @@ The federations are those of ``federation.rig``: six clients in two groups, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from federation import Rig, planted, rig
 from prepared import begun
 
+from coterie import systems
 from coterie.runs import SYSTEMS, registry
 
 SIZE = 24
 TARGETS = planted([0, 0, 0, 1, 1, 1], SIZE, seed=3)
+
+BASELINES = [name for name in SYSTEMS if name not in {module.name for module in iter_modules(systems.__path__)}]
 
 Case = tuple[str, str, dict[str, Any]]
 

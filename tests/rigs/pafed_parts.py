@@ -20,7 +20,6 @@ from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
 from benchmarks.security.late_classes import class_weights
-from coterie.aggregation.correction import Rates
 from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key
@@ -30,6 +29,7 @@ from coterie.protocols import committee
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
+from coterie.systems.pafed.config import Rates
 from coterie.systems.pafed.messages import HUB, PaddedUpdate, Train, Update
 
 SIZE = 20

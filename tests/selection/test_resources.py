@@ -19,7 +19,6 @@ from coterie.selection.resources import (
     elected,
     ratios,
     score,
-    serving,
 )
 
 FREE = (0.0,) * 5
@@ -131,13 +130,12 @@ def test_sizes_and_floors_that_are_none_are_refused(size: int, floor: float) -> 
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_score_is_a_weighted_mean_and_a_step_that_does_one_model_is_worth_half() -> None:
+def test_a_score_is_a_mean_and_a_step_that_does_one_model_is_worth_half() -> None:
     one = Costs((0.5,) * 5, (0.5,) * 5)
     assert score(Limits(*[10.0] * 5), one, 10) == 0.5
     assert score(Limits(*[inf] * 5), one, 10) == 1.0
     assert score(Limits(*[0.0] * 5), one, 10) == 0.0
     assert score(Limits(30.0, 0, 0, 0, 0), one, 10) == pytest.approx(0.75 / 5)
-    assert score(Limits(30.0, 10.0, 0, 0, 0), one, 10, {"compute": 3, "communication": 1}) == pytest.approx(0.6875)
 
 
 @given(five, five, five, st.integers(0, 4), st.floats(1.0, 1e6))
@@ -147,24 +145,14 @@ def test_more_of_a_resource_never_lowers_a_score(limits: tuple, up: tuple, down:
     assert 0 <= before <= after <= 1
 
 
-@pytest.mark.parametrize("weights", [{}, {"compute": 0.0}, {"compute": -1.0}, {"luck": 1.0}, {"data": float("nan")}])
-def test_weights_that_are_none_are_refused(weights: dict) -> None:
-    with pytest.raises(UserError, match="weights of resources"):
-        score(Limits(1, 1, 1, 1), Costs(FREE, FREE), 1, weights)
-
-
 # -- elections ---------------------------------------------------------------------------------------------------------
 
 
-def shares_of_office(
-    scores: Mapping[str, float], terms: int, penalty: float = 1.0, kept: float = 1.0
-) -> dict[str, float]:
+def shares_of_office(scores: Mapping[str, float], terms: int, penalty: float = 1.0) -> dict[str, float]:
     """The share of ``terms`` elections that each member of one cluster wins if nobody's score changes."""
-    served: dict[str, float] = {}
-    led = dict.fromkeys(scores, 0)
+    led = dict.fromkeys(scores, 0.0)
     for _ in range(terms):
-        leader = elected(scores, served, penalty)
-        served, led[leader] = serving(served, [leader], kept), led[leader] + 1
+        led[elected(scores, led, penalty)] += 1
     return {name: count / max(terms, 1) for name, count in led.items()}
 
 
@@ -179,7 +167,6 @@ def test_shares_of_office_follow_the_scores() -> None:
 def test_without_a_penalty_the_best_always_leads_and_a_high_one_lets_all_lead() -> None:
     scores = {"a": 0.9, "b": 0.8, "c": 0.1}
     assert shares_of_office(scores, 10, penalty=0.0) == {"a": 1.0, "b": 0.0, "c": 0.0}
-    assert shares_of_office(scores, 9, penalty=1e6, kept=0.0)["c"] == 0
     assert all(shares_of_office(scores, 9, penalty=1e6).values())
 
 
@@ -189,27 +176,9 @@ def test_ties_go_to_the_less_served_and_then_to_the_first() -> None:
     assert elected({"b": 0.0, "a": 0.0}, {"b": 2.0}) == "a"
 
 
-def test_a_newcomer_owes_few_terms_where_old_ones_are_forgotten() -> None:
-    """After 100 terms of one member, its equal leads 100 times in a row; with kept = .5 the count is 2 at most."""
-    assert serving({"a": 2.0}, ["b"], kept=0.5) == {"a": 1.0, "b": 1.0}
-    for kept, in_a_row in ((1.0, 100), (0.5, 2)):
-        served: dict[str, float] = {}
-        for _ in range(100):
-            served = serving(served, ["a"], kept)
-        count = 0
-        while elected({"a": 0.5, "b": 0.5}, served) == "b":
-            served, count = serving(served, ["b"], kept), count + 1
-        assert abs(count - in_a_row) <= 1
-
-
 @pytest.mark.parametrize(
     ("scores", "penalty"), [({}, 1.0), ({"a": -0.1}, 1.0), ({"a": float("nan")}, 1.0), ({"a": 1.0}, -1.0)]
 )
 def test_elections_that_are_none_are_refused(scores: dict, penalty: float) -> None:
     with pytest.raises(UserError, match="an election takes"):
         elected(scores, {}, penalty)
-
-
-def test_kept_outside_its_range_is_refused() -> None:
-    with pytest.raises(UserError, match="part of old terms"):
-        serving({}, ["a"], kept=1.5)

@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 
 import coterie.method as fl
+from coterie.training.solvers import pushed
 
 LEAST = 0.01
 
@@ -61,7 +62,7 @@ class Client(fl.Client):
         moved: fl.Fitted = yield fl.fit(self, mixed, msg.round, solver)
         step = moved.weights - mixed
         if self.config.adaptive:
-            gradient = fl.with_buffers(self.spec, step / -(solver.lr * pushes(moved.steps, solver.momentum)), step * 0)
+            gradient = fl.with_buffers(self.spec, step / -(solver.lr * pushed(moved.steps, solver.momentum)), step * 0)
             turned = alpha - self.config.lr * float((v - w).astype(np.float64) @ gradient)
             self.state.alpha = min(max(turned, LEAST), 1.0)
         self.state.own = fl.with_buffers(self.spec, v + step / np.float32(alpha), moved.weights)
@@ -77,9 +78,4 @@ def mix(spec: fl.ModelSpec, alpha: float, v: fl.Vector, w: fl.Vector) -> fl.Vect
     return fl.with_buffers(spec, np.float32(alpha) * v + np.float32(1 - alpha) * w, v).astype(np.float32)
 
 
-def pushes(steps: int, momentum: float) -> float:
-    """The sum of 1 + m + ... + m^(t-1) over t: how far a gradient of 1 in every step leads, over the learning rate."""
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-
-
-SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed, baseline=True)
+SYSTEM = fl.system("apfl", ApflConfig, fl.Server, Client, model=lambda client: client.state.mixed)

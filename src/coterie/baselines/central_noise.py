@@ -67,13 +67,8 @@ class CentralNoiseConfig(fl.Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_delta(self.dp_delta)
-        refuse_unused(
-            self,
-            (
-                ("private_rounds", "epsilon=None", self.epsilon is None),
-                ("private_rounds", "a noise of its own", self.noise is not None),
-            ),
-        )
+        refuse_unused(self, "epsilon=None", self.epsilon is None, "private_rounds")
+        refuse_unused(self, "a noise of its own", self.noise is not None, "private_rounds")
         if not affords(self, (1,)):
             raise fl.UserError(
                 f"epsilon={self.epsilon} allows no round: a single one with noise={self.noise} spends "
@@ -276,7 +271,6 @@ SYSTEMS = {
         },
         check=check,
         ledger=ledger,
-        baseline=True,
     )
     for name, title, citation, config in (
         ("dp_fedavg", "DP-FedAvg", MCMAHAN, CentralNoiseConfig),

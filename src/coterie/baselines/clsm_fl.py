@@ -154,5 +154,4 @@ SYSTEM = fl.system(
     observe=observe,
     public=0.05,
     needs_classes=True,
-    baseline=True,
 )

@@ -51,4 +51,4 @@ class Client(fl.Client):
         return np.asarray(self.state.own[None])
 
 
-SYSTEM = fl.system("ditto", DittoConfig, fl.Server, Client, model=lambda client: client.state.own, baseline=True)
+SYSTEM = fl.system("ditto", DittoConfig, fl.Server, Client, model=lambda client: client.state.own)

@@ -52,7 +52,6 @@ SYSTEMS = {
         keeps=Moments,
         title=title,
         citation="Reddi et al., Adaptive federated optimization, ICLR 2021",
-        baseline=True,
     )
     for name, title, rule in (("fedadam", "FedAdam", adam), ("fedyogi", "FedYogi", yogi))
 }

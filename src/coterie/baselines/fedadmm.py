@@ -82,7 +82,6 @@ SYSTEM = fl.system(
     Client,
     learns=late.learns("change of the model plus that of its dual variable"),
     delta=late.DELTA,
-    baseline=True,
     title="FedADMM",
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
     releases=fl.telling({fl.Update: (fl.FromTraining("change of the model and of the dual variable"),)}),

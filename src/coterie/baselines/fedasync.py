@@ -64,7 +64,6 @@ SYSTEM = fl.system(
     fl.AveragingClient,
     learns=late.learns("plain model"),
     delta=late.DELTA,
-    baseline=True,
     title="FedAsync",
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
 )

@@ -5,4 +5,4 @@ Clients train the global model for E_i local epochs; the server averages, weight
 
 import coterie.method as fl
 
-SYSTEM = fl.averaging("fedavg", fl.Averaging, described_in=__name__, baseline=True)
+SYSTEM = fl.averaging("fedavg", fl.Averaging, described_in=__name__)

@@ -27,4 +27,4 @@ def momentum(state: Velocity, change: fl.Array, config: FedAvgMConfig) -> fl.Arr
     return config.server_lr * state.v
 
 
-SYSTEM = fl.averaging("fedavgm", FedAvgMConfig, server_rule=momentum, keeps=Velocity, baseline=True)
+SYSTEM = fl.averaging("fedavgm", FedAvgMConfig, server_rule=momentum, keeps=Velocity)

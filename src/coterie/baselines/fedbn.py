@@ -27,5 +27,4 @@ SYSTEM = fl.system(
     },
     releases=fl.telling({fl.Update: (fl.FromTraining("trained shared parts and number of samples"),)}),
     check=fl.check_parts,
-    baseline=True,
 )

@@ -45,5 +45,4 @@ SYSTEM = fl.system(
     learns=late.learns("plain change of the model"),
     delta=late.DELTA,
     releases=fl.telling({fl.Update: (fl.FromTraining("change of the model and number of samples"),)}),
-    baseline=True,
 )

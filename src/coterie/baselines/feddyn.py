@@ -68,5 +68,4 @@ SYSTEM = fl.system(
     FedDynConfig,
     Server,
     Client,
-    baseline=True,
 )

@@ -113,5 +113,4 @@ SYSTEM = fl.system(
     pool=lambda federation: [federation.look(federation.hub).state.weights],
     releases=fl.telling({fl.Update: ("trained components and number of samples",)}),
     fine_tunes=False,
-    baseline=True,
 )

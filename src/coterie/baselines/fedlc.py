@@ -53,5 +53,4 @@ SYSTEM = fl.system(
     Client,
     check=lambda config, common: bias_of(common.spec),
     needs_classes=True,
-    baseline=True,
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import coterie.method as fl
+from coterie.training.solvers import pushed
 
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model, number of samples and of steps"),))
@@ -24,17 +25,12 @@ class Normalised(fl.OfModel, frozen=True):
     work: float
 
 
-def work_of(steps: int, rho: float) -> float:
-    """|a_i|, with momentum rho."""
-    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-
-
 class Client(fl.Client):
     @fl.on(fl.Train, fl.training, answers=Normalised)
     def train(self, msg: fl.Train, src: str) -> fl.Work[Normalised]:
         start = self.model(msg)
         fitted: fl.Fitted = yield self.fit(start, msg.round)
-        work = work_of(fitted.steps, self.config.momentum)
+        work = pushed(fitted.steps, self.config.momentum)
         change = fl.with_buffers(self.spec, (fitted.weights - start) / np.float32(work), fitted.weights)
         return Normalised(msg.round, msg.spec, change, fitted.samples, work)
 
@@ -46,7 +42,7 @@ class Server(fl.Server):
         def fold(name: str, sent: Normalised) -> None:
             nonlocal effective, samples
             weights = gather.checked(name, sent.spec, sent.weights, sent.samples)
-            most = work_of(self.config.max_epochs * -(-sent.samples // self.config.batch_size), self.config.momentum)
+            most = pushed(self.config.max_epochs * -(-sent.samples // self.config.batch_size), self.config.momentum)
             if not 1 <= sent.work <= most:
                 raise fl.PeerError(f"{name}: work of {sent.work:g} steps; from 1 to {most:g} are taken")
             gather.add(name, weights, sent.samples)
@@ -73,5 +69,4 @@ SYSTEM = fl.system(
         "server": "every client's plain change of the model, number of samples and of steps in every round, by name",
         "client": "the global model of every round that it takes part in",
     },
-    baseline=True,
 )

@@ -13,4 +13,4 @@ class FedProxConfig(fl.Averaging):
     mu: fl.NotNegative = 0.01
 
 
-SYSTEM = fl.averaging("fedprox", FedProxConfig, local=fl.Proximal, baseline=True)
+SYSTEM = fl.averaging("fedprox", FedProxConfig, local=fl.Proximal)

@@ -58,5 +58,4 @@ SYSTEM = fl.system(
     },
     releases=fl.telling({fl.Update: (fl.FromTraining("trained body and number of samples"),)}),
     check=fl.check_parts,
-    baseline=True,
 )

@@ -145,5 +145,4 @@ SYSTEM = fl.system(
     },
     models=fl.own_models,
     observe=observe,
-    baseline=True,
 )

@@ -200,5 +200,4 @@ SYSTEM = fl.system(
     releases=None,
     ledger=ledger,
     needs_classes=True,
-    baseline=True,
 )

@@ -66,6 +66,4 @@ class Server(fl.ServerOfSeveral):
 
 
 LEARNS = {"server": "every client's cluster and plain model in every round, by name", "client": "all cluster models"}
-SYSTEM = fl.system(
-    "ifca", IfcaConfig, Server, Client, choice=lambda client: client.state.cluster, learns=LEARNS, baseline=True
-)
+SYSTEM = fl.system("ifca", IfcaConfig, Server, Client, choice=lambda client: client.state.cluster, learns=LEARNS)

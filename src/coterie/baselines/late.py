@@ -114,7 +114,6 @@ SYSTEMS: Mapping[str, fl.System] = {
         models=fl.averaged_models,
         own_model=Client.own_model,
         delta=late.DELTA,
-        baseline=True,
         title=title,
         citation=citation,
         releases=fl.telling({fl.Update: (fl.FromTraining(f"{_SENT[sends]} and number of samples"),)}),

@@ -54,5 +54,4 @@ SYSTEM = fl.system(
         "server": "which clients trained in which round, by name; nothing of models or data",
         "client": "nothing of any other client",
     },
-    baseline=True,
 )

@@ -134,5 +134,4 @@ SYSTEM = fl.system(
     },
     observe=observe,
     releases=fl.telling({Scored: SCORED}),
-    baseline=True,
 )

@@ -233,5 +233,4 @@ SYSTEM = fl.system(
     observe=observe,
     title="RFL-HA",
     citation="Wang et al., Resource-efficient federated learning with hierarchical aggregation, INFOCOM 2021",
-    baseline=True,
 )

@@ -171,7 +171,6 @@ SYSTEMS: Mapping[str, fl.System] = {
         fl.AveragingClient,
         title=title,
         citation=citation,
-        baseline=True,
         public=0.05 if rule is TrustingServer else 0.0,
         check=_check if rule is TrustingServer else (lambda config, common: None),
     )

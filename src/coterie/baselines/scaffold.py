@@ -105,5 +105,4 @@ SYSTEM = fl.system(
         "server": "every client's change of model and of control variate in every round, by name",
         "client": "the global model and the server's control variate",
     },
-    baseline=True,
 )

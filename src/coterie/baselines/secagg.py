@@ -8,7 +8,7 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
     server  --Confirm-->  client  --Confirmed-->  server     round 3: a signature over who is in the sum
     server  --Unmask-->   client  --Unmasked-->   server     round 4: shares of the pads that are left
 
-Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/pairwise.py``). t of the n
+Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/marks.py``). t of the n
 clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
 would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
 t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
@@ -35,7 +35,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.crypto import pairwise, shared_seed
+from coterie.crypto import marks, shared_seed
 from coterie.crypto.packing import Lanes
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
@@ -278,7 +278,7 @@ class Client(fl.Client):
             raise fl.PeerError(f"{self.name}: its trained model does not fit a sum: {error}") from None
         keys = {name: SealingKey(found[name].key) for name in others}
         pads = pads_of(of, msg.weights)
-        y = pairwise.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, pads)
+        y = marks.masked(words, secret.seed, OpeningKey(secret.key), self.name, keys, pads)
         secret.members, secret.held = members, held
         return Collected(msg.round, y.view(np.int64))
 
@@ -408,7 +408,7 @@ class Server(fl.Server):
         gone = {name: OpeningKey(opened[name]) for name in members if name not in inside}
         there = {name: SealingKey(credentials[name].key) for name in inside}
         seeds, named = [opened[name] for name in inside], pads_of(of, self.state.weights)
-        self._move(r, pairwise.unmasked(total, seeds, gone, there, named), len(inside))
+        self._move(r, marks.unmasked(total, seeds, gone, there, named), len(inside))
         return len(inside)
 
     def _step(
@@ -442,7 +442,7 @@ class Server(fl.Server):
                 raise fl.PeerError(f"the shares of {name} give another secret: it or a holder lied")
         return found
 
-    def _move(self, r: int, total: pairwise.Words, count: int) -> None:
+    def _move(self, r: int, total: marks.Words, count: int) -> None:
         """Raises PeerError for a sum that no honest clients have."""
         values = total.view(np.int64)
         samples = int(values[-1])
@@ -484,6 +484,5 @@ SYSTEM = fl.system(
         "client": "the global model of every round that it takes part in, and who else does, by name",
     },
     check=check,
-    baseline=True,
     encrypted=True,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,8 @@ from coterie.protocol.arrays import finite
 from coterie.protocol.errors import UserError
 
 
-@dataclass(frozen=True)
-class Merge:
-    """Groups ``into`` < ``gone`` (row numbers) became ``into``, at this similarity."""
-
-    into: int
-    gone: int
-    similarity: float
-
-
-def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], tuple[Merge, ...]]:
-    """(n,) groups 0, 1, ... numbered by their first row, and the merges in their order (FLACC: Mehta and Shao, 2023).
+def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], list[float]]:
+    """(n,) groups 0, 1, ... numbered by their first row, and the similarity of each merge in turn (FLACC: Mehta and Shao, 2023).
 
     vectors: (n, d) finite; a row is the sum of a group. The two groups of largest cosine similarity merge, and their
     rows add up, while that is above ``least``. Ties go to the pair of lowest numbers. A row of zeros stays alone.
@@ -37,20 +27,20 @@ def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64]
     most = float(np.abs(rows).max(initial=0.0))
     gram = (rows / most) @ (rows / most).T if most else np.zeros((n, n))
     alive = gram.diagonal() > 0
-    merges: list[Merge] = []
+    merges: list[float] = []
     while alive.sum() > 1:
         sizes = np.sqrt(np.where(alive, gram.diagonal(), 1.0))
         cosines = np.where(alive[:, None] & alive & ~np.eye(n, dtype=bool), gram / np.outer(sizes, sizes), -np.inf)
         i, j = sorted(int(place) for place in np.unravel_index(int(cosines.argmax()), cosines.shape))
         if not cosines[i, j] > least:
             break
-        merges.append(Merge(i, j, float(cosines[i, j])))
+        merges.append(float(cosines[i, j]))
         gram[i] += gram[j]
         gram[:, i] += gram[:, j]
         alive[j] = False
         alive[i] = gram[i, i] > 0  # opposite rows may cancel
         group[group == j] = i
-    return by_first_row(group), tuple(merges)
+    return by_first_row(group), merges
 
 
 def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:

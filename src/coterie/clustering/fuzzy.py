@@ -15,6 +15,8 @@ from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
 
+TURNS = 100
+
 
 def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
     """(n, k) u_ik = 1 / sum_l (|x_i - c_k| / |x_i - c_l|)^(2 / (m - 1)), m the fuzzifier > 1.
@@ -59,13 +61,11 @@ def first_centres(points: NDArray[Any], count: int) -> Doubles:
     return x[chosen]
 
 
-def fuzzy_c_means(
-    points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0, *, turns: int = 100, moved: float = 1e-6
-) -> tuple[Doubles, Doubles]:
-    """Memberships (n, k) and centres (k, d), from ``start`` until none moves by more than ``moved``."""
+def fuzzy_c_means(points: NDArray[Any], start: NDArray[Any], fuzzifier: float = 2.0) -> tuple[Doubles, Doubles]:
+    """Memberships (n, k) and centres (k, d), from ``start`` until none moves by more than 1e-6, or ``TURNS`` times."""
     x, centres = finite(points, "points", "n", "d"), finite(start, "centres", "n", "d")
-    for _ in range(turns):
+    for _ in range(TURNS):
         before, centres = centres, centres_of(x, memberships(x, centres, fuzzifier), centres, fuzzifier)
-        if np.abs(centres - before).max() <= moved:
+        if np.abs(centres - before).max() <= 1e-6:
             break
     return memberships(x, centres, fuzzifier), centres

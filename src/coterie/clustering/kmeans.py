@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.clustering.labels import NOISE, Labels, lasting_numbers, members_of
+from coterie.clustering.labels import NOISE, Labels, lasting_numbers
 from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
@@ -87,10 +87,6 @@ def nearest(clusters: Clusters, row: ArrayLike) -> int:
             "must be a cluster, and as many finite numbers"
         )
     return int(clusters.order[(((clusters.centres - point) * clusters.weights) ** 2).sum(axis=1).argmin()])
-
-
-def members(clusters: Clusters) -> dict[int, tuple[str, ...]]:
-    return members_of(tuple(clusters.numbers), np.array(tuple(clusters.numbers.values())))
 
 
 def _checked(names: Sequence[str], features: ArrayLike, k: int, groups: Sequence[int] | None, least: int) -> Floats:

@@ -153,7 +153,7 @@ def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
 
 
 def unit_rows(vectors: Floats) -> Floats:
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
 
 

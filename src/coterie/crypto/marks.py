@@ -9,6 +9,13 @@ as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/cot
 lists with two honest clients or more.
 
 **Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
+
+**Double masking** (Bonawitz et al., section 4): each u has a seed b_u of its own, too, and sends
+
+    y_u = x_u + PRG(b_u) + its pad      mod 2^64.
+
+The sum over all u is that of the x_u and the PRG(b_u). Where v sends nothing, its pad with the others remains, and
+follows from its key.
 """
 
 from __future__ import annotations
@@ -18,9 +25,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto import padded
 from coterie.crypto.one_hot import SEED_BYTES, keystream
 from coterie.crypto.signing import OpeningKey, SealingKey
 
+Words = NDArray[np.uint64]
 MARK_BYTES = 16
 _MODULUS = 1 << 8 * MARK_BYTES
 
@@ -34,7 +43,7 @@ def mark(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes
     return (sum(terms) % _MODULUS).to_bytes(MARK_BYTES, "little")
 
 
-def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> NDArray[np.uint64]:
+def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> Words:
     """SECRET: (length,) words of this client, which add up to 0 with those of all others of the list, as ``mark``."""
     total = np.zeros(length, np.uint64)
     for term, sign in _terms(key, name, others, "pad", of):
@@ -55,3 +64,23 @@ def _terms(
 def add_up(marks: Iterable[bytes]) -> bool:
     """Whether these are the marks of all clients of one list."""
     return sum(int.from_bytes(one, "little") for one in marks) % _MODULUS == 0
+
+
+def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words:
+    """y_u. own: b_u.  key: of which each other has the public half.  of: names the sum.
+
+    Raises DecodeError for a key that keeps no secrets.
+    """
+    return np.asarray(x + padded.pad(own, x) + pad(key, name, others, of, len(x)))
+
+
+def unmasked(
+    total: Words, seeds: Iterable[bytes], gone: Mapping[str, OpeningKey], there: Mapping[str, SealingKey], of: bytes
+) -> Words:
+    """The sum of x_u over ``there`` from that of y_u. seeds: their b_u.  gone: the keys of those that sent no y."""
+    total = total.copy()
+    for seed in seeds:
+        total -= padded.pad(seed, total)
+    for name, key in gone.items():
+        total += pad(key, name, there, of, len(total))  # the other half of what is left
+    return total

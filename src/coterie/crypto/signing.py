@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -24,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
+from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 Field = bytes | bytearray | memoryview | int | str
 KEY_BYTES = 32
@@ -178,43 +177,33 @@ class OpeningKey(RawSecret):
             raise SealError(f"{len(sealed)} bytes from {sender} to {recipient} don't open") from None
 
 
-@dataclass(frozen=True)
-class ReplayGuard:
-    """Accepts each sender's messages once, in order, while fresh. Immutable: ``accept`` returns the next guard.
+def check_fresh(
+    sender: str,
+    sent: tuple[int, float],
+    last: tuple[int, float] | None,
+    current_round: int,
+    now_s: float,
+    max_age_s: float,
+    max_ahead_s: float,
+) -> None:
+    """Raises ReplayError for a message of another round, too old or from the future, or that does not follow the last.
 
-    max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
-    max_lag_rounds: how many rounds late a message may be.
-    accepted: by sender, the (round, timestamp in seconds) of its last accepted message.
+    sent, last: (round, timestamp in seconds) of this message, and of the sender's last accepted one.
+    max_ahead_s: how far a sender's clock may be ahead of ours.
     """
-
-    max_age_s: float
-    max_ahead_s: float = 0.0
-    max_lag_rounds: int = 0
-    accepted: Mapping[int | str, tuple[int, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # not(>=) refuses NaN, too
-        if not self.max_age_s >= 0 or not self.max_ahead_s >= 0 or self.max_lag_rounds < 0:
-            raise UserError(f"a replay guard's limits are at least 0: {self!r}")
-
-    def accept(
-        self, sender: int | str, message_round: int, timestamp_s: float, *, current_round: int, now_s: float
-    ) -> ReplayGuard:
-        """The guard after this message, whose signature has been verified. Raises ReplayError if refused."""
-        if not current_round - self.max_lag_rounds <= message_round <= current_round:
-            raise ReplayError(f"{sender}: a message of round {message_round} in round {current_round}")
-        if not -self.max_ahead_s <= now_s - timestamp_s <= self.max_age_s:
-            raise ReplayError(
-                f"{sender}: a message {now_s - timestamp_s:.3f} s old; at most {self.max_age_s} s are accepted, "
-                f"and clocks at most {self.max_ahead_s} s ahead"
-            )
-        last = self.accepted.get(sender)
-        if last and not (message_round > last[0] and timestamp_s >= last[1]):
-            raise ReplayError(
-                f"{sender}: round {message_round} at {timestamp_s} s does not follow round {last[0]} at {last[1]} s, "
-                "which was accepted before"
-            )
-        return replace(self, accepted={**self.accepted, sender: (message_round, timestamp_s)})
+    (message_round, timestamp_s), age_s = sent, now_s - sent[1]
+    if message_round != current_round:
+        raise ReplayError(f"{sender}: a message of round {message_round} in round {current_round}")
+    if not -max_ahead_s <= age_s <= max_age_s:  # False for NaN, too
+        raise ReplayError(
+            f"{sender}: a message {age_s:.3f} s old; at most {max_age_s} s are accepted, and clocks at most "
+            f"{max_ahead_s} s ahead"
+        )
+    if last and not (message_round > last[0] and timestamp_s >= last[1]):
+        raise ReplayError(
+            f"{sender}: round {message_round} at {timestamp_s} s does not follow round {last[0]} at {last[1]} s, "
+            "which was accepted before"
+        )
 
 
 _LONG = 4096

@@ -25,18 +25,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from coterie.data.catalogue import (
-    ALL_LABELS,
-    BUILT_IN,
-    FOUR,
-    KNOWN,
-    SYNTHETIC,
-    Found,
-    NamedDataSet,
-    Progress,
-    fetch,
-    is_synthetic,
-)
+from coterie.data import catalogue
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays, with_all_labels
@@ -46,7 +35,7 @@ from coterie.data.synthetic import synthetic
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.party import freeze
 
-NAMES: tuple[str, ...] = (*BUILT_IN, *KNOWN, *ALL_LABELS)
+NAMES: tuple[str, ...] = (*catalogue.BUILT_IN, *catalogue.KNOWN, *catalogue.ALL_LABELS)
 """Every data set that Coterie knows by name."""
 
 
@@ -55,7 +44,7 @@ def load(
     data_dir: str | Path | None = None,
     *,
     download: bool = True,
-    progress: Progress | None = None,
+    progress: catalogue.Progress | None = None,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> Dataset:
     """The data set ``name``: one of ``NAMES``, of a file ``NAME.npz``, or one's own at a path, checked.
@@ -74,17 +63,17 @@ def load(
         key, value = next(iter(said.items()))
         key, value = ("folds", value[0]) if key == "fold" else (key, value)
         why = f"there is no folder {name!r} here: check its name"
-        if name in NAMES or is_synthetic(name):
+        if name in NAMES or catalogue.is_synthetic(name):
             why = f"has no effect on {name}: leave it out"
         raise UserError(f"{key}={value} is for your own data at a path, and {why}")
     if name == "digits":
         return _digits()
     if name == "heart":
         return _heart(share, fold)
-    if is_synthetic(name):
+    if catalogue.is_synthetic(name):
         return synthetic(name)
-    stem = ALL_LABELS.get(name, name)
-    known, known_names = KNOWN.get(stem), ", ".join([*NAMES, SYNTHETIC])
+    stem = catalogue.ALL_LABELS.get(name, name)
+    known, known_names = catalogue.KNOWN.get(stem), ", ".join([*NAMES, catalogue.SYNTHETIC])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {known_names}")
     folders = _folders(data_dir)
@@ -95,7 +84,7 @@ def load(
         raise UserError(
             f"unknown data set {name!r}{suggest(name, NAMES)} Known: {known_names}. For your own data give the path of "
             f"a folder of one file a client, or of a csv, npz or parquet file; or put {name}.npz with "
-            f"{', '.join(FOUR)} into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
+            f"{', '.join(catalogue.FOUR)} into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
         )
     if known.remote and download:
         return _dataset(name, known, _download(stem, known, folders, progress))
@@ -121,7 +110,7 @@ def _folders(data_dir: str | Path | None) -> list[Path]:
     return [*(Path(folder) for folder in named if folder is not None), cache_dir()]
 
 
-def _find(name: str, known: NamedDataSet | None, folder: Path) -> Found | None:
+def _find(name: str, known: catalogue.NamedDataSet | None, folder: Path) -> catalogue.Found | None:
     path = folder / f"{name}.npz"
     if path.is_file():
         arrays = read_npz(path)
@@ -129,12 +118,14 @@ def _find(name: str, known: NamedDataSet | None, folder: Path) -> Found | None:
     return (known.read(folder / name) or known.read(folder / known.place)) if known else None
 
 
-def _download(name: str, known: NamedDataSet, folders: list[Path], progress: Progress | None) -> Found:
+def _download(
+    name: str, known: catalogue.NamedDataSet, folders: list[Path], progress: catalogue.Progress | None
+) -> catalogue.Found:
     target = cache_dir() / name
     try:
         for remote in known.remote:
             if not (target / remote.file_name).is_file():
-                fetch(remote, target, progress)
+                catalogue.fetch(remote, target, progress)
     except UserError as exc:
         raise UserError(f"{exc}. {_not_there(name, known, folders)}") from exc
     found = known.read(target)
@@ -143,13 +134,13 @@ def _download(name: str, known: NamedDataSet, folders: list[Path], progress: Pro
     return found
 
 
-def _dataset(name: str, known: NamedDataSet | None, found: Found) -> Dataset:
+def _dataset(name: str, known: catalogue.NamedDataSet | None, found: catalogue.Found) -> Dataset:
     content, source = found
     if isinstance(content, Graph):
         top = int(content.y.max())
         if known and top >= known.classes:
             raise UserError(f"data set {name!r} ({source}): y has class {top}, but {name} has {known.classes} classes")
-        if name in ALL_LABELS:
+        if name in catalogue.ALL_LABELS:
             content, source = with_all_labels(content), f"{source}, all labels"
         return from_graph(name, content, classes=known.classes if known else top + 1, source=source)
     arrays, split = _four(name, content, source)
@@ -166,8 +157,8 @@ def _dataset(name: str, known: NamedDataSet | None, found: Found) -> Dataset:
 
 
 def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
-    if all(key in arrays for key in FOUR):
-        return [arrays[key] for key in FOUR], False
+    if all(key in arrays for key in catalogue.FOUR):
+        return [arrays[key] for key in catalogue.FOUR], False
     where = f"data set {name!r} ({source})"
     for x_key, y_key in (("x", "y"), ("features", "labels")):
         if x_key not in arrays or y_key not in arrays:
@@ -186,8 +177,8 @@ def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
         train, test = fixed_split(y.reshape(-1))
         return [x[train], y[train], x[test], y[test]], True
     raise UserError(
-        f"data set {name!r}: {source} holds {', '.join(sorted(arrays)) or 'nothing'}; it needs {', '.join(FOUR)}, or "
-        f"x and y (split 80/20), or for a graph {', '.join(GRAPH_KEYS)}"
+        f"data set {name!r}: {source} holds {', '.join(sorted(arrays)) or 'nothing'}; it needs "
+        f"{', '.join(catalogue.FOUR)}, or x and y (split 80/20), or for a graph {', '.join(GRAPH_KEYS)}"
     )
 
 
@@ -224,7 +215,7 @@ def _either(folders: list[Path]) -> str:
     return " or ".join(f"{folder}{'' if folder.is_dir() else ' (not there yet)'}" for folder in folders)
 
 
-def _not_there(name: str, known: NamedDataSet, folders: list[Path]) -> str:
+def _not_there(name: str, known: catalogue.NamedDataSet, folders: list[Path]) -> str:
     files = ", ".join(f"{name}/{remote.file_name}" for remote in known.remote)
     address = f" from {known.remote[0].url.rpartition('/')[0]}/" if known.remote else ""
     return (

@@ -17,13 +17,12 @@ MEMORY_GIB = 8.0
 
 @dataclass(frozen=True)
 class Board:
-    """A column of table 2. watts: of the whole board.  emc_mhz: of its memory, not used."""
+    """A column of table 2. watts: of the whole board."""
 
     watts: float
     cores: int
     cpu_ghz: float
     gpu_mhz: float
-    emc_mhz: float
 
     @property
     def cpu_flops_per_s(self) -> float:
@@ -45,9 +44,9 @@ class Board:
 
 
 BOARDS: Mapping[str, Board] = {
-    "A": Board(10, 2, 1.497, 803.25, 1600),
-    "B": Board(10, 4, 1.190, 803.25, 1600),
-    "C": Board(15, 4, 1.420, 1109.25, 1600),
-    "D": Board(20, 6, 1.420, 1109.25, 1866),
+    "A": Board(10, 2, 1.497, 803.25),
+    "B": Board(10, 4, 1.190, 803.25),
+    "C": Board(15, 4, 1.420, 1109.25),
+    "D": Board(20, 6, 1.420, 1109.25),
 }
 """Table 2, by type."""

@@ -152,12 +152,12 @@ class Ledger:
             kinds.setdefault(release.kind, []).append(release)
         return {
             "delta": delta,
-            "epsilon": {relation: _stated(self.epsilon(delta, relation)) for relation in get_args(Neighbours)},
+            "epsilon": {relation: stated(self.epsilon(delta, relation)) for relation in get_args(Neighbours)},
             "epsilon_after_one_more_round": {
-                relation: _stated(self.further_round().epsilon(delta, relation)) for relation in get_args(Neighbours)
+                relation: stated(self.further_round().epsilon(delta, relation)) for relation in get_args(Neighbours)
             },
             "against": {
-                name: {relation: _stated(self.epsilon(delta, relation, name)) for relation in get_args(Neighbours)}
+                name: {relation: stated(self.epsilon(delta, relation, name)) for relation in get_args(Neighbours)}
                 for name in self.observers
             },
             "releases": [_row(Ledger(tuple(kind)), delta) for kind in kinds.values()],
@@ -201,12 +201,12 @@ def _row(kind: Ledger, delta: float) -> dict[str, Any]:
         "against": list(one.against),
         "count": len(rounds),
         "rounds": [min(rounds), max(rounds)],
-        "epsilon": _stated(kind.epsilon(delta, one.neighbours)),
-        "epsilon_after_one_more": _stated(kind.after(one).epsilon(delta, one.neighbours)),
+        "epsilon": stated(kind.epsilon(delta, one.neighbours)),
+        "epsilon_after_one_more": stated(kind.after(one).epsilon(delta, one.neighbours)),
     }
 
 
-def _stated(epsilon: float) -> float | str:
+def stated(epsilon: float) -> float | str:
     return epsilon if math.isfinite(epsilon) else "infinite"
 
 

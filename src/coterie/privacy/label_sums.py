@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.attacks.sparsity import total_variation
-from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
+from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import check_classes
 from coterie.protocols.hidden_counts import GroupCounts
 from coterie.protocols.local_training import counts_labels
@@ -140,11 +140,4 @@ def label_sum_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
     """What these attacks find, and by attack the reason where it cannot be applied; nothing without the setting."""
     if not counts_labels(run.settings, run.mode):
         return [], {}
-    opened = opened_sums(run)
-    found, reasons = list[Measured](), dict[str, str]()
-    for one in ATTACKS:
-        try:
-            found += [each._replace(topic=one.topic) for each in one.measure(run, opened)] if opened else []
-        except fl.UserError as error:
-            reasons[one.name] = str(error)
-    return gather(found), reasons if opened else {one.name: NONE_OPENED for one in ATTACKS}
+    return applied(ATTACKS, run, [opened] if (opened := opened_sums(run)) else [], NONE_OPENED)

@@ -19,7 +19,7 @@ import coterie.method as fl
 from coterie.privacy.attacks.hidden_groups import by_names
 from coterie.privacy.attacks.labels import label_shares_from_bias, last_bias
 from coterie.privacy.attacks.membership import membership_auc
-from coterie.privacy.audits import Attack, Finding, Measured, Recorded, attack, gather
+from coterie.privacy.audits import Attack, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import by_estimate
 from coterie.privacy.plain import losses, models_in, same_pool
 
@@ -141,18 +141,4 @@ ATTACKS: tuple[Attack, ...] = (_by_names, _differences, _members)
 
 def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
     """What these attacks find, and by attack the reason where it cannot be applied."""
-    found, reasons = list[Measured](), dict[str, str]()
-    every = lines(run)
-    for one in ATTACKS:
-        why, here = NONE_SENT, len(found)
-        for line in every:
-            try:
-                results = list(one.measure(run, line))
-            except fl.UserError as error:
-                why = str(error)
-                continue
-            why = next((each.why for each in results if each.why), why)
-            found += [each._replace(topic=one.topic) for each in results if each.result is not None]
-        if len(found) == here:
-            reasons[one.name] = why
-    return gather(found), reasons
+    return applied(ATTACKS, run, lines(run), NONE_SENT)

@@ -18,7 +18,7 @@ from coterie.privacy.attacks.inversion import dense_inputs, recovery
 from coterie.privacy.attacks.labels import label_shares_by_rows
 from coterie.privacy.attacks.membership import beyond_references, membership_auc
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, attack, gather
+from coterie.privacy.audits import Attack, AuditSamples, Finding, Measured, Recorded, applied, attack
 from coterie.privacy.measures import alike, by_estimate, profiles
 from coterie.training.evaluate import judge_many
 from coterie.transport.transcript import Seen, View
@@ -319,22 +319,4 @@ ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike,
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
     """What these attacks find, and by attack the reason where it cannot be applied."""
-    measured: list[Measured] = []
-    reasons, applied, came = dict[str, str](), set[str](), False
-    for updates in plain_updates(run):
-        came = True
-        for one in ATTACKS:
-            try:
-                found = list(one.measure(run, updates))
-            except fl.UserError as error:
-                reasons.setdefault(one.name, str(error))
-                continue
-            scored = [each._replace(topic=each.topic or one.topic) for each in found if each.result is not None]
-            measured += scored
-            if scored:
-                applied.add(one.name)
-            elif found:
-                reasons.setdefault(one.name, found[0].why)
-    if not came:
-        return [], {one.name: NONE_IN_THE_CLEAR for one in ATTACKS}
-    return gather(measured), {name: why for name, why in reasons.items() if name not in applied}
+    return applied(ATTACKS, run, plain_updates(run), NONE_IN_THE_CLEAR)

@@ -167,7 +167,6 @@ class System:
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
-    baseline: bool = False
     own_model: Callable[[Any], ClientModel] | None = None
     counts: Callable[[Any], NDArray[np.int64] | None] | None = None
     uncounted: str = ""

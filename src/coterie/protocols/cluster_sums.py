@@ -182,15 +182,16 @@ def distribute(
     return (yield from fl.for_each(to_all, Received, deadline_s=deadline_s))
 
 
-def convert(helper: KeyedParty, msg: Convert, src: str, length: int) -> fl.Work[ClusterSum]:
+def convert(helper: KeyedParty, msg: Convert, src: str, length: int, formed: Formed) -> fl.Work[ClusterSum]:
     """The helper: a masked sum under its own key, encrypted under the users' key and signed.
 
-    Raises PeerError for another sender than the hub, and for another sum (length,) than announced.
+    Raises PeerError for another sender than the hub, for another sum (length,) than announced, and as ``once``.
     """
     fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
     if total.terms != msg.count or total.length != length:
         raise fl.PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
+    once(formed, msg.round, msg.cluster, msg.count)
     return encrypted(helper, msg.round, msg.cluster, msg.count, total)
 
 

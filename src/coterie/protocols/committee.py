@@ -100,9 +100,7 @@ class Seat(fl.Component):
     Secret = SwitchedFor
     secret: SwitchedFor
 
-    def __init__(
-        self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: fl.When = fl.always
-    ) -> None:
+    def __init__(self, grant: str, limits: Callable[[Any], tuple[Sequence[str], int, int]], when: fl.When) -> None:
         super().__init__(when)
         self.grant, self.limits = grant, limits
 

@@ -44,14 +44,13 @@ def check_choices(config: Any) -> None:
             raise fl.UserError(f"{name} must be {known}, not {value!r}")
 
 
-def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
-    """Raises UserError for the first setting that has no effect and differs from its default.
+def refuse_unused(config: Any, condition: str, holds: bool, *names: str) -> None:
+    """Raises UserError for the first of these settings that differs from its default, where they have no effect.
 
-    unused: (name, condition without effect such as ``"mode paper"``, whether it holds here) of each setting.
+    condition: without effect, such as ``"mode paper"``.  holds: whether it is so here.
     """
-    for name, condition, holds in unused:
-        value = getattr(config, name)
-        if holds and value != getattr(type(config), name):
+    for name in names if holds else ():
+        if (value := getattr(config, name)) != getattr(type(config), name):
             raise fl.UserError(f"{name}={value} has no effect with {condition}: leave it out, or change that")
 
 
@@ -98,8 +97,8 @@ class LocalTraining:
     def __post_init__(self) -> None:
         check_choices(self)
         fl.check_bounds(self)
-        refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
-        refuse_unused(self, (("sample_clip", "sample_noise=None", self.sample_noise is None),))
+        refuse_unused(self, "founders=0", not self.founders, "newcomers", "join_every")
+        refuse_unused(self, "sample_noise=None", self.sample_noise is None, "sample_clip")
         self.solver()
         if self.sample_noise is not None and self.pretraining() is not None:
             raise fl.UserError("a pre-training on the clients' data has no sample_noise: leave one of them out")
@@ -213,8 +212,7 @@ class ClusterModels(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        random = self.start == "random"
-        refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
+        refuse_unused(self, "start=random", self.start == "random", "pretrain_epochs", "pretrain_batch")
 
     def beyond_budget(self) -> Mapping[str, str]:
         if self.start == "random":

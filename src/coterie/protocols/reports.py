@@ -88,9 +88,9 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
 
 
 def checked(
-    common: fl.Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None, lag: int = 0
+    common: fl.Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None
 ) -> StatusReport:
-    """The report, signed by its client for this session and for this round or one of the last ``lag``.
+    """The report, signed by its client for this session and this round.
 
     sender: given if it must be the client itself. Raises PeerError: a SignatureError, a ReplayError for another round,
     or for a stranger, numbers out of range, or an impossible device.
@@ -99,7 +99,7 @@ def checked(
     if name not in common.clients or (sender is not None and sender != name):
         raise fl.PeerError(f"a status report of {name[:40]!r}{'' if sender is None else f' from {sender}'}")
     check_signed(common, name, report, common.roster.session)
-    if not round - lag <= report.round <= round:
+    if report.round != round:
         raise ReplayError(f"{name}: a status report of round {report.round} in round {round}")
     if report.values.shape != (len(FIELDS),) or report.update.shape != (SUMMARY,):
         raise fl.PeerError(
@@ -121,9 +121,9 @@ def checked(
     return report
 
 
-def opened(common: fl.Common, data: bytes, round: int, step_s: float, *, lag: int = 0) -> StatusReport:
+def opened(common: fl.Common, data: bytes, round: int, step_s: float) -> StatusReport:
     """``checked`` for a report that a leader has forwarded as ``codec.encode(report)``. Raises PeerError."""
-    return checked(common, decode(data, StatusReport), round, step_s, lag=lag)
+    return checked(common, decode(data, StatusReport), round, step_s)
 
 
 def accepted(known: MutableMapping[str, StatusReport], report: StatusReport) -> None:

@@ -30,6 +30,7 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.dp.distributed import Distributed
 from coterie.dp.ledger import Release
 from coterie.dp.uploads import eligible
+from coterie.protocols import threshold
 from coterie.protocols.key_centre import KEY_CENTRE, HeldKeys, KeyCentre, Keys, Pair
 from coterie.protocols.local_training import LocalTraining, ask_round, fit, refuse_unused, sample_size
 from coterie.protocols.noise import (
@@ -40,21 +41,6 @@ from coterie.protocols.noise import (
     mean_change,
     rotation,
     warn_of_silence,
-)
-from coterie.protocols.threshold import (
-    HubKey,
-    Joint,
-    JointKeys,
-    JointPads,
-    KeyMaking,
-    KeyOpening,
-    loaded,
-    make_keys,
-    open_padded,
-    open_sums,
-    padding,
-    taken,
-    vouched,
 )
 
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
@@ -205,8 +191,7 @@ class SumKeys(NoiseSettings, LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = ("clip", "private_rounds", "dp_delta", "missing")
-        refuse_unused(self, ((name, "sums without noise", not self.noisy) for name in names))
+        refuse_unused(self, "sums without noise", not self.noisy, "clip", "private_rounds", "dp_delta", "missing")
         if self.noisy and (self.founders or (self.keys == "threshold" and not self.pads)):
             raise fl.UserError(
                 "noise on sums needs pads, and clients that take part from the start: leave pads=false and founders out"
@@ -230,7 +215,7 @@ class Sums:
     def __init__(self, name: str, *, least: int = 3) -> None:
         self.name, self.least = name, least
 
-    def declared(self, party: Any) -> tuple[Joint, ...]:
+    def declared(self, party: Any) -> tuple[threshold.Joint, ...]:
         if party.config.keys == "centre":
             return ()
         limits: dict[str, Any] = {"least": self.least, "fewest": self.least, "pads": party.config.pads}
@@ -238,7 +223,7 @@ class Sums:
             clients = len(party.common.clients)
             limits["fewest"] = max(self.least, makers(party.config, clients) - party.config.missing)
             limits["missing"] = clients - limits["fewest"]
-        return (Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
+        return (threshold.Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: fl.Common) -> None:
         """Raises UserError for noise that is not possible; warns of a budget for no round."""
@@ -286,9 +271,9 @@ class Sums:
         if client.config.keys == "centre":
             key = client.keys.own(self.name)
         elif client.config.padded:
-            key = padding(client, self.name, r)
+            key = threshold.padding(client, self.name, r)
         else:
-            return vouched(client, self.name, (yield fl.Encrypt(client.keys.public(self.name), values)), r)
+            return threshold.vouched(client, self.name, (yield fl.Encrypt(client.keys.public(self.name), values)), r)
         return bytes((yield fl.Encrypt(key, values)).to_bytes())
 
     def read(
@@ -319,15 +304,15 @@ class Sums:
         return np.asarray(values if cipher is None else values / count, np.float32)
 
 
-def _joint_of(config: SumKeys) -> Joint | None:
-    return Joint("", "", (CLIENT,), pads=config.pads) if config.keys == "threshold" else None
+def _joint_of(config: SumKeys) -> threshold.Joint | None:
+    return threshold.Joint("", "", (CLIENT,), pads=config.pads) if config.keys == "threshold" else None
 
 
 class SumClient(fl.Party, role=CLIENT):
     sums: ClassVar[Sums]
-    keys, joint = HeldKeys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
-    making, opening = KeyMaking(joint_of=_joint_of), KeyOpening(joint_of=_joint_of)
-    pads, noise = JointPads(joint_of=_joint_of), SumNoise()
+    keys, joint = HeldKeys(PublicKey, SecretKey), threshold.JointKeys(lambda party: party.sums.declared(party))
+    making, opening = threshold.KeyMaking(joint_of=_joint_of), threshold.KeyOpening(joint_of=_joint_of)
+    pads, noise = threshold.JointPads(joint_of=_joint_of), SumNoise()
 
     def fit(self, start: fl.Vector, r: int) -> fl.Fit:
         """Raises PeerError if the privacy budget is spent."""
@@ -337,13 +322,13 @@ class SumClient(fl.Party, role=CLIENT):
 
 class SumServer(fl.Party, role=SERVER):
     sums: ClassVar[Sums]
-    keys, joint = Keys(PublicKey, SecretKey), JointKeys(lambda party: party.sums.declared(party))
+    keys, joint = Keys(PublicKey, SecretKey), threshold.JointKeys(lambda party: party.sums.declared(party))
     noise = SumNoise()
 
     def setup(self) -> fl.Steps[None]:
         yield from super().setup()
         if self.sums.declared(self):
-            yield from make_keys(HubKey(self, self.sums.name, 0), self.clients)
+            yield from threshold.make_keys(threshold.HubKey(self, self.sums.name, 0), self.clients)
 
     def box(self, r: int) -> Box:
         return Box(self, r)
@@ -357,13 +342,13 @@ class SumServer(fl.Party, role=SERVER):
 class Box:
     def __init__(self, hub: SumServer, r: int) -> None:
         self._hub, self._round, self._got = hub, r, dict[str, Any]()
-        self._key = HubKey(hub, hub.sums.name, r, hub.config.deadline_s)
+        self._key = threshold.HubKey(hub, hub.sums.name, r, hub.config.deadline_s)
 
     def take(self, name: str, data: bytes) -> None:
         """A client's sealed vector. Raises PeerError if it is none of this sum."""
         hub, length = self._hub, self._hub.sums.length(self._hub)
         if hub.config.keys == "threshold":
-            read = loaded if hub.config.pads else taken
+            read = threshold.loaded if hub.config.pads else threshold.taken
             self._got[name] = read(self._key, name, data, length)
         else:
             public = self._key.public
@@ -379,7 +364,7 @@ class Box:
         if len(got) < least:
             raise fl.NoAnswerError(f"{len(got)} models, and a sum is of {least} or more")
         if hub.config.padded:
-            opened = yield from open_padded(self._key, got)
+            opened = yield from threshold.open_padded(self._key, got)
             count = len(opened.among)
             if hub.config.noisy:
                 try:
@@ -390,5 +375,5 @@ class Box:
         if hub.config.keys == "centre":
             return None, sum_ciphers(got.values()).to_bytes(), len(got)
         total = {0: reduce(add, got.values())}
-        opened = (yield from open_sums(self._key, total))[0]
+        opened = (yield from threshold.open_sums(self._key, total))[0]
         return (opened.values / len(got)).astype(np.float32), None, len(got)

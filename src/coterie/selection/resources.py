@@ -128,21 +128,17 @@ def _allowed(lines: Iterable[Line], x: Fraction, y: Fraction) -> bool:
     return all(a * x + b * y <= c for a, b, c in lines)
 
 
-def score(limits: Limits, costs: Costs, size: int, weights: Mapping[str, float] | None = None) -> float:
-    """How well a client is provided, in [0, 1]: the weighted mean over the resources of h / (1 + h).
+def score(limits: Limits, costs: Costs, size: int) -> float:
+    """How well a client is provided, in [0, 1]: the mean over the resources of h / (1 + h).
 
-    h = L_R / ((C_{R,up} + C_{R,down}) size), whole models that a step would do. The paper gives no formula. weights: by
-    resource, at least 0 and not all 0, by default equal. Raises UserError for others.
+    h = L_R / ((C_{R,up} + C_{R,down}) size), whole models that a step would do. The paper gives no formula.
     """
-    given = dict.fromkeys(KINDS, 1.0) if weights is None else dict(weights)
-    if not set(given) <= set(KINDS) or not all(0 <= w < inf for w in given.values()) or not sum(given.values()) > 0:
-        raise UserError(f"weights of resources are {given}: give {', '.join(KINDS)} numbers of at least 0, not all 0")
-    total = 0.0
-    for kind, limit, up, down in zip(KINDS, limits.values, costs.up, costs.down, strict=True):
-        cost = (up + down) * size
-        if given.get(kind):
-            total += given[kind] * (1.0 if cost == 0 or limit == inf else limit / (limit + cost))
-    return total / sum(given.values())
+    whole = [(up + down) * size for up, down in zip(costs.up, costs.down, strict=True)]
+    shares = (
+        1.0 if cost == 0 or limit == inf else limit / (limit + cost)
+        for limit, cost in zip(limits.values, whole, strict=True)
+    )
+    return sum(shares, 0.0) / len(KINDS)
 
 
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
@@ -158,14 +154,3 @@ def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: f
             f"members, penalty {penalty}, scores {dict(scores)}"
         )
     return min(scores, key=lambda name: (-scores[name] / (1 + penalty * served.get(name, 0)), served.get(name, 0)))
-
-
-def serving(served: Mapping[str, float], leaders: Iterable[str], kept: float = 1.0) -> dict[str, float]:
-    """Terms by name, after one more of these leaders. kept: the part of each older term that still counts.
-
-    Raises UserError for kept outside 0 to 1.
-    """
-    if not 0 <= kept <= 1:
-        raise UserError(f"the part of old terms that counts is from 0 to 1, not {kept}")
-    after = {name: kept * terms for name, terms in served.items()}
-    return after | {name: after.get(name, 0.0) + 1.0 for name in leaders}

@@ -35,6 +35,11 @@ MOST_WEIGHT = 2.0**40
 """A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
 
 
+def pushed(steps: int, momentum: float) -> float:
+    """The sum of 1 + m + ... + m^(t-1) over t: how far a gradient of 1 in every step leads, over the learning rate."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
 def largest(values: NDArray[np.floating[Any]]) -> float:
     return float(max(values.max(), -values.min()))
 

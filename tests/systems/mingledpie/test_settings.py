@@ -90,7 +90,6 @@ def test_defaults_are_the_papers() -> None:
     assert (config.clusters, config.p, config.threshold, config.threshold_counts) == (5, 0.5, 2, "identities")
     assert SYSTEM.modes == ("paper", "literal", "hardened")
     assert SYSTEM.encrypted
-    assert not SYSTEM.baseline
 
 
 def test_a_hardening_without_the_hardened_mode_is_refused() -> None:

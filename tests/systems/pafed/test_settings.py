@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from pafed_parts import paf, small_keys
 
-from coterie.aggregation.correction import Rates
 from coterie.protocol.errors import UserError
 from coterie.systems.pafed import SYSTEM
-from coterie.systems.pafed.config import MOST_ASKED, PARAMETERS, PAFedConfig
+from coterie.systems.pafed.config import MOST_ASKED, PARAMETERS, PAFedConfig, Rates
 
 
 @pytest.fixture
@@ -113,4 +112,3 @@ def test_defaults_are_the_papers_where_it_says_something() -> None:
     assert SYSTEM.modes == ("paper", "literal", "hardened")
     assert dict.fromkeys(("paper", "hardened"), "ckks-8192-deep") | {"literal": "ckks-32768-deep"} == PARAMETERS
     assert SYSTEM.encrypted
-    assert not SYSTEM.baseline

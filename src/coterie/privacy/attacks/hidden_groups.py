@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coterie.clustering import evidence
 from coterie.clustering.correlation import Choice, Sum
 from coterie.clustering.evidence import DIMENSION, RANK, ResidualSpread, row_length, twisted
+from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.result import AttackResult, handed_out
 from coterie.protocol.errors import UserError
 
@@ -35,15 +36,10 @@ def by_names(weights: Floats, sums: Floats, *, alike: bool = False) -> Floats:
     if not varied.any():
         raise UserError(ALWAYS)
     if alike:
-        change = _unit(change)
+        change = unit_rows(change)
     inner = varied @ varied.T
     ridge = RIDGE * float(np.trace(inner)) / len(inner) * np.eye(len(inner))
     return np.asarray(varied.T @ np.linalg.solve(inner + ridge, change))
-
-
-def _unit(rows: Floats) -> Floats:
-    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
 
 
 def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
@@ -66,7 +62,7 @@ def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> Att
     n, own = len(member), int(member.sum())
     if not 0 < own < n:
         raise UserError("all clients are of one group")
-    along = parts @ _unit(sums).mean(axis=0)
+    along = parts @ unit_rows(sums).mean(axis=0)
     area = (rankdata(along)[member].sum() - own * (own + 1) / 2) / (own * (n - own))
     sd = float(np.sqrt((n + 1) / (12 * own * (n - own))))  # Mann, Whitney
     return AttackResult("AUC for members of the group", float(area), 0.5, 1.0, n, sd)
@@ -79,7 +75,7 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
     """
     values, others = [], []
     for guess, rows, at in zip(guesses, updates, own, strict=True):
-        cosines = _unit(rows) @ _unit(guess)
+        cosines = unit_rows(rows) @ unit_rows(guess)
         values.append(cosines[at])
         others += np.delete(cosines, at).tolist()
     if not others:

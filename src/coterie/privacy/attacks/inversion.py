@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
+from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.result import AttackResult, real_rows
 
 Doubles = NDArray[np.float64]
@@ -43,7 +44,8 @@ def dense_inputs(step: NDArray[Any], spec: fl.ModelSpec, features: int) -> Doubl
 
 def best_correlation(guesses: NDArray[Any], samples: NDArray[Any]) -> float:
     """The largest Pearson correlation of a guess (k, f) with a sample (n, f)."""
-    a, b = (_unit(real_rows(name, rows)) for name, rows in (("guesses", guesses), ("samples", samples)))
+    both = real_rows("guesses", guesses), real_rows("samples", samples)
+    a, b = (unit_rows(rows - rows.mean(axis=1, keepdims=True)) for rows in both)
     return float((a @ b.T).max())
 
 
@@ -66,9 +68,3 @@ def recovery(
     sd = float(np.sqrt(sum(np.var(one, ddof=1) * more for one, more in zip(drawn, wider, strict=True)))) / clients
     chance = float(np.mean([np.mean(one) for one in drawn]))
     return AttackResult("correlation of the best guess with a sample", float(np.mean(found)), chance, 1.0, clients, sd)
-
-
-def _unit(rows: Doubles) -> Doubles:
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    length = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(centred / np.where(length > 0, length, 1.0))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.dp import heuristic, skellam
 from coterie.dp.distributed import Distributed
-from coterie.dp.ledger import Ledger
+from coterie.dp.ledger import Ledger, stated
 from coterie.dp.uploads import Standard
 
 Doubles = NDArray[np.float64]
@@ -53,9 +53,9 @@ class NoiseAudit:
         return {
             "mechanism": self.mechanism,
             "neighbours": self.neighbours,
-            "claimed_epsilon": _stated(self.claimed),
-            "lower_bound": _stated(self.lower_bound),
-            "exact_epsilon": None if self.exact is None else _stated(self.exact),
+            "claimed_epsilon": stated(self.claimed),
+            "lower_bound": stated(self.lower_bound),
+            "exact_epsilon": None if self.exact is None else stated(self.exact),
             "delta": self.delta,
             "trials": self.trials,
             "holds": self.holds,
@@ -75,30 +75,19 @@ def audit_standard(
     return NoiseAudit("standard", words, mechanism.epsilon(delta, uploads), lower_bound(*found, delta), delta, trials)
 
 
-def audit_distributed(
-    mechanism: Distributed, delta: float, sums: int = 1, makers: int = 0, trials: int = TRIALS, seed: int = 0
-) -> NoiseAudit:
-    """Noise on a sum, for an opener that knows all other terms and the shares of ``missing`` parties.
-
-    makers: of the noise; 0 for two more than may be missing.  sums: in which the client is. Otherwise as
-    ``audit_standard``.
-    """
-    draw, many = fl.Secrets(fl.rng(seed, "audit", "distributed")), makers or mechanism.missing + 2
-
-    honest = many - mechanism.missing
-    noise = iter(
-        skellam.draw(2 * trials * sums * honest * mechanism.length, mechanism.variance(many), draw)
-        .reshape(-1, honest, mechanism.length)
-        .sum(axis=1)
-    )
+def audit_distributed(mechanism: Distributed, delta: float) -> NoiseAudit:
+    """Noise on a sum, for an opener that knows all other terms and the shares of ``missing`` parties, of two more."""
+    draw, honest = fl.Secrets(fl.rng(0, "audit", "distributed")), 2
+    shares = skellam.draw(2 * TRIALS * honest * mechanism.length, mechanism.variance(mechanism.missing + honest), draw)
+    noise = iter(shares.reshape(-1, honest, mechanism.length).sum(axis=1))
 
     def opened(change: Doubles) -> Doubles:
         return mechanism.off_grid(mechanism.on_grid(change, b"audit", draw) + next(noise), 1, b"audit")
 
-    found = _opposite(opened, mechanism.clip, mechanism.length, sums, trials)
-    claimed = Ledger((mechanism.release(),) * sums).epsilon(delta, "replace one client")
-    words = f"all data replaced, by opposite changes; sums: {sums}"
-    return NoiseAudit("distributed", words, claimed, lower_bound(*found, delta), delta, trials)
+    found = _opposite(opened, mechanism.clip, mechanism.length, 1, TRIALS)
+    claimed = Ledger((mechanism.release(),)).epsilon(delta, "replace one client")
+    words = "all data replaced, by opposite changes; sums: 1"
+    return NoiseAudit("distributed", words, claimed, lower_bound(*found, delta), delta, TRIALS)
 
 
 def _opposite(
@@ -146,10 +135,6 @@ def _wider(seen: Doubles, narrow: float, wide: float) -> Doubles:
         return np.asarray((seen != 0).any(axis=1), np.float64)
     ratios: Doubles = (np.abs(seen) * (1 / narrow - 1 / wide) + math.log(narrow / wide)).sum(axis=1)
     return ratios
-
-
-def _stated(epsilon: float) -> float | str:
-    return epsilon if math.isfinite(epsilon) else "infinite"
 
 
 # -- what outputs prove ------------------------------------------------------------------------------------------------

@@ -252,6 +252,30 @@ def attack(
     return decorate
 
 
+def applied(
+    attacks: Sequence[Attack], run: Recorded, subjects: Iterable[Any], none: str
+) -> tuple[list[Finding], dict[str, str]]:
+    """What each attack finds in these, and the reason for each that can be applied to none; ``none`` without any."""
+    measured, reasons, scored, came = list[Measured](), dict[str, str](), set[str](), False
+    for subject in subjects:
+        came = True
+        for one in attacks:
+            try:
+                found = list(one.measure(run, subject))
+            except fl.UserError as error:
+                reasons.setdefault(one.name, str(error))
+                continue
+            results = [each._replace(topic=each.topic or one.topic) for each in found if each.result is not None]
+            measured += results
+            if results:
+                scored.add(one.name)
+            elif found:
+                reasons.setdefault(one.name, found[0].why)
+    if not came:
+        return [], {one.name: none for one in attacks}
+    return gather(measured), {name: why for name, why in reasons.items() if name not in scored}
+
+
 @dataclass(frozen=True)
 class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.

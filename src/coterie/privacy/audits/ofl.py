@@ -16,18 +16,8 @@ from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
-from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, tried
+from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, ofl_views, tried
 from coterie.privacy.audits.ofl_active import COALITION, active, boasting, forging, stealing, subtracting
-from coterie.privacy.audits.ofl_views import (
-    Heard,
-    clusters,
-    global_models,
-    heard,
-    leaders_views,
-    pooled,
-    reported_samples,
-    reports,
-)
 from coterie.privacy.measures import alike, check_classes, memberships
 from coterie.privacy.plain import losses, same_pool, some_rounds
 from coterie.systems.ofl.messages import HUB, LEADER
@@ -46,7 +36,7 @@ UNKNOWN = "the places of uploads follow from the run's session, which is not kep
 
 @attack("global-model", HUB, "samples", "tells from losses of the global model which samples were trained on")
 def by_global_model(run: Recorded) -> Iterator[Measured]:
-    models = global_models(run)
+    models = ofl_views.global_models(run)
     for r in some_rounds(list(models)):
         own, others = zip(*(losses(run, models[r], i) for i in range(len(run.clients))), strict=True)
         what = "samples that were trained on, by loss of the global model"
@@ -56,16 +46,16 @@ def by_global_model(run: Recorded) -> Iterator[Measured]:
 
 @attack("status-reports", HUB, "other", "reads sample counts, and compares summaries of uploads and clusters")
 def by_reports(run: Recorded) -> Iterator[Measured]:
-    for of_round in reports(run).values():
+    for of_round in ofl_views.reports(run).values():
         yield from _by_reports(run, of_round)
-    for found in clusters(run).values():
+    for found in ofl_views.clusters(run).values():
         members = run.numbers(found)
         yield from memberships(HUB, np.array([*found.values()]), members, run.label_counts, run.groups)
 
 
 def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured]:
     reporting = run.numbers(of_round)
-    samples = reported_samples(of_round)
+    samples = ofl_views.reported_samples(of_round)
     truth = run.label_counts[reporting].sum(axis=1)
     yield tried(HUB, "number of samples, as reported", partial(labels.rank_correlation, samples, truth, "samples"))
     if not (summed := [i for i, report in enumerate(of_round.values()) if report.update.any()]):
@@ -86,7 +76,7 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
         opened = {name: row for name, row in note.get("scalars", {}).items() if None not in row}
         if len(opened) < 3:
             continue
-        counts, rows = pooled(run, note, list(opened)), np.array([*opened.values()])
+        counts, rows = ofl_views.pooled(run, note, list(opened)), np.array([*opened.values()])
         entropy, samples = labels.label_entropy(counts), counts.sum(axis=1)
         for name, column in zip(SCALARS[run.settings.detection], rows.T, strict=True):
             for what, truth, of in (
@@ -106,20 +96,20 @@ def by_scalars(run: Recorded) -> Iterator[Measured]:
 
 
 @attack("upload-membership", LEADER, "samples", "tells training samples by the losses that a noisy upload lowers")
-def by_lowered_losses(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
+def by_lowered_losses(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
     for r in some_rounds(list(of_round)):
         what = "samples that were trained on, by losses that an upload lowers"
         yield tried(LEADER, what, partial(lowered, run, of_round[r]))
 
 
 @attack("upload-labels", LEADER, "labels", "reads label shares off noisy uploads")
-def by_values(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
+def by_values(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
     for uploads in of_round.values():
         yield tried(LEADER, "label shares, by uploads", partial(within, run, uploads, by_steps, placed=True))
 
 
 @attack("upload-choices", LEADER, "labels", "reads label shares off which parameters are uploaded, or wanted")
-def by_choices(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterator[Measured]:
+def by_choices(run: Recorded, of_round: Mapping[int, Sequence[ofl_views.Heard]]) -> Iterator[Measured]:
     for uploads in of_round.values():
         if _placed(uploads):
             what = "label shares, by which parameters are uploaded"
@@ -127,19 +117,19 @@ def by_choices(run: Recorded, of_round: Mapping[int, Sequence[Heard]]) -> Iterat
         yield tried(LEADER, "label shares, by which parameters are wanted", partial(within, run, uploads, asked))
 
 
-FromUploads = Callable[[Sequence[Heard], fl.ModelSpec], Doubles]
+FromUploads = Callable[[Sequence[ofl_views.Heard], fl.ModelSpec], Doubles]
 """Uploads of n members -> (n, classes), which grow with label shares."""
 
 
-def by_steps(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
+def by_steps(uploads: Sequence[ofl_views.Heard], spec: fl.ModelSpec) -> Doubles:
     return labels.label_shares(np.stack([one.step() for one in uploads]), spec)
 
 
-def sent(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
+def sent(uploads: Sequence[ofl_views.Heard], spec: fl.ModelSpec) -> Doubles:
     return labels.selected_by_class(_masks([one.places for one in uploads], spec), spec)
 
 
-def asked(uploads: Sequence[Heard], spec: fl.ModelSpec) -> Doubles:
+def asked(uploads: Sequence[ofl_views.Heard], spec: fl.ModelSpec) -> Doubles:
     return labels.selected_by_class(_masks([one.wanted for one in uploads], spec), spec)
 
 
@@ -150,11 +140,13 @@ def _masks(places: Sequence[NDArray[Any] | None], spec: fl.ModelSpec) -> NDArray
     return found
 
 
-def _placed(uploads: Sequence[Heard]) -> list[Heard]:
+def _placed(uploads: Sequence[ofl_views.Heard]) -> list[ofl_views.Heard]:
     return [one for one in uploads if one.places is not None]
 
 
-def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, placed: bool = False) -> AttackResult:
+def within(
+    run: Recorded, uploads: Sequence[ofl_views.Heard], guess: FromUploads, *, placed: bool = False
+) -> AttackResult:
     """How well a guess gives label shares among each leader's members, since no leader sees others. Raises UserError.
 
     placed: of the uploads whose places are known.
@@ -167,7 +159,7 @@ def within(run: Recorded, uploads: Sequence[Heard], guess: FromUploads, *, place
     return labels.share_correlation(guess(uploads, run.spec), counts, leaders)
 
 
-def lowered(run: Recorded, uploads: Sequence[Heard]) -> AttackResult:
+def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
     """Membership, of all members whose uploads a leader has read. Raises UserError."""
     trained: list[Losses] = []
     others: list[Losses] = []
@@ -201,9 +193,9 @@ def by_coalition(run: Recorded) -> Iterator[Measured]:
 
 def passive(run: Recorded) -> list[Finding]:
     """Raises UserError for a record in which no leader has led."""
-    if not any(True for _ in leaders_views(run)):
+    if not any(True for _ in ofl_views.leaders_views(run)):
         raise fl.UserError("the record has no leader's view: nobody led, or recording ended before")
-    of_round = heard(run)
+    of_round = ofl_views.heard(run)
     return [
         *by_global_model(run),
         *by_reports(run),

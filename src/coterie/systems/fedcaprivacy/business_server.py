@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import coterie.method as fl
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
 from coterie.crypto.roster import check_signed
-from coterie.crypto.signing import ReplayGuard
+from coterie.crypto.signing import check_fresh
 from coterie.crypto.sketch import SEED_BYTES
 from coterie.crypto.vector import Mask
 from coterie.protocols import signatures
@@ -166,15 +166,14 @@ class BusinessServer(fl.Party, role=HUB):
         if upload.pid != pid:
             raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
         check_signed(self.common, name, upload)
-        last = self.state.accepted.get(name)
-        guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
-        guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
+        sent, limits = (upload.round, upload.timestamp_s), (self.config.max_age_s, self.config.max_ahead_s)
+        check_fresh(name, sent, self.state.accepted.get(name), r, self.now_s, *limits)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
         if upload.sketch and self.protection != "sketch":
             raise fl.PeerError(f"{name} sends a sketch in a mode without sketches")
         if self.protection == "sketch":
             cipher = service.from_bytes(upload.sketch, self.config.sketch_dim, terms=1, blinded=0)
-        self.state.accepted[name] = (upload.round, upload.timestamp_s)
+        self.state.accepted[name] = sent
         return cipher
 
     def must_cluster(self, names: list[str]) -> bool:

@@ -106,16 +106,11 @@ def with_protection(*protections: Protection) -> fl.When:
 def check(config: FedCAPrivacyConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     signature = config.protection(common.mode) == "signature"
-    refuse_unused(
-        config,
-        (
-            *((name, f"mode {common.mode}", common.mode != "hardened") for name in HARDENED),
-            ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
-            *((name, "descriptor=signature", signature) for name in WITHOUT_SIGNATURE),
-            *((name, "cipher=pads", config.cipher == "pads") for name in WITHOUT_PAILLIER),
-            ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
-        ),
-    )
+    refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
+    refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")
+    refuse_unused(config, "descriptor=signature", signature, *WITHOUT_SIGNATURE)
+    refuse_unused(config, "cipher=pads", config.cipher == "pads", *WITHOUT_PAILLIER)
+    refuse_unused(config, f"schedule={config.schedule}", config.schedule != "decay", "alpha")
     if config.clusters == "auto" and common.mode == "literal":
         raise fl.UserError("clusters=auto is not in the paper: in mode literal give the number of clusters")
     asked = sample_size(len(common.clients), config.participation)

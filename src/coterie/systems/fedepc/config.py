@@ -15,8 +15,8 @@ from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
-from coterie.protocols import local_training
 from coterie.protocols.cluster_sums import WITHOUT_PAILLIER
+from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
@@ -24,7 +24,7 @@ CLIP = (1e-6, 1e6)
 
 
 @dataclass(frozen=True)
-class FedEPCConfig(local_training.LocalTraining):
+class FedEPCConfig(fl.LocalTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
@@ -90,7 +90,7 @@ class FedEPCConfig(local_training.LocalTraining):
     floors_per_scale: float = FLOORS_PER_SCALE
     reference_mode: bool = False
     force_thresholds: bool = False
-    fill: local_training.Share = 0.5
+    fill: fl.Share = 0.5
     panel: fl.AtLeastOne = 10
     confidence: float = 0.1
     history: fl.AtLeastOne = 5
@@ -117,16 +117,10 @@ class FedEPCConfig(local_training.LocalTraining):
             raise fl.UserError(
                 f"clip must be from {CLIP[0]:g} to {CLIP[1]:g}, or 0 for the median norm, not {self.clip}"
             )
-        clear, random = self.send == "clear", self.extractor == "random"
-        local_training.refuse_unused(
-            self,
-            (
-                *((name, "send=clear", clear) for name in ("epsilon", "dp_delta", "noise_along", "clip")),
-                ("extractor_steps", "extractor=random", random),
-                *((name, f"time_budget={self.time_budget}", self.time_budget != "auto") for name in SHARED),
-                ("settle", "converged=0", not self.converged),
-            ),
-        )
+        refuse_unused(self, "send=clear", self.send == "clear", "epsilon", "dp_delta", "noise_along", "clip")
+        refuse_unused(self, "extractor=random", self.extractor == "random", "extractor_steps")
+        refuse_unused(self, f"time_budget={self.time_budget}", self.time_budget != "auto", "participation", "straggler")
+        refuse_unused(self, "converged=0", not self.converged, "settle")
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
 
     def solver(self) -> fl.Sgd:
@@ -152,7 +146,7 @@ class FedEPCConfig(local_training.LocalTraining):
 
     def most(self, clients: int) -> int | None:
         """How many of so many devices may train in a round; None if T_max alone decides."""
-        return local_training.sample_size(clients, self.participation) if self.time_budget == "auto" else None
+        return sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
         found = {}
@@ -168,8 +162,6 @@ class FedEPCConfig(local_training.LocalTraining):
         return found
 
 
-SHARED = ("participation", "straggler")
-"""Settings that mean something with time_budget=auto only."""
 HARDENING = ("min_cluster", "cipher", "key_bits", "fraction_bits", "value_bits", "kappa", "randomness")
 """Settings that mean something in mode hardened only."""
 
@@ -185,19 +177,17 @@ def check(config: FedEPCConfig, common: fl.Common) -> None:
                 f"{setting}={value} needs public samples at the hub: give a share of the data to it (--public 0.05), "
                 f"or choose {setting}={other}"
             )
-    local_training.refuse_unused(config, ((name, f"mode {common.mode}", not hardened) for name in HARDENING))
-    local_training.refuse_unused(config, ((name, "cipher=pads", config.cipher == "pads") for name in WITHOUT_PAILLIER))
+    refuse_unused(config, f"mode {common.mode}", not hardened, *HARDENING)
+    refuse_unused(config, "cipher=pads", config.cipher == "pads", *WITHOUT_PAILLIER)
     few = common.mode != "literal" and len(common.clients) <= config.singles_to
-    local_training.refuse_unused(
-        config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours"))
-    )
+    refuse_unused(config, f"singles_to={config.singles_to}", few, "eta", "neighbours")
     if hardened and not common.public:
         raise fl.UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
             "the data to it (--public 0.05)"
         )
     if hardened:
-        local_training.insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
+        insist(config, {"distribute": "round", "reference_mode": False}, "mode hardened")
         here = config.founders or len(common.clients)
         if here < config.min_cluster:
             raise fl.UserError(

@@ -5,6 +5,8 @@ Only the gradient's norm in modes paper and literal is no claim.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import log, nan
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
+from coterie.clustering import isomorphic
 from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
 
@@ -115,3 +118,24 @@ def room(costs: Doubles, budget: float, cheapest: float) -> int:
     never trains a cluster of slow devices alone.
     """
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())
+
+
+def regrouped(
+    groups: isomorphic.Groups | None,
+    moved: Mapping[str, tuple[Doubles, float]],
+    left: Iterable[str],
+    settings: isomorphic.Aidc,
+) -> tuple[isomorphic.Groups, Sequence[isomorphic.Event]]:
+    """Algorithm 2. moved: vectors and floors by name; those of another length than most are left out.
+
+    left: those that were in no cluster, or have moved, do not count. Raises PeerError for no device at all.
+    """
+    common = Counter(len(vector) for vector, _ in moved.values()).most_common(1)
+    moved = {name: one for name, one in moved.items() if len(one[0]) == common[0][0]}
+    if groups is None:
+        if not moved:
+            raise fl.PeerError("no description has come, so there is nothing to cluster")
+        features, floors = (np.array([one[i] for one in moved.values()]) for i in (0, 1))
+        return isomorphic.cluster(tuple(moved), features, floors, settings)
+    left = [name for name in left if name in groups.names and name not in moved]
+    return isomorphic.update(groups, moved, left, settings) if moved or left else (groups, ())

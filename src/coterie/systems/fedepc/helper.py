@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 import coterie.method as fl
 from coterie.clustering.divergence import calibrated, modified_divergence
-from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
+from coterie.clustering.isomorphic import Aidc, Groups
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
@@ -22,7 +21,7 @@ from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
 from coterie.protocols.key_centre import HeldKeys
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import FedEPCConfig
-from coterie.systems.fedepc.contexts import check_vector
+from coterie.systems.fedepc.contexts import check_vector, regrouped
 from coterie.systems.fedepc.messages import HELPER
 
 Doubles = NDArray[np.float64]
@@ -69,18 +68,8 @@ class Helper(fl.Party, role=HELPER):
         fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
-        common = Counter(map(len, come.values())).most_common(1)
-        moved = {str(j): (row[:-1], float(row[-1])) for j, row in sorted(come.items()) if len(row) == common[0][0]}
-        groups = self.state.groups
-        known = set() if groups is None else set(groups.names)
-        left = tuple(str(j) for j in msg.left.tolist() if str(j) in known and str(j) not in moved)
-        if groups is None and moved:
-            features, floors = (np.array([one[i] for one in moved.values()]) for i in (0, 1))
-            groups, _ = cluster(tuple(moved), features, floors, self.aidc)
-        elif groups is not None and (moved or left):
-            groups, _ = update(groups, moved, left, self.aidc)
-        if groups is None:
-            raise fl.PeerError("no description has come, so there is nothing to cluster")
+        moved = {str(j): (row[:-1], float(row[-1])) for j, row in sorted(come.items())}
+        groups, _ = regrouped(self.state.groups, moved, list(map(str, msg.left.tolist())), self.aidc)
         self.state.groups = groups
         positions = np.array([int(name) for name in groups.names], np.int64)
         labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
@@ -90,9 +79,7 @@ class Helper(fl.Party, role=HELPER):
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
         if msg.count < self.config.min_cluster:
             raise fl.PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
-        answer = yield from cluster_sums.convert(self, msg, src, self.spec.size)
-        cluster_sums.once(self.state.formed, msg.round, msg.cluster, msg.count)
-        return answer
+        return (yield from cluster_sums.convert(self, msg, src, self.spec.size, self.state.formed))
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:

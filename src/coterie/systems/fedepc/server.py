@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import ceil, inf, nan
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coterie.method as fl
-from coterie.clustering.isomorphic import Aidc, Event, Groups, cluster, update
+from coterie.clustering.isomorphic import Aidc, Event, Groups
 from coterie.protocols import averaging
 from coterie.protocols.sparsity import pretraining, public
 from coterie.selection.bandit import Choice, Cics, choose, infeasible
@@ -208,18 +207,10 @@ class Server(fl.Party, role=HUB):
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
-        """Algorithm 2, for these devices. Vectors of another length than most are left out."""
+        """Algorithm 2, for these devices."""
         yield from ()
-        common = Counter(len(vector) for vector, _ in moved.values()).most_common(1)
-        moved = {name: one for name, one in moved.items() if len(one[0]) == common[0][0]}
-        groups, names = self.state.groups, list(moved)
-        if groups is None:
-            features = np.stack([vector for vector, _ in moved.values()])
-            floors = np.array([floor for _, floor in moved.values()])
-            groups, events = cluster(tuple(names), features, floors, self.aidc)
-        else:
-            groups, events = update(groups, moved, tuple(left), self.aidc)
-        self.state.groups = groups
+        self.state.groups, events = contexts.regrouped(self.state.groups, moved, left, self.aidc)
+        groups = self.state.groups
         self.settle(r, dict(zip(groups.names, groups.labels.tolist(), strict=True)), events)
 
     def settle(self, r: int, labels: Mapping[str, int], events: Sequence[Event]) -> None:

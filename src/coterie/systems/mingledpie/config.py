@@ -136,9 +136,8 @@ UNUSED = {
 
 def check(config: MingledPieConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
-    unused = [(name, f"mode {common.mode}", True) for name in UNUSED[common.mode]]
-    unused += [(name, "keys=shared", config.keys == "shared") for name in ("holders", "openers")]
-    refuse_unused(config, unused)
+    refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
+    refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
     if config.keys == "threshold":
         config.joint(common.clients)
         if config.kind(common.mode) == "products":

@@ -115,16 +115,11 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         paper, sums = self.mechanism == "paper", self.mechanism == "distributed"
         if paper:
             refuse_epsilon(self.epsilon)
-        refuse_unused(
-            self,
-            (
-                *((name, "mechanism=paper", paper) for name in ("clip", "noise", "private_rounds")),
-                *((name, f"mechanism={self.mechanism}", not paper) for name in ("epsilon1", "epsilon2")),
-                *((name, f"mechanism={self.mechanism}", not sums) for name in ("noise_by", "missing")),
-                ("renew", "keys=dealer", self.keys == "dealer"),
-                ("full_share", "full_samples", self.full_samples is not None),
-            ),
-        )
+        refuse_unused(self, "mechanism=paper", paper, "clip", "noise", "private_rounds")
+        refuse_unused(self, f"mechanism={self.mechanism}", not paper, "epsilon1", "epsilon2")
+        refuse_unused(self, f"mechanism={self.mechanism}", not sums, "noise_by", "missing")
+        refuse_unused(self, "keys=dealer", self.keys == "dealer", "renew")
+        refuse_unused(self, "full_samples", self.full_samples is not None, "full_share")
         self.budget()
         if not paper:
             self.uploads(1)

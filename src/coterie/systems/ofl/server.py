@@ -18,7 +18,7 @@ from coterie.protocols.key_centre import Keys
 from coterie.protocols.reports import StatusReport, accepted, checked, features, limits
 from coterie.protocols.reports import opened as opened_report
 from coterie.protocols.threshold import JointKeys
-from coterie.selection.resources import elected, score, serving
+from coterie.selection.resources import elected, score
 from coterie.systems.ofl import messages
 from coterie.systems.ofl.config import LEAST_LEADERS, OFLConfig, costs_of, joint_of, usual_samples
 from coterie.systems.ofl.global_aggregation import aggregate
@@ -164,7 +164,7 @@ class Server(fl.Party, role=HUB):
                 leaders[k] = now
             else:
                 leaders[k] = elected({name: self.score(name) for name in candidates}, state.served, self.config.penalty)
-                state.served = serving(state.served, [leaders[k]])
+                state.served[leaders[k]] = state.served.get(leaders[k], 0.0) + 1
         state.leaders = leaders
         lost = before if due else before - set(leaders.values())
         state.owing |= {name: r for name in self.clients if name in lost}

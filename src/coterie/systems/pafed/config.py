@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 import coterie.method as fl
-from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import insist, refuse_unused, sample_size
@@ -34,6 +33,21 @@ MEMBERS, OPENERS = 7, 3
 """Of a committee, by default."""
 MOST_ASKED = 256
 """Clients in a round. With n in time and m late, scalars reach n^2 and n m, and there is room for 2^24."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, of late agreeing ones, of late conflicting ones."""
+
+    in_time: fl.NotNegative = 0.8
+    agreeing: fl.NotNegative = 0.8
+    conflicting: fl.NotNegative = 0.8
+
+    def __post_init__(self) -> None:
+        fl.check_bounds(self)
+
+    def scaled(self, factor: float) -> Rates:
+        return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
 
 
 @dataclass(frozen=True)
@@ -130,23 +144,13 @@ def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
 def check(config: PAFedConfig, common: fl.Common) -> None:
     """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
-    plain = config.rule == "averaged" and not literal
-    refuse_unused(
-        config,
-        (
-            *((name, "rule=averaged", plain) for name in UNUSED_PLAIN),
-            ("iterations", f"mode {common.mode}", not literal),
-            ("mask_bound", f"mode {common.mode}", not literal),
-            ("dummies", "mode literal", literal),
-            ("signs", "mode literal", literal),
-            ("signs", "project=none", config.project == "none"),
-            ("members", "keys=helper", config.keys == "helper"),
-            ("openers", "keys=helper", config.keys == "helper"),
-            ("keys", f"mode {common.mode}", common.mode != "paper"),
-            ("rho", "local=sgd", config.local == "sgd"),
-            ("conflicting", "project=none", config.project == "none"),
-        ),
-    )
+    refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
+    refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")
+    refuse_unused(config, "mode literal", literal, "dummies", "signs")
+    refuse_unused(config, "project=none", config.project == "none", "signs", "conflicting")
+    refuse_unused(config, "keys=helper", config.keys == "helper", "members", "openers")
+    refuse_unused(config, f"mode {common.mode}", common.mode != "paper", "keys")
+    refuse_unused(config, "local=sgd", config.local == "sgd", "rho")
     members, openers = config.committee(common.clients)
     if config.keys == "threshold" and not (config.members <= len(members) and 1 <= openers <= len(members)):
         raise fl.UserError(

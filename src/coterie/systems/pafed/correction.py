@@ -1,7 +1,9 @@
 """Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
-The step is that of ``aggregation/correction.py``. c_j = <m, v_j> and |m|^2 are dot products; these give the weights of
-eq. (13) and their sums n_1, n_2, of which the helper returns masked inverses.
+With the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is alpha_0 m + sum_j beta_j
+v_j + gamma m, where beta_j and gamma follow from c_j and |m|^2 alone: these give the weights of eq. (13) and their sums
+n_1, n_2, of which the helper returns masked inverses. Conflicting updates are projected, as in definition 1, eq. (13),
+proof 1 and eq. (17); section V-A says the opposite.
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ from itertools import chain
 from typing import Any
 
 import coterie.method as fl
-from coterie.aggregation.correction import Rates
 from coterie.aggregation.literal import product
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.systems.pafed import classification
-from coterie.systems.pafed.config import corrects
+from coterie.systems.pafed.config import Rates, corrects
 from coterie.systems.pafed.inbox import Late
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
 

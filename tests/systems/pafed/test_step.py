@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.security.late_classes import class_weights, minimum
 from benchmarks.security.pafed import misrouted
-from coterie.aggregation.correction import Rates
 from coterie.protocol.errors import UserError
+from coterie.systems.pafed.config import Rates
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
