@@ -169,7 +169,8 @@ def race(
     if audit:
         wanted["record"] = True
     how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
-    planned, choice = choosing.planned(tune or {}, methods, wanted, settings, **how)
+    choice = choosing.choice(tune or {}, methods, wanted, settings, **how)
+    planned = choice.first
     if audit:
         from coterie.runs import audited  # loads all attacks
 
@@ -179,7 +180,7 @@ def race(
     one = next(iter(planned.methods.values()))
     keep_data(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    tried = {} if choice is None else rounds_of_runs(choice.names, of_all[:1], one.rounds)
+    tried = rounds_of_runs(choice.names, of_all[:1], one.rounds) if tune else {}
     work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
     with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
 
@@ -187,6 +188,6 @@ def race(
             tell(name_run(label, seed), line)
 
         attacking = audited.learning(tell_attacks(tell, audited.attack)) if audit else None
-        choose = None if choice is None else choice.run
+        choose = choice.run if tune else None
         done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attacking, choose=choose)
     return Comparison(done.folder, done.content)

@@ -11,7 +11,6 @@ import typer
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
-from coterie.cli.configuring import configured
 from coterie.cli.guard import guarded, say
 from coterie.cli.running import conclude
 from coterie.protocol.errors import UserError
@@ -90,7 +89,7 @@ def rehearse(
     given = opt.given({"system": system, **options})
     if system is None and options["config"] is None:
         raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
-    config = configured(given, options["set"] or [], options["config"], False)
+    config = opt.configured(given, options["set"] or [], options["config"], False)
     first = leading(config.metrics, config.task)
     with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
         result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))

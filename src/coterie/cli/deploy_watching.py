@@ -20,7 +20,7 @@ from rich.text import Text
 
 from coterie.cli.guard import console, fits, guarded, new_table, say
 from coterie.protocol.errors import UserError
-from coterie.report.words import MISSING, duration, percent, plural, size
+from coterie.report.words import CIPHERS, MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, RunStatus
@@ -84,7 +84,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     from coterie.operate.watching import is_alive
     from coterie.protocol.errors import shown
 
-    cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
+    cipher = CIPHERS.get(status.crypto, "")
     run = f", run {status.run}" if status.run > 1 else ""
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
     yield Text.assemble((shown(status.title), "bold"), f"{run}, mode {shown(status.mode)}, {cipher}{rehearsed}")

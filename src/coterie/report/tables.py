@@ -142,7 +142,6 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
         "rows": [
             {
                 "group": found,
-                "colour": colour(number),
                 "crypto": found.runs[0].result.crypto,
                 "cells": row,
                 "reached": {
@@ -154,7 +153,7 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
                     if t is not None
                 },
             }
-            for number, (found, row) in enumerate(zip(groups, cells, strict=True))
+            for found, row in zip(groups, cells, strict=True)
         ],
     }
 

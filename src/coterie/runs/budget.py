@@ -16,8 +16,8 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.record.comparison import ChosenSettings, Difference
 from coterie.runs import registry
 from coterie.runs.config import Resolved, RunConfig, resolve
+from coterie.runs.registry import check_settings, typed_settings
 from coterie.runs.settings import field_types, unknown
-from coterie.runs.system_settings import check_settings, typed_settings
 
 if TYPE_CHECKING:
     from coterie.runs.finished import FinishedRun  # which imports torch
