@@ -13,7 +13,7 @@ from coterie.report.progress import name_run, rounds_of_runs, show_progress, tel
 from coterie.runs import choosing, comparison, runner
 from coterie.runs.advice import advise, past_its_best, without_effect
 from coterie.runs.config import Resolved, RunConfig, resolve
-from coterie.runs.metrics import leading
+from coterie.runs.metrics import run_metrics
 
 if TYPE_CHECKING:
     from coterie.runs.trained import OwnModel
@@ -77,7 +77,7 @@ def train(
     """:func:`run` of a resolved config. given: the named options, to warn of those without effect."""
     for text in without_effect(given, [config]):
         advise(text)
-    first = leading(config.metrics, config.task)
+    first = run_metrics(config)[0].facts
     with show_progress(not progress, {config.system: config.rounds}, leading=first) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
@@ -182,7 +182,7 @@ def race(
     of_all = [first + k for k in range(seeds)]
     tried = rounds_of_runs(choice.names, of_all[:1], one.rounds) if tune else {}
     work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
-    with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
+    with show_progress(not progress, work, leading=run_metrics(one)[0].facts) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)

@@ -97,6 +97,5 @@ def _say(words: str) -> None:
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
-    from coterie.deploy.plan import plan_hash, shown
 
-    say(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"{name}, {role}. Plan: {plan.shown}")
