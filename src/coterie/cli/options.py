@@ -15,6 +15,7 @@ from coterie.cli.completing import choices
 from coterie.protocol.errors import UserError
 from coterie.protocol.options import Option, options_of
 from coterie.runs.options import HOW, KEEP, OPTIONS, WORK, RunConfig
+from coterie.runs.settings import assignments
 
 FAIR = "What is the same for all"
 _PANELS = (WORK, FAIR, HOW, KEEP)
@@ -118,12 +119,11 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
     """From the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.record.folder import CONFIG, check_writable
-    from coterie.runs.config import RunConfig, check_options, resolve
+    from coterie.runs.config import check_options, resolve
     from coterie.runs.config_file import from_toml
     from coterie.runs.folder import resumed
     from coterie.runs.own_code import check_code
     from coterie.runs.registry import typed_settings
-    from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:
         if "out" not in given:
@@ -148,7 +148,6 @@ def shared_options(given: dict[str, Any], texts: list[str], file: Path | None) -
     from coterie.runs.config import check_options
     from coterie.runs.config_file import read_toml
     from coterie.runs.own_code import check_code
-    from coterie.runs.settings import assignments
 
     given, settings = check_options(given), assignments(texts)
     if file is None:
