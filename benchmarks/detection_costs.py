@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.markdown import grid
 from coterie.aggregation.literal import magnitude, plus, product
 from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CapacityError, CoterieError, UserError
@@ -156,21 +157,17 @@ def iterated() -> list[dict[str, Any]]:
 
 def tables(content: Mapping[str, Any]) -> str:
     """The tables of docs/detection.md, as Markdown."""
-    lines = [
-        "| step | one key, CPU-s | shared by four | shared, without filter | literal, two leaders |",
-        "|" + " --- |" * 5,
-    ]
     columns = [content[name]["seconds"] for name in ("transform", "shared transform", "shared lengths", "literal")]
-    for step in dict.fromkeys(step for column in columns for step in column):
-        lines.append(
-            f"| {step} | {' | '.join(f'{column[step]:.3g}' if step in column else '' for column in columns)} |"
-        )
-    lines += ["", "| difference / bound | 1 iteration | 2 | 3 |", "| --- | --- | --- | --- |"]
+    steps = [
+        [step, *(f"{column[step]:.3g}" if step in column else "" for column in columns)]
+        for step in dict.fromkeys(step for column in columns for step in column)
+    ]
+    head = ["step", "one key, CPU-s", "shared by four", "shared, without filter", "literal, two leaders"]
     rows: dict[float, list[str]] = {}
     for row in content["iterations"]:
         rows.setdefault(row["difference"], []).append(", ".join(f"{s + 0.0:.2f}" for s in row["s-factors"]))
-    lines += [f"| {spread:g} | {' | '.join(cells)} |" for spread, cells in rows.items()]
-    return "\n".join([*lines, ""])
+    iterated = grid(["difference / bound", "1 iteration", "2", "3"], [[f"{d:g}", *cells] for d, cells in rows.items()])
+    return f"{grid(head, steps)}\n{iterated}"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -475,7 +475,7 @@ def regret(record: Record) -> str:
 
 def poisoned(record: Record, kind: str, partition: str) -> str:
     makers = {"accuracies": poisoning.accuracies, "backdoors": poisoning.backdoors, "detections": poisoning.detections}
-    return makers[kind](record["rows"], partition) + "\n"
+    return makers[kind](record["rows"], partition)
 
 
 def part(text: str, number: str, *kept: str) -> str:
