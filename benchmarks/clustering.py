@@ -26,7 +26,7 @@ from coterie.clustering.density import THIRD, radii
 from coterie.clustering.divergence import calibrated, divergence_to, modified_divergence, noise_floor
 from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
 from coterie.protocol.randomness import rng
-from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
 from coterie.runs.intervals import mean_and_interval
 from coterie.training.models import build
 from coterie.training.sparsity import Extractor
@@ -139,14 +139,12 @@ def grouped(kind: str, seed: int) -> Row:
     return {**rand, "right": len(set(found["default"].tolist())) == int(kind.split()[0])}
 
 
-def _groups_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for kind, seeds in found.items():
-        row: dict[str, Any] = {"groups": kind, "right number": f"{sum(s['right'] for s in seeds)} of {len(seeds)}"}
-        row["lowest ARI"] = round(min(s["default"] for s in seeds), 3)
-        row |= {f"ARI, {name}": round(fmean(s[name] for s in seeds), 3) for name in READINGS}
-        rows.append(row)
-    return rows
+@by_cell
+def _groups_table(kind: str, seeds: Sequence[Row]) -> Row:
+    row: dict[str, Any] = {"groups": kind, "right number": f"{sum(s['right'] for s in seeds)} of {len(seeds)}"}
+    row["lowest ARI"] = round(min(s["default"] for s in seeds), 3)
+    row |= {f"ARI, {name}": round(fmean(s[name] for s in seeds), 3) for name in READINGS}
+    return row
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -168,12 +166,10 @@ def sampled(samples: int, seed: int) -> Row:
     return found
 
 
-def _samples_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        row = {f"{key} floors": f"{sum(s[key] for s in seeds)} of {len(seeds)}" for key in seeds[0]}
-        rows.append({"samples": name, **row})
-    return rows
+@by_cell
+def _samples_table(name: str, seeds: Sequence[Row]) -> Row:
+    row = {f"{key} floors": f"{sum(s[key] for s in seeds)} of {len(seeds)}" for key in seeds[0]}
+    return {"samples": name, **row}
 
 
 # -- thresholds --------------------------------------------------------------------------------------------------------
@@ -195,14 +191,12 @@ def thresholds(theta_merge: float, theta_split: float, seed: int) -> Row:
     }
 
 
-def _thresholds_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        mean = {key: fmean(s[key] for s in seeds) for key in seeds[0]}
-        row: dict[str, Any] = {"merge / split": name, "clusters": round(mean["clusters"], 1)}
-        row |= {"devices alone": round(mean["alone"], 1), "total variation within": round(mean["within"], 2)}
-        rows.append({**row, "of all pairs": round(mean["all"], 2)})
-    return rows
+@by_cell
+def _thresholds_table(name: str, seeds: Sequence[Row]) -> Row:
+    mean = {key: fmean(s[key] for s in seeds) for key in seeds[0]}
+    row: dict[str, Any] = {"merge / split": name, "clusters": round(mean["clusters"], 1)}
+    row |= {"devices alone": round(mean["alone"], 1), "total variation within": round(mean["within"], 2)}
+    return {**row, "of all pairs": round(mean["all"], 2)}
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -344,15 +338,13 @@ def large(n: int, seed: int, groups: int = 10) -> Row:
     }
 
 
-def _large_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        worst = {key: max(s[key] for s in seeds) for key in seeds[0]}
-        row: dict[str, Any] = {"devices": name, "CPU s": round(worst["cluster"], 1)}
-        row |= {"of these divergences": round(worst["divergence"], 1), "update of 10": round(worst["update"], 1)}
-        row |= {"GiB": round(worst["peak"], 2), "ARI": round(min(s["ari"] for s in seeds), 3)}
-        rows.append({**row, "largest error": worst["error"], "largest relative error": worst["relative"]})
-    return rows
+@by_cell
+def _large_table(name: str, seeds: Sequence[Row]) -> Row:
+    worst = {key: max(s[key] for s in seeds) for key in seeds[0]}
+    row: dict[str, Any] = {"devices": name, "CPU s": round(worst["cluster"], 1)}
+    row |= {"of these divergences": round(worst["divergence"], 1), "update of 10": round(worst["update"], 1)}
+    row |= {"GiB": round(worst["peak"], 2), "ARI": round(min(s["ari"] for s in seeds), 3)}
+    return {**row, "largest error": worst["error"], "largest relative error": worst["relative"]}
 
 
 # -- where merging starts ----------------------------------------------------------------------------------------------
@@ -393,17 +385,15 @@ def started(data: str, dealt: str, seed: int) -> Row:
     }
 
 
-def _starts_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
+@by_cell
+def _starts_table(name: str, seeds: Sequence[Row]) -> Row:
     """A row for each population, over the seeds."""
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        mean, half = mean_and_interval([s["singles"] - s["parts"] for s in seeds])
-        row: dict[str, Any] = {"devices": name}
-        row |= {f"ARI from {start}": round(fmean(s[start] for s in seeds), 2) for start in ("singles", "parts")}
-        row["difference"] = f"{mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
-        row["same partition"] = f"{sum(s['same'] for s in seeds)} of {len(seeds)}"
-        rows.append({**row, "radius of the third neighbour": round(fmean(s["third"] for s in seeds), 2)})
-    return rows
+    mean, half = mean_and_interval([s["singles"] - s["parts"] for s in seeds])
+    row: dict[str, Any] = {"devices": name}
+    row |= {f"ARI from {start}": round(fmean(s[start] for s in seeds), 2) for start in ("singles", "parts")}
+    row["difference"] = f"{mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
+    row["same partition"] = f"{sum(s['same'] for s in seeds)} of {len(seeds)}"
+    return {**row, "radius of the third neighbour": round(fmean(s["third"] for s in seeds), 2)}
 
 
 # -- items -------------------------------------------------------------------------------------------------------------
