@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.deploy_runs import Folder, Offline, tell_server
+from coterie.cli.deploy_runs import Folder, Offline, Yes, tell_server
 from coterie.cli.guard import guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
@@ -122,7 +122,7 @@ def _accept(home: Path, certificate: str) -> None:
 def approve(
     folder: Folder,
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the party sent: NAME.request.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")] = False,
+    yes: Yes = False,
     offline: Offline = False,
 ) -> None:
     """Put a party on the roster, and write its certificate (DIR/NAME.cert), which holds no secret.

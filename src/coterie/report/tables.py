@@ -19,7 +19,6 @@ from coterie.report.figure import colour
 from coterie.report.words import explained, sides
 from coterie.runs.findings import merged, noise
 
-PARTS = ("compute", "radio", "idle")
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
 MOVED = {"sent": "bytes_up", "received": "bytes_down"}
@@ -228,7 +227,7 @@ def device_table(used: Mapping[str, Used] | None) -> list[dict[str, Any]]:
     """By type of device: means over clients, and the largest memory."""
     rows = []
     for name, one in (used or {}).items():
-        joules = [getattr(one.joules, part) / one.clients for part in PARTS]
+        joules = [getattr(one.joules, part) / one.clients for part in ("compute", "radio", "idle")]
         rows.append(
             {
                 "name": name,

@@ -80,11 +80,9 @@ def numbers_of_patients(features: Sequence[str]) -> str | None:
 
 
 def absent_to_the_end(config: Resolved) -> str | None:
-    clients, (founders, newcomers, every) = (
-        config.clients,
-        (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every")),
-    )
-    if not founders or clients is None or config.rounds is None:
+    founders, newcomers, every = (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every"))
+    clients = config.clients
+    if not founders or clients is None:
         return None
     here = founders + newcomers * ((config.rounds - 1) // every)
     if here >= clients:

@@ -43,6 +43,8 @@ MEASURES = (
     "seconds",
     "virtual_seconds",
 )
+Choose = Callable[[int, Path, Callable[[str, Resolved], FinishedRun]], tuple[ComparisonPlan, ChosenSettings]]
+"""Chooses settings first, of a seed, a folder, and what makes a run of a name (``runs.choosing``)."""
 Learned = Callable[[Sequence[Path]], Mapping[str, Any]]
 """What attacks on the views of a method's run folders found out (``runs.findings.learned``)."""
 
