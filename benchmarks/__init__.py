@@ -13,6 +13,4 @@ From the repository's root, each with ``--help``:
     python -m benchmarks.loopback SYSTEM           what processes on one machine cost: docs/deploy.md
     python -m benchmarks.scale clients FILE        what a round costs among 1,000 to 100,000 clients: docs/scale.md
     python -m benchmarks.scale workers FILE        what a chunk of work costs at workers on Ray: docs/scale.md
-
-``scalar_mask`` is an attack on a reading of FedCAPrivacy's text that no mode has.
 """

@@ -1,6 +1,6 @@
 """Adaptive isomorphic clustering: planted groups, updates, thresholds, liars, 10,000 devices, and where merging starts.
 
-Only the last of these has real data, and their features (``benchmarks/starts.py``). All other devices are made up:
+Only the last of these has real data, and their features. All other devices are made up:
 their samples resemble images in a network's dense layer of 512 units: each class has a probability for each unit
 to be zero, samples of a class vary along eight common directions, some units are dead and some are never zero. The
 classes are as far apart as those of MNIST in a dense layer of a small network that saw 3,000 images: in units of 20
@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from sklearn.metrics import adjusted_rand_score
 
-from benchmarks import starts
+from benchmarks import features
 from benchmarks.items import main
-from coterie.clustering.divergence import divergence_to, modified_divergence, noise_floor
+from coterie.clustering.density import THIRD, radii
+from coterie.clustering.divergence import calibrated, divergence_to, modified_divergence, noise_floor
 from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
 from coterie.protocol.randomness import rng
-from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
+from coterie.runs.intervals import mean_and_interval
+from coterie.training.models import build
+from coterie.training.sparsity import Extractor
 from papers.mingledpie_costs import timed
 
 CLASSES, CHANNELS, DIRECTIONS = 10, 512, 8
@@ -134,14 +139,12 @@ def grouped(kind: str, seed: int) -> Row:
     return {**rand, "right": len(set(found["default"].tolist())) == int(kind.split()[0])}
 
 
-def _groups_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for kind, seeds in found.items():
-        row: dict[str, Any] = {"groups": kind, "right number": f"{sum(s['right'] for s in seeds)} of {len(seeds)}"}
-        row["lowest ARI"] = round(min(s["default"] for s in seeds), 3)
-        row |= {f"ARI, {name}": round(fmean(s[name] for s in seeds), 3) for name in READINGS}
-        rows.append(row)
-    return rows
+@by_cell
+def _groups_table(kind: str, seeds: Sequence[Row]) -> Row:
+    row: dict[str, Any] = {"groups": kind, "right number": f"{sum(s['right'] for s in seeds)} of {len(seeds)}"}
+    row["lowest ARI"] = round(min(s["default"] for s in seeds), 3)
+    row |= {f"ARI, {name}": round(fmean(s[name] for s in seeds), 3) for name in READINGS}
+    return row
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -163,12 +166,10 @@ def sampled(samples: int, seed: int) -> Row:
     return found
 
 
-def _samples_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        row = {f"{key} floors": f"{sum(s[key] for s in seeds)} of {len(seeds)}" for key in seeds[0]}
-        rows.append({"samples": name, **row})
-    return rows
+@by_cell
+def _samples_table(name: str, seeds: Sequence[Row]) -> Row:
+    row = {f"{key} floors": f"{sum(s[key] for s in seeds)} of {len(seeds)}" for key in seeds[0]}
+    return {"samples": name, **row}
 
 
 # -- thresholds --------------------------------------------------------------------------------------------------------
@@ -190,14 +191,12 @@ def thresholds(theta_merge: float, theta_split: float, seed: int) -> Row:
     }
 
 
-def _thresholds_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        mean = {key: fmean(s[key] for s in seeds) for key in seeds[0]}
-        row: dict[str, Any] = {"merge / split": name, "clusters": round(mean["clusters"], 1)}
-        row |= {"devices alone": round(mean["alone"], 1), "total variation within": round(mean["within"], 2)}
-        rows.append({**row, "of all pairs": round(mean["all"], 2)})
-    return rows
+@by_cell
+def _thresholds_table(name: str, seeds: Sequence[Row]) -> Row:
+    mean = {key: fmean(s[key] for s in seeds) for key in seeds[0]}
+    row: dict[str, Any] = {"merge / split": name, "clusters": round(mean["clusters"], 1)}
+    row |= {"devices alone": round(mean["alone"], 1), "total variation within": round(mean["within"], 2)}
+    return {**row, "of all pairs": round(mean["all"], 2)}
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -339,15 +338,62 @@ def large(n: int, seed: int, groups: int = 10) -> Row:
     }
 
 
-def _large_table(found: Mapping[str, Sequence[Row]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, seeds in found.items():
-        worst = {key: max(s[key] for s in seeds) for key in seeds[0]}
-        row: dict[str, Any] = {"devices": name, "CPU s": round(worst["cluster"], 1)}
-        row |= {"of these divergences": round(worst["divergence"], 1), "update of 10": round(worst["update"], 1)}
-        row |= {"GiB": round(worst["peak"], 2), "ARI": round(min(s["ari"] for s in seeds), 3)}
-        rows.append({**row, "largest error": worst["error"], "largest relative error": worst["relative"]})
-    return rows
+@by_cell
+def _large_table(name: str, seeds: Sequence[Row]) -> Row:
+    worst = {key: max(s[key] for s in seeds) for key in seeds[0]}
+    row: dict[str, Any] = {"devices": name, "CPU s": round(worst["cluster"], 1)}
+    row |= {"of these divergences": round(worst["divergence"], 1), "update of 10": round(worst["update"], 1)}
+    row |= {"GiB": round(worst["peak"], 2), "ARI": round(min(s["ari"] for s in seeds), 3)}
+    return {**row, "largest error": worst["error"], "largest relative error": worst["relative"]}
+
+
+# -- where merging starts ----------------------------------------------------------------------------------------------
+
+
+DATA = ("mnist", "fashion_mnist")
+DEALT = ("iid", "sets:2", "sets:5", "sets:5:uneven", "sets:10", "pairs", "shares:70")
+FROM_PARTS = Aidc(singles_to=0)
+
+
+@cache
+def extracted(data: str, seed: int) -> tuple[features.Ground, NDArray[np.float32]]:
+    """A data set, and its private samples in the dense layer of ``mlp``, pre-trained on the public ones."""
+    ground = features.ground(data, seed)
+    model = build("mlp", ground.private.input_shape, ground.private.classes)
+    weights = features.extractor_weights(ground, model, "pretrained", seed)
+    return ground, Extractor(model, weights, "dense")(ground.private.inputs())
+
+
+def started(data: str, dealt: str, seed: int) -> Row:
+    """The adjusted Rand index of merging from single devices and from the parts of eq. (5) and (6).
+
+    third: the share of the devices whose radius is their third neighbour's divergence, and not that of eq. (5).
+    """
+    ground, vectors = extracted(data, seed)
+    fleet = features.fleet(dealt, ground.private, seed)
+    s, h = features.describe_all([vectors[own] for own in fleet.devices], seed)
+    assert fleet.groups is not None
+    names = [f"device/{i}" for i in range(len(s))]
+    singles, parts_ = (cluster(names, s, h, settings)[0].labels for settings in (Aidc(), FROM_PARTS))
+    d, _ = calibrated(modified_divergence(s), h)
+    third = np.sort(d, axis=1)[:, THIRD]  # with the device itself
+    return {
+        "singles": adjusted_rand_score(fleet.groups, singles),
+        "parts": adjusted_rand_score(fleet.groups, parts_),
+        "same": adjusted_rand_score(singles, parts_) == 1,
+        "third": float((radii(d, FROM_PARTS.neighbours) <= third).mean()),
+    }
+
+
+@by_cell
+def _starts_table(name: str, seeds: Sequence[Row]) -> Row:
+    """A row for each population, over the seeds."""
+    mean, half = mean_and_interval([s["singles"] - s["parts"] for s in seeds])
+    row: dict[str, Any] = {"devices": name}
+    row |= {f"ARI from {start}": round(fmean(s[start] for s in seeds), 2) for start in ("singles", "parts")}
+    row["difference"] = f"{mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
+    row["same partition"] = f"{sum(s['same'] for s in seeds)} of {len(seeds)}"
+    return {**row, "radius of the third neighbour": round(fmean(s["third"] for s in seeds), 2)}
 
 
 # -- items -------------------------------------------------------------------------------------------------------------
@@ -397,14 +443,11 @@ ITEMS: Mapping[str, Item[Row]] = named(
     _item(
         "starts",
         "AIDC on real data: merging from single devices, and from the parts of eq. (5) and (6)",
-        tuple(
-            Calculation(f"{data} {dealt}", partial(starts.started, data, dealt))
-            for data in starts.DATA
-            for dealt in starts.DEALT
-        ),
-        starts.table,
+        tuple(Calculation(f"{data} {dealt}", partial(started, data, dealt)) for data in DATA for dealt in DEALT),
+        _starts_table,
     ),
 )
+
 
 if __name__ == "__main__":
     main(ITEMS)

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.markdown import grid
 from coterie.aggregation import detection
 from coterie.crypto.fourier import energies
 from coterie.data import deal, load
@@ -327,23 +328,23 @@ def tables(content: Mapping[str, Any]) -> str:
         scored = [one for one in SCORES if shown or "hardened" in one or one == "1 - cosine, others"]
         rules = [rule for rule in RULES if shown or "hardened" in rule]
         lines += [f"### {name}: area under the ROC curve", ""]
-        lines += _table(["score", *attacks], [[one, *_row(attacks, "auroc", one, 2)] for one in scored])
+        lines.append(grid(["score", *attacks], [[one, *_row(attacks, "auroc", one, 2)] for one in scored]))
         lines += [f"### {name}: the poisoned leaders' share of the weights, %", ""]
         kept = [rule for rule in rules if rule != "honest"]
-        lines += _table(["rule", *attacks], [[rule, *_row(attacks, "share", rule, 1, 100)] for rule in kept])
+        lines.append(grid(["rule", *attacks], [[rule, *_row(attacks, "share", rule, 1, 100)] for rule in kept]))
         lines += [f"### {name}: honest leaders with at most a tenth of the largest weight, %", ""]
         kept = [rule for rule in kept if rule != "mean"]
-        lines += _table(["rule", *cells], [[rule, *_row(cells, "left out", rule, 1, 100)] for rule in kept])
+        lines.append(grid(["rule", *cells], [[rule, *_row(cells, "left out", rule, 1, 100)] for rule in kept]))
         if shown:
             lines += [f"### {name}: accuracy of the mean, %", ""]
-            lines += _table(["rule", *cells], [[rule, *_row(cells, "accuracy", rule, 1, 100)] for rule in RULES])
+            lines.append(grid(["rule", *cells], [[rule, *_row(cells, "accuracy", rule, 1, 100)] for rule in RULES]))
         lines += [f"### {name}: accuracy of hardened less that of another rule, points", ""]
         pairs = [("mean", "hardened"), ("hardened, before", "hardened")]
-        lines += _table(["less", *cells], [[less, *_differences(cells, less, rule)] for less, rule in pairs])
+        lines.append(grid(["less", *cells], [[less, *_differences(cells, less, rule)] for less, rule in pairs]))
         if shown:
             doors = {name: kinds for name, kinds in cells.items() if "backdoor" in kinds}
             lines += [f"### {name}: samples with the trigger that are taken for class 0, %", ""]
-            lines += _table(["rule", *doors], [[rule, *_row(doors, "backdoor", rule, 1, 100)] for rule in RULES])
+            lines.append(grid(["rule", *doors], [[rule, *_row(doors, "backdoor", rule, 1, 100)] for rule in RULES]))
     return "\n".join(lines)
 
 
@@ -359,10 +360,6 @@ def _differences(cells: Mapping[str, Any], less: str, rule: str) -> list[str]:
 
 def _row(attacks: Mapping[str, Any], kind: str, name: str, digits: int, times: int = 1) -> list[str]:
     return [f"{times * float(np.mean(cells[kind][name])):.{digits}f}" for cells in attacks.values()]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,7 +14,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.detection import ATTACKS, LEADERS, LOW, SETTINGS, ground, pairs
+from benchmarks.markdown import grid
 from coterie.aggregation import detection
 from coterie.record.provenance import write_record
 
@@ -69,17 +70,12 @@ def chosen(content: Mapping[str, Any]) -> float:
 
 def table(content: Mapping[str, Any]) -> str:
     """In percent: leaders left out without an attack, the mean area, and the poisoned leaders' mean share."""
-    rows: list[Sequence[str]] = [["setting", *(f"{multiple:g} sd" for multiple in MULTIPLES)]]
-    rows.append(["---"] * len(rows[0]))
+    rows = []
     for name, cells in content["data"].items():
         of = [cells[f"{multiple:g}"] for multiple in MULTIPLES]
-        rows.append(
-            [
-                name,
-                *(" / ".join(f"{100 * np.mean(one[key]):.1f}" for key in ("left out", "auroc", "share")) for one in of),
-            ]
-        )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        keys = ("left out", "auroc", "share")
+        rows.append([name, *(" / ".join(f"{100 * np.mean(one[key]):.1f}" for key in keys) for one in of)])
+    return grid(["setting", *(f"{multiple:g} sd" for multiple in MULTIPLES)], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.markdown import grid
 from coterie.clustering.divergence import calibrated, modified_divergence
 from coterie.clustering.isomorphic import Aidc, cluster
 from coterie.data import deal, load
@@ -242,17 +243,13 @@ def tables(content: Mapping[str, Any]) -> str:
     found: Mapping[str, Mapping[str, list[Any]]] = content["cells"]
     rows = list(dict.fromkeys(name.rpartition("/")[0] for name in found))
 
-    def table(columns: Sequence[str], cell: Any) -> list[str]:
+    def table(columns: Sequence[str], cell: Any) -> str:
         head = ["data", "features", "extractor", *columns]
-        lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-        for row in rows:
-            cells_ = [cell(found[f"{row}/{column}"]) for column in columns]
-            lines.append(f"| {' | '.join([*row.split('/'), *cells_])} |")
-        return [*lines, ""]
+        return grid(head, [[*row.split("/"), *(cell(found[f"{row}/{column}"]) for column in columns)] for row in rows])
 
     def part(title: str, specs: Sequence[str], cell: Any) -> list[str]:
         known = [spec for spec in specs if f"{rows[0]}/{spec}" in found]
-        return [title, "", *table(known, cell)] if known else []
+        return [title, "", table(known, cell)] if known else []
 
     return "\n".join(
         [

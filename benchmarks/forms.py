@@ -14,7 +14,7 @@ from benchmarks.items import main
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
-from coterie.reproductions.study import Calculation, Item, Row
+from coterie.reproductions.study import Calculation, Item, Row, by_cell
 from coterie.systems.mingledpie.layout import Kind, Layout, Rebuilding
 from coterie.training.models import build
 from papers.mingledpie_costs import timed
@@ -69,15 +69,13 @@ def form_costs(kind: Kind, seed: int, clients: int = 12, model: str = "fcnn") ->
     }
 
 
-def _table(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, seeds in found.items():
-        s = {key: fmean(one[key] for one in seeds) for key in seeds[0]}
-        row: dict[str, Any] = {"form": name, "client: encryption s": s["encrypt"], "MB up": s["up"]}
-        row |= {"server: s a client": s["add"], "server: rescaling s a round": s["close"], "MB down": s["down"]}
-        row |= {"client: decryption s": s["open"], "client: solving s": s["solve"], "largest error": s["error"]}
-        rows.append(row)
-    return rows
+@by_cell
+def _table(name: str, seeds: Sequence[Row]) -> Row:
+    s = {key: fmean(one[key] for one in seeds) for key in seeds[0]}
+    row: dict[str, Any] = {"form": name, "client: encryption s": s["encrypt"], "MB up": s["up"]}
+    row |= {"server: s a client": s["add"], "server: rescaling s a round": s["close"], "MB down": s["down"]}
+    row |= {"client: decryption s": s["open"], "client: solving s": s["solve"], "largest error": s["error"]}
+    return row
 
 
 ITEM = Item(

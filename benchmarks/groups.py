@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.items import main
-from coterie.reproductions.study import Cell, Curve, Item, percent, spread
+from coterie.reproductions.study import Cell, Curve, Item, Row, by_cell, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS, ROUNDS, GROUPS = 24, 10, 4
@@ -54,22 +54,20 @@ def _indices(found: Sequence[Curve], r: int) -> list[float]:
     return [row["ari"] for row in rows if row and row["ari"] is not None]
 
 
-def _table(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        partition, _, method = name.partition("/")
-        row: dict[str, Any] = {"partition": partition, "method": method, "seeds": len(found)}
-        for r in SHOWN:
-            known = _indices(found, r)
-            row[f"ARI, round {r}"] = round(spread(known)[0], 2) + 0.0 if known else None  # no minus zero
-        last = _indices(found, len(found[0].grouping))
-        row["by seed"] = ", ".join(f"{index:.2f}" for index in last) or None
-        ends = [curve.grouping[-1] for curve in found if curve.grouping and curve.grouping[-1]]
-        row["clusters"] = ", ".join(str(end["clusters"]) for end in ends if end) or None
-        for measure in ("local_accuracy", "global_accuracy"):
-            row[f"{measure.partition('_')[0]} %"] = percent([curve.last(measure, window=1) for curve in found])
-        rows.append(row)
-    return rows
+@by_cell
+def _table(name: str, found: Sequence[Curve]) -> Row:
+    partition, _, method = name.partition("/")
+    row: dict[str, Any] = {"partition": partition, "method": method, "seeds": len(found)}
+    for r in SHOWN:
+        known = _indices(found, r)
+        row[f"ARI, round {r}"] = round(spread(known)[0], 2) + 0.0 if known else None  # no minus zero
+    last = _indices(found, len(found[0].grouping))
+    row["by seed"] = ", ".join(f"{index:.2f}" for index in last) or None
+    ends = [curve.grouping[-1] for curve in found if curve.grouping and curve.grouping[-1]]
+    row["clusters"] = ", ".join(str(end["clusters"]) for end in ends if end) or None
+    for measure in ("local_accuracy", "global_accuracy"):
+        row[f"{measure.partition('_')[0]} %"] = percent([curve.last(measure, window=1) for curve in found])
+    return row
 
 
 def _draw(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.markdown import grid
 from coterie.crypto.shared_rows import Grid
 from coterie.record.provenance import write_record
 from coterie.runs import Experiment, RunConfig, build
@@ -154,12 +155,12 @@ WORDS = {
 def table(record: Mapping[str, Any]) -> str:
     """Local accuracy, and success of backdoors, in percent: of the attacked group / of the others, by attack."""
     rows = {(row["attack"], row["variant"]): row for row in record["rows"]}
-    lines = [["attack", *WORDS.values()], ["---"] * (1 + len(WORDS))]
+    lines = []
     for attack in ATTACKS:
         lines.append([f"`{attack}`", *(_pair(rows[attack, one], "") for one in WORDS)])
         if rows[attack, "tag"]["group_backdoor"]:
             lines.append([f"{attack}, success", *(_pair(rows[attack, one], "_backdoor") for one in WORDS)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return grid(["attack", *WORDS.values()], lines)
 
 
 def _pair(row: Mapping[str, Any], of: str) -> str:

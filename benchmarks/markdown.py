@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.runs.intervals import mean_and_interval
+
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = (head, ["---"] * len(head), *rows)
@@ -23,6 +25,11 @@ def interval(spread: Mapping[str, float] | None, digits: int = 1, factor: float 
         return "–"
     mean = f"{factor * spread['mean']:{sign}.{digits}f}"
     return f"{mean} ± {factor * spread['interval']:.{digits}f}".replace("-", "−")
+
+
+def of_seeds(values: Sequence[float], sign: str = "") -> str:
+    mean, half = mean_and_interval(values)
+    return interval({"mean": mean, "interval": half or 0.0}, sign=sign)
 
 
 def error(row: Mapping[str, float] | None) -> str:

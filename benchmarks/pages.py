@@ -38,8 +38,7 @@ from benchmarks import (
     rates,
     which,
 )
-from benchmarks.markdown import cell, error, grid, interval, median, without_interval
-from coterie.runs.intervals import mean_and_interval
+from benchmarks.markdown import cell, error, grid, interval, median, of_seeds, without_interval
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"(<!-- table: (\S+) ([\w-]+) ?([^\n]*?) ?-->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -108,8 +107,6 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
-LEVEL = 0.5
-"""Points: so far below the first a method is level with it."""
 MEASURES_OF_CELLS = "by seed", "worst decile, by seed"
 
 
@@ -131,7 +128,7 @@ def _others(values: Mapping[str, list[float]], method: str) -> dict[str, list[fl
 def _level(values: Mapping[str, list[float]], method: str) -> bool:
     """Whether a method is first or level among those that are no variants of it."""
     best = max(map(fmean, _others(values, method).values()))
-    return bool(values.get(method)) and fmean(values[method]) >= best - LEVEL
+    return bool(values.get(method)) and fmean(values[method]) >= best - which.LEVEL
 
 
 def cells(record: Record, form: str, measure: str = "by seed") -> str:
@@ -142,7 +139,7 @@ def cells(record: Record, form: str, measure: str = "by seed") -> str:
     methods = list(dict.fromkeys(row["method"] for row in record["rows"]))
     found = []
     for place, values in _by_seed(record, form, measure).items():
-        shown = {one: _spread(by_seed) if by_seed else "diverged" for one, by_seed in values.items()}
+        shown = {one: of_seeds(by_seed) if by_seed else "diverged" for one, by_seed in values.items()}
         shown = {one: f"**{text}**" if _level(values, one) else text for one, text in shown.items()}
         others = _others(values, "coterie")
         best = max(others, key=lambda one: fmean(others[one]))
@@ -166,12 +163,7 @@ def leads(record: Record, form: str) -> str:
 def _lead(values: Mapping[str, list[float]], method: str, other: str) -> str:
     if not values.get(method):
         return "–"
-    return _spread([a - b for a, b in zip(values[method], values[other], strict=True)], "+")
-
-
-def _spread(values: Sequence[float], sign: str = "") -> str:
-    mean, half = mean_and_interval(values)
-    return interval({"mean": mean, "interval": half or 0.0}, sign=sign)
+    return of_seeds([a - b for a, b in zip(values[method], values[other], strict=True)], "+")
 
 
 def levels(record: Record) -> str:
@@ -211,7 +203,7 @@ def differences(ours: Sequence[Record], theirs: Sequence[Record], window: int = 
     for measure in MEASURES.values():
         pairs = zip(ours, theirs, strict=True)
         points = [last_rounds(a, measure, window) - last_rounds(b, measure, window) for a, b in pairs]
-        found.append(_spread(points, "+"))
+        found.append(of_seeds(points, "+"))
     return found
 
 
@@ -483,7 +475,7 @@ def regret(record: Record) -> str:
 
 def poisoned(record: Record, kind: str, partition: str) -> str:
     makers = {"accuracies": poisoning.accuracies, "backdoors": poisoning.backdoors, "detections": poisoning.detections}
-    return makers[kind](record["rows"], partition) + "\n"
+    return makers[kind](record["rows"], partition)
 
 
 def part(text: str, number: str, *kept: str) -> str:

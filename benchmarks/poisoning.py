@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import grid
 from coterie.protocol.errors import RunError
 from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, build
@@ -126,9 +127,8 @@ def _table(rows: Sequence[Mapping[str, Any]], partition: str, cell: Callable[[Ma
     here = [row for row in rows if row["partition"] == partition]
     methods, attacks = (list(dict.fromkeys(row[of] for row in here)) for of in ("method", "attack"))
     found = {(row["attack"], row["method"]): cell(row) for row in here}
-    lines = [["attack", *(f"`{method}`" for method in methods)], ["---"] * (len(methods) + 1)]
-    lines += [[f"`{attack}`" if attack else "none", *(found[attack, one] for one in methods)] for attack in attacks]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[f"`{attack}`" if attack else "none", *(found[attack, one] for one in methods)] for attack in attacks]
+    return grid(["attack", *(f"`{method}`" for method in methods)], lines)
 
 
 def key_of(method: str, partition: str, attack: str | None, seed: int) -> str:

@@ -32,7 +32,7 @@ from coterie.privacy.attacks.labels import (
 )
 from coterie.privacy.attacks.result import AttackResult
 from coterie.protocols.sparsity import Described, Noise, bounded, class_directions, describe, pretraining
-from coterie.reproductions.study import Item, Row, named
+from coterie.reproductions.study import Item, Row, by_cell, named
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -186,33 +186,29 @@ def description(devices: Fleet, name: str, x: NDArray[np.float32], seed: int, no
     raise AssertionError("a description takes one effect")
 
 
-def _rows(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, found in outcomes.items():
-        form, samples, way = name.split("/")
-        rows.append(
-            {
-                "partition": form,
-                "samples a device": int(samples),
-                "sent": way,
-                "noise multiplier": round(found[0].multiplier, 2) or None,
-                "ARI": mean([one.ari for one in found]),
-                "clusters": ", ".join(str(one.clusters) for one in found),
-                "same clusters as in the clear (ARI)": mean([one.same for one in found]),
-                "by name: total variation": mean([one.named.value for one in found]),
-                "prior": mean([one.named.chance for one in found]),
-                "by name: top label %": mean([100 * one.top.value for one in found]),
-                "luck %": mean([100 * one.top.chance for one in found]),
-                "helper, no names: total variation": mean([one.unnamed.value for one in found]),
-                "luck": mean([one.unnamed.chance for one in found]),
-                "hub: pairs, by clusters": mean([_value(one.pairs) for one in found]),
-                "vectors with clusters by name: total variation": mean([one.within.value for one in found]),
-                "vectors with clusters by name: top label %": mean([100 * one.top_within.value for one in found]),
-                "variety, by floors": mean([_value(one.floors) for one in found]),
-                "luck of variety": mean([one.floors.chance if one.floors else None for one in found]),
-            }
-        )
-    return rows
+@by_cell
+def _rows(name: str, found: Sequence[Told]) -> Row:
+    form, samples, way = name.split("/")
+    return {
+        "partition": form,
+        "samples a device": int(samples),
+        "sent": way,
+        "noise multiplier": round(found[0].multiplier, 2) or None,
+        "ARI": mean([one.ari for one in found]),
+        "clusters": ", ".join(str(one.clusters) for one in found),
+        "same clusters as in the clear (ARI)": mean([one.same for one in found]),
+        "by name: total variation": mean([one.named.value for one in found]),
+        "prior": mean([one.named.chance for one in found]),
+        "by name: top label %": mean([100 * one.top.value for one in found]),
+        "luck %": mean([100 * one.top.chance for one in found]),
+        "helper, no names: total variation": mean([one.unnamed.value for one in found]),
+        "luck": mean([one.unnamed.chance for one in found]),
+        "hub: pairs, by clusters": mean([_value(one.pairs) for one in found]),
+        "vectors with clusters by name: total variation": mean([one.within.value for one in found]),
+        "vectors with clusters by name: top label %": mean([100 * one.top_within.value for one in found]),
+        "variety, by floors": mean([_value(one.floors) for one in found]),
+        "luck of variety": mean([one.floors.chance if one.floors else None for one in found]),
+    }
 
 
 def _value(result: AttackResult | None) -> float | None:

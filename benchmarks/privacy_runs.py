@@ -16,7 +16,7 @@ from benchmarks.items import main, mean
 from coterie.privacy.audits import Finding
 from coterie.privacy.audits.fedepc import passive
 from coterie.privacy.plain import plain_findings
-from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
 from coterie.runs import RunConfig
 from coterie.runs.recorded import record
 
@@ -91,25 +91,23 @@ MEASURES = {
 """The columns of attacks: the findings that they hold, of which a run has one at most."""
 
 
-def _rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, runs in outcomes.items():
-        form, way = name.split("/")
-        row: dict[str, Any] = {
-            "partition": form,
-            "sent": way,
-            "local accuracy %": mean([100 * one.local for one in runs]),
-            "tuned %": mean([100 * one.tuned for one in runs]),
-            "ARI": mean([one.ari for one in runs]),
-            "clusters": ", ".join(str(one.clusters) for one in runs),
-        }
-        for column, names in MEASURES.items():
-            found = [_first(one, names) for one in runs]
-            values = [None if of is None else fmean(r.value for r in of.results) for of in found]
-            chances = [None if of is None else fmean(r.chance for r in of.results) for of in found]
-            row[column], row[f"{column}, by luck"] = mean(values), mean(chances)
-        rows.append(row)
-    return rows
+@by_cell
+def _rows(name: str, runs: Sequence[Outcome]) -> Row:
+    form, way = name.split("/")
+    row: dict[str, Any] = {
+        "partition": form,
+        "sent": way,
+        "local accuracy %": mean([100 * one.local for one in runs]),
+        "tuned %": mean([100 * one.tuned for one in runs]),
+        "ARI": mean([one.ari for one in runs]),
+        "clusters": ", ".join(str(one.clusters) for one in runs),
+    }
+    for column, names in MEASURES.items():
+        found = [_first(one, names) for one in runs]
+        values = [None if of is None else fmean(r.value for r in of.results) for of in found]
+        chances = [None if of is None else fmean(r.chance for r in of.results) for of in found]
+        row[column], row[f"{column}, by luck"] = mean(values), mean(chances)
+    return row
 
 
 def _first(one: Outcome, names: Sequence[str]) -> Finding | None:

@@ -14,12 +14,13 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.markdown import grid
 from coterie.protocol.errors import RunError
 from coterie.record.folder import METRICS, read_lines
 from coterie.record.provenance import write_record
@@ -60,12 +61,12 @@ def chosen(content: Mapping[str, Any]) -> dict[str, float]:
 def table(content: Mapping[str, Any]) -> str:
     """Methods and rates, in percent; the chosen one in bold."""
     best = chosen(content)
-    rows: list[Sequence[str]] = [["method", *(f"{rate:g}" for rate in RATES)], ["---"] * (1 + len(RATES))]
+    rows = []
     for method, row in content["found"].items():
         cells = [f"{100 * row[f'{rate:g}']:.1f}" for rate in RATES]
         bold = [f"**{cell}**" if rate == best[method] else cell for rate, cell in zip(RATES, cells, strict=True)]
         rows.append([method, *bold])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return grid(["method", *(f"{rate:g}" for rate in RATES)], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:

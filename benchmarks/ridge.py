@@ -21,7 +21,7 @@ from coterie.clustering.identity_law import IdentityLaw
 from coterie.privacy.attacks.identity import expected_accuracy
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
-from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, percent, spread
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell, percent, spread
 from coterie.runs.config import RunConfig
 
 DRAWS = 500
@@ -156,23 +156,19 @@ def _config(system: str, **settings: Any) -> RunConfig:
     return RunConfig(system, "digits", clients=60, rounds=12, partition=partition, crypto="emulated", settings=settings)
 
 
-def _ridge_table(found: Mapping[str, Sequence[Curve]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, curves in found.items():
-        accuracies = [[a for a in curve.local_accuracy if a is not None] for curve in curves]
-        shown = [_sets_shown(curve) for curve in curves] if name != "ifca" else []
-        rows.append(
-            {
-                "max_condition": name,
-                "local %": percent([one[-1] for one in accuracies]),
-                "the worst seed %": round(100 * min(one[-1] for one in accuracies), 1),
-                "the worst round %": round(100 * min(min(one) for one in accuracies), 1),
-                "rounds skipped": sum(len(curve.summary["skipped"]) for curve in curves),
-                "sets that a client shows": round(spread(shown)[0], 2) if shown else None,
-                "rounds": len(accuracies[0]),
-            }
-        )
-    return rows
+@by_cell
+def _ridge_table(name: str, curves: Sequence[Curve]) -> Row:
+    accuracies = [[a for a in curve.local_accuracy if a is not None] for curve in curves]
+    shown = [_sets_shown(curve) for curve in curves] if name != "ifca" else []
+    return {
+        "max_condition": name,
+        "local %": percent([one[-1] for one in accuracies]),
+        "the worst seed %": round(100 * min(one[-1] for one in accuracies), 1),
+        "the worst round %": round(100 * min(min(one) for one in accuracies), 1),
+        "rounds skipped": sum(len(curve.summary["skipped"]) for curve in curves),
+        "sets that a client shows": round(spread(shown)[0], 2) if shown else None,
+        "rounds": len(accuracies[0]),
+    }
 
 
 def _sets_shown(curve: Curve) -> float:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.plain_selection import at_random, by_data_size
+from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.record.provenance import write_record
 from coterie.runs.intervals import mean_and_interval, spread
 from coterie.selection.bandit import Bandit, Cics, choose, learned
-from coterie.selection.contexts import COLUMNS, time_costs
+from coterie.selection.contexts import COLUMNS, affordable, as_budget, as_costs, time_costs
 
 DEVICES, NOISE, SHARE = 10, 0.05, 0.4
 PROBLEMS: Mapping[str, float] = {"moving": 0.3, "fixed": 0.0}
@@ -215,6 +215,34 @@ def main(arguments: list[str] | None = None) -> None:
     command = f"python -m benchmarks.selection {given.out.as_posix()} {options}"
     write_record(given.out / "regret.json", command, found)
     draw(found, given.out / "regret.png")
+
+
+def at_random(costs: Any, budget: float, rng: np.random.Generator) -> tuple[int, ...]:
+    """Devices in random order, each taken if the budget has room for it. costs: (n,). Ascending numbers."""
+    return _filled(rng.permutation(len(costs)), costs, budget)
+
+
+def by_data_size(samples: Any, costs: Any, budget: float) -> tuple[int, ...]:
+    """Devices by their number of samples, the largest first, each taken if the budget has room for it.
+
+    samples, costs: (n,). Among equals the cheaper one is first, then the one with the lower number.
+    """
+    costs = as_costs(costs, len(costs))
+    samples = np.asarray(samples, np.float64)
+    if samples.shape != costs.shape or np.isnan(samples).any():
+        raise UserError(f"samples must be {len(costs)} numbers, one a device, and not NaN")
+    return _filled(np.lexsort((np.arange(len(costs)), costs, -samples)), costs, budget)
+
+
+def _filled(order: Iterable[int], costs: Any, budget: float) -> tuple[int, ...]:
+    """The devices of this order that fit beside those before them. One without a valid cost fits nowhere."""
+    costs, budget = as_costs(costs, len(costs)), as_budget(budget)
+    chosen, spent = list[int](), 0.0
+    for i in order:
+        if costs[i] >= 0 and np.isfinite(costs[i]) and affordable(spent + costs[i], budget):
+            chosen.append(int(i))
+            spent += costs[i]
+    return tuple(sorted(chosen))
 
 
 if __name__ == "__main__":

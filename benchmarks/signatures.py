@@ -40,7 +40,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.shared_groups import MOST
 from coterie.protocols.signatures import DIMENSION
-from coterie.reproductions.study import Calculation, Cell, Curve, Item, percent
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, by_cell, percent
 from coterie.runs.config import RunConfig
 
 CLIENTS = {"digits": 24, "mnist": 32, "fashion_mnist": 32}
@@ -269,7 +269,7 @@ GROUPS = Item(
     "signatures/groups",
     "Groups that the label-residual signature finds, without any training",
     _calculations(),
-    lambda outcomes: [_groups_row(name, found) for name, found in outcomes.items()],
+    by_cell(_groups_row),
     command="python -m benchmarks.signatures",
 )
 
@@ -293,7 +293,7 @@ EVIDENCE = Item(
     "signatures/evidence",
     "Groups that the evidence of pairs finds, as on shares of two servers",
     _evident_calculations(),
-    lambda outcomes: [_groups_row(name, found) for name, found in outcomes.items()],
+    by_cell(_groups_row),
     command="python -m benchmarks.signatures",
 )
 

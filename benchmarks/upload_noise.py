@@ -25,7 +25,7 @@ from coterie.dp.composition import composed
 from coterie.dp.uploads import Standard, eligible, shared_set
 from coterie.privacy.attacks.membership import upload_membership, uploaded_model
 from coterie.privacy.attacks.noisy_uploads import NoiseAudit, audit_heuristic, audit_standard
-from coterie.reproductions.study import Calculation, Item, Row, named
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
 from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import judge_many
@@ -90,21 +90,17 @@ def noise(epsilon: float, uploads: int, seed: int) -> Cost:
     return Cost(z, composed({z: uploads}, {}, {}, DELTA), composed({}, {(z, 0.1): uploads}, {}, DELTA), chosen)
 
 
-def _noise(outcomes: Mapping[str, Sequence[Cost]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, (one, *_) in outcomes.items():
-        epsilon, uploads = name.split("/")
-        rows.append(
-            {
-                "budget, epsilon": float(epsilon),
-                "uploads": int(uploads),
-                "noise multiplier": round(one.multiplier, 2),
-                "noise over the largest update, 1,000 parameters": round(2 * one.multiplier * math.sqrt(1000), 1),
-                "epsilon with the choice paid for": round(one.with_choice, 2),
-                "epsilon if hidden with probability 0.1": round(one.hidden, 2),
-            }
-        )
-    return rows
+@by_cell
+def _noise(name: str, found: Sequence[Cost]) -> Row:
+    one, (epsilon, uploads) = found[0], name.split("/")
+    return {
+        "budget, epsilon": float(epsilon),
+        "uploads": int(uploads),
+        "noise multiplier": round(one.multiplier, 2),
+        "noise over the largest update, 1,000 parameters": round(2 * one.multiplier * math.sqrt(1000), 1),
+        "epsilon with the choice paid for": round(one.with_choice, 2),
+        "epsilon if hidden with probability 0.1": round(one.hidden, 2),
+    }
 
 
 CLIENTS, EPOCHS, CLIP = 16, 20, 1.0
@@ -185,20 +181,16 @@ def membership(sent: str, share: float, seed: int) -> Told:
     return Told(upload_membership(trained, others).value, float(after), float(before))
 
 
-def _membership(outcomes: Mapping[str, Sequence[Told]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, found in outcomes.items():
-        sent, _, share = name.rpartition("/")
-        rows.append(
-            {
-                "sent": sent,
-                "share of the parameters": float(share),
-                "AUC (chance 0.5)": mean([one.auc for one in found], digits=2),
-                "accuracy of the uploaded models, %": mean([100 * one.accuracy for one in found], digits=2),
-                "of the start, %": mean([100 * one.before for one in found], digits=2),
-            }
-        )
-    return rows
+@by_cell
+def _membership(name: str, found: Sequence[Told]) -> Row:
+    sent, _, share = name.rpartition("/")
+    return {
+        "sent": sent,
+        "share of the parameters": float(share),
+        "AUC (chance 0.5)": mean([one.auc for one in found], digits=2),
+        "accuracy of the uploaded models, %": mean([100 * one.accuracy for one in found], digits=2),
+        "of the start, %": mean([100 * one.before for one in found], digits=2),
+    }
 
 
 ITEMS: Mapping[str, Item[Any]] = named(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from coterie.runs.intervals import mean_and_interval
+from benchmarks.markdown import of_seeds
 
 Record = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]
@@ -32,12 +32,12 @@ def level(record: Record, form: str) -> Grid:
             here = [row for row in kept if (row["partition"], row["data"]) == (partition, data)]
             here.sort(key=lambda row: -fmean(row["by seed"]))
             near = [row for row in here if fmean(row["by seed"]) >= fmean(here[0]["by seed"]) - LEVEL]
-            best = f"{_called(here[0])} {_spread(here[0]['by seed'])}"
+            best = f"{_called(here[0])} {of_seeds(here[0]['by seed'])}"
             cells.append(", ".join([best, *map(_called, near[1:])]))
             if len(near) < len(here):
                 first, other = here[0], here[len(near)]
                 pairs = zip(first["by seed"], other["by seed"], strict=True)
-                cells.append(f"{_spread([a - b for a, b in pairs], '+')} ({_called(other)})")
+                cells.append(f"{of_seeds([a - b for a, b in pairs], '+')} ({_called(other)})")
             else:
                 cells.append("–")
         found.append(cells)
@@ -84,8 +84,3 @@ def _called(row: Record) -> str:
 
 def _mean(text: str) -> float:
     return float(text.partition(" ±")[0])
-
-
-def _spread(values: Sequence[float], sign: str = "") -> str:
-    mean, half = mean_and_interval(values)
-    return f"{mean:{sign}.1f} ± {half or 0:.1f}".replace("-", "−")

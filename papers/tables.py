@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, named, percent
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, by_cell, named, percent
 from coterie.runs.config import RunConfig
 from papers.plots import accuracy_panels, curves_figure
 
@@ -80,10 +80,7 @@ def _item(paper: Mapping[str, Any], item: Mapping[str, Any], functions: Function
             made |= value if heading.startswith("*") else {heading: value}
         return made
 
-    def rows(outcomes: Mapping[str, Sequence[Any]]) -> list[Row]:
-        return [row(name, found) for name, found in outcomes.items()]
-
-    summarise = functions[item["rows"]] if "rows" in item else rows
+    summarise = functions[item["rows"]] if "rows" in item else by_cell(row)
     draw = partial(_draw, item["picture"], entries) if "picture" in item else None
     return Item(item["name"], item["title"], tuple(cells), summarise, draw)
 

@@ -1,7 +1,7 @@
 """How far the attacks on MingledPie get, each beside its closed form: what ``docs/security/mingledpie.json`` holds.
 
 What the server sees in the clear follows from the clients' true clusters alone, so most of it is measured on scripted
-federations (``scripted.py``); what takes training, on runs with digits. Ciphers are emulated but where a key opens
+federations; what takes training, on runs with digits. Ciphers are emulated but where a key opens
 them: the server's attacks use none of them.
 """
 
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.security.compared import compared
-from benchmarks.security.played import Played
-from benchmarks.security.scripted import play
+from benchmarks.security.played import Played, federation
+from coterie.devices.links import FleetLinks
+from coterie.devices.profiles import fleet
 from coterie.privacy.audits import Finding, mingledpie
 from coterie.runs import RunConfig
 from coterie.runs.attacked import attacked
 from coterie.runs.recorded import recorded_run
+from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
 
@@ -276,3 +278,39 @@ def _theorem_2(settings: Row, findings: Sequence[Finding]) -> Row:
     low, high = config.law(config.p).bounds
     value = _beside(findings)["measured"]
     return {"theorem_2": [low, high], "within_theorem_2": low <= value <= high}
+
+
+CLASSES = 3
+"""A model of three numbers: big enough to be told from others."""
+
+
+def play(
+    script: Sequence[Sequence[int]] | Sequence[NDArray[np.int64]],
+    *,
+    mode: str = "paper",
+    seed: int = 0,
+    emulated: bool = True,
+    **settings: Any,
+) -> Played:
+    """Play a script (rounds, clients) of true clusters. settings: of ``MingledPieConfig``.
+
+    Clients find the start model of their cluster the best, and send it as it is.
+    """
+    config, rows = MingledPieConfig(**settings), np.asarray(script)
+    order = np.random.default_rng(seed).permutation(config.clusters)
+    starts = np.repeat(order[:, None], CLASSES, axis=1).astype(np.float32)
+
+    def links(names: Sequence[str]) -> FleetLinks:
+        return FleetLinks(dict(zip(names, fleet("uniform", len(names), seed), strict=True)), seed)
+
+    how: dict[str, Any] = {"mode": mode, "seed": seed, "emulated": emulated, "links": links}
+    with federation(SYSTEM, config, rows.shape[1], starts, **how) as run:
+        for r, row in enumerate(rows, 1):
+            clusters = dict(zip(run.clients, row.tolist(), strict=True))
+
+            def loss(client: str, weights: Any, clusters: dict[str, int] = clusters) -> float:
+                return float(np.square(starts - weights).sum(axis=1).argmin() != clusters[client])
+
+            run.effects.loss = loss
+            run.round(r)
+    return run

@@ -1,39 +1,47 @@
 """How far the attacks on PAFed get: what ``docs/security/pafed.json`` holds.
 
-Federations of random directions (``directed.py``) give numbers that have closed forms; what takes training, runs with
+Federations of random directions give numbers that have closed forms; what takes training, runs with
 digits. Where a mask or a cipher is what is attacked, both the real and the emulated one are.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 import coterie.method as fl
-from benchmarks.security import closed_forms
 from benchmarks.security.compared import compared, summary
-from benchmarks.security.directed import Directed, played
 from benchmarks.security.late_classes import class_weights
+from benchmarks.security.played import Played, federation
 from benchmarks.security.theft import thieves
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
+from coterie.devices.links import Delays
 from coterie.privacy.attacks.key_in_sum import coefficients
-from coterie.privacy.attacks.masks import count_accuracy, count_posterior, telling_accuracy, told_apart
-from coterie.privacy.attacks.result import AttackResult, Expected
+from coterie.privacy.attacks.masks import class_of, count_accuracy, count_posterior, telling_accuracy, told_apart
+from coterie.privacy.attacks.result import AttackResult, Expected, top_share
 from coterie.privacy.audits import Recorded
 from coterie.privacy.audits.pafed import COUNTED, by_signs, passive, recorded_rounds
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
 from coterie.runs.recorded import record
+from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.classification import MASK_BITS, by_helper, by_minimum
+from coterie.systems.pafed.config import PAFedConfig
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
+from coterie.transport.wire import Links
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -101,8 +109,8 @@ def real_mask(draws: int = 300) -> list[Row]:
                 for pair in [(first, second)]
             ]
             found = telling_accuracy(np.array(right), truth)
-            theory = closed_forms.expected_told_apart(first, second, bound)
-            needs = closed_forms.needed_bound(weights, 0.1)
+            theory = expected_told_apart(first, second, bound)
+            needs = needed_bound(weights, 0.1)
             rows.append({"weights": weights, "bound": bound, "needs": needs, **compared([found], [theory])})
     return rows
 
@@ -159,7 +167,7 @@ def conflicts(seeds: int, rounds: int = 60) -> list[Row]:
             shown = [int((one.shown < 0).sum()) for one in recorded if one.shown is not None]
             found["signs"].append(count_accuracy([count_posterior(n, late, dummies) for n in shown], truth))
         for by, results in found.items():
-            theory = [closed_forms.expected_count(late, dummies, sums=by != "signs")] * seeds
+            theory = [expected_count(late, dummies, sums=by != "signs")] * seeds
             rows.append({"late": late, "dummies": dummies, "by": by, **compared(results, theory)})
     return rows
 
@@ -178,8 +186,8 @@ def sizes(rounds: int = 300) -> list[Row]:
         recorded = [one for one in recorded_rounds(run.views, 1) if one.late and one.shown is not None]
     seen = np.array([one.shown[0] for one in recorded if one.shown is not None])
     cosines = np.array([one.cosines()[0] for one in recorded])
-    found = closed_forms.size_correlation(seen, cosines)
-    theory = closed_forms.expected_correlation(cosines, MASK_BITS)
+    found = size_correlation(seen, cosines)
+    theory = expected_correlation(cosines, MASK_BITS)
     return [{"mask_bits": MASK_BITS, **compared([found], [theory])}]
 
 
@@ -357,3 +365,97 @@ def trained(seeds: int, **options: Any) -> list[Row]:
 
 def _crypto(emulated: bool) -> str:
     return "emulated" if emulated else "real"
+
+
+def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
+    """The closed form of `count_accuracy` for conflicts with probability 1/2. sums: whether they are seen."""
+    mean, square = 0.0, 0.0
+    for k, probable in enumerate(binom.pmf(np.arange(late + 1), late, 0.5)):
+        for positive in range(dummies + 1):
+            weight = float(probable * binom.pmf(positive, dummies, 0.5))
+            posterior = count_posterior(k + positive, late, dummies, class_of(k, late) if sums else None)
+            score = float(top_share(posterior)[k])
+            mean, square = mean + weight * score, square + weight * score**2
+    return Expected.of_moments(mean, square)
+
+
+def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> AttackResult:
+    """Correlation of log |seen| with log |cosine|, (n,) each. Chance: the mean of |r| of independent numbers."""
+    with np.errstate(divide="ignore"):
+        x, y = (np.log2(np.abs(np.asarray(values, np.float64))) for values in (seen, cosines))
+    if x.shape != y.shape or len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise UserError("give a masked number for each of at least three cosines, none of them 0")
+    r = float(np.corrcoef(x, y)[0, 1])
+    return AttackResult(
+        "correlation of sizes", r, math.sqrt(2 / (math.pi * len(x))), 1.0, len(x), 1 / math.sqrt(len(x))
+    )
+
+
+def expected_correlation(cosines: NDArray[Any], mask_bits: int) -> Expected:
+    """The closed form of `size_correlation` for these cosines under masks 2^u, u uniform in [0, mask_bits]."""
+    spread = float(np.var(np.log2(np.abs(np.asarray(cosines, np.float64)))))
+    r = math.sqrt(spread / (spread + mask_bits**2 / 12))
+    return Expected(r, 1 - r * r, 1 - r * r)  # asymptotic standard deviation of a correlation, times sqrt(n)
+
+
+def expected_told_apart(first: NDArray[Any], second: NDArray[Any], bound: float) -> Expected:
+    """The closed form of `telling_accuracy` for masks uniform in [-bound, bound]: (1 + total variation) / 2."""
+    apart = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64)) / (2 * bound)
+    with np.errstate(divide="ignore"):
+        variation = -math.expm1(float(np.log1p(-np.minimum(apart, 1.0)).sum()))
+    sd = math.sqrt(variation * (1 - variation)) / 2  # right for sure, or by half
+    return Expected((1 + variation) / 2, sd, math.sqrt(1 - variation**2) / 2)
+
+
+def needed_bound(weights: int, difference: float, variation: float = 2.0**-40) -> float:
+    """The B that hides this many weights, each different by this much, up to this total variation."""
+    per_weight = -math.expm1(math.log1p(-variation) / weights)
+    return difference / (2 * per_weight)
+
+
+Direction = Callable[[str, Vector], Vector]
+
+
+@dataclass(frozen=True, eq=False)
+class Directed(Played):
+    """source: of directions that nobody tells."""
+
+    source: np.random.Generator
+
+    @property
+    def size(self) -> int:
+        """d."""
+        return int(self.starts.shape[1])
+
+    def round(self, r: int, direction: Direction | None = None) -> None:
+        """One round. direction: where each client goes; by default each in a random direction of its own."""
+        drawn = dict(zip(self.clients, self.source.normal(size=(len(self.clients), self.size)), strict=True))
+        moved = direction or (lambda client, _: drawn[client].astype(np.float32))
+        self.effects.trained = lambda client, weights: weights + moved(client, weights)
+        super().round(r)
+
+
+class Delayed(Links):
+    """Everything is immediate but what an experiment holds back."""
+
+    def __init__(self, delays: Delays) -> None:
+        self.delays = delays
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds, from the table."""
+        return self.delays.of(round).get(party, 0)
+
+
+@contextmanager
+def played(
+    early: int, late: int, *, size: int = 20, seed: int = 0, emulated: bool = True, **settings: Any
+) -> Iterator[Directed]:
+    """A federation after its set-up in which every round from the second on has so many in time and so many late."""
+    clients, start = early + late, np.zeros((1, size), np.float32)
+    config = PAFedConfig(**{"participation": 1.0, "local": "sgd", **settings})
+
+    def links(names: Sequence[str]) -> Delayed:
+        return Delayed(Delays(lambda r: names, late / clients, "uniform:1", seed))
+
+    with federation(SYSTEM, config, clients, start, seed=seed, emulated=emulated, links=links) as run:
+        yield Directed(**vars(run), source=np.random.default_rng(seed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.encrypted_factors import factors, levels, weighted
+from benchmarks.detection_costs import factors, levels, weighted
 from coterie.aggregation import detection, literal
 from coterie.crypto import ckks, fourier
 from coterie.protocol.errors import CapacityError, UserError

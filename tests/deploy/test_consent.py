@@ -13,7 +13,6 @@ from coterie.cli import deploy_runs
 from coterie.cli.app import app
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import plan as plans
 from coterie.deploy.home import RUNS, STATE, Home, agree, has_agreed, plan_of, take_back, take_plan
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import PeerError
@@ -131,7 +130,7 @@ def test_what_is_agreed_to_is_what_was_shown(study: Study, home: Home, monkeypat
     said = CliRunner().invoke(app, ["deploy", "agree", "--home", str(home.path), "--yes"])
     assert (said.exit_code, has_agreed(home, plan_of(home))) == (2, False)
     assert "another hash" in said.output
-    assert plans.plan_hash(plan_of(home)) != plans.plan_hash(shown)
+    assert plan_of(home).sha256 != shown.sha256
 
 
 def test_settings_are_shown_in_words_with_what_was_released_so_far(study: Study, home: Home) -> None:

@@ -39,9 +39,9 @@ def test_what_is_signed_is_read() -> None:
 
 def test_the_hash_is_of_all_that_the_operator_signs() -> None:
     """Two parties that compare it run the same thing, whatever of the plan differs."""
-    one = plans.plan_hash(PLAN)
+    one = PLAN.sha256
     assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=OperatorSigned).body).hexdigest()
-    assert one == plans.plan_hash(plans.check(DATA, PUBLIC))
+    assert one == plans.check(DATA, PUBLIC).sha256
     others = {
         "version": 4,
         "config": 'system = "fedavg"\nmode = "paper"\n',
@@ -58,7 +58,7 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
         "warm": True,
     }
     assert set(others) == set(Plan.__struct_fields__)
-    hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}
+    hashes = {change(PLAN, **{name: value}).sha256 for name, value in others.items()}
     assert len(hashes | {one}) == len(others) + 1
     assert plans.shown(3, one) == f"version 3, {plans.grouped(one)[:49]}"
 

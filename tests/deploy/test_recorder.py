@@ -342,7 +342,7 @@ def test_kinds_of_refusals_are_a_closed_set(recorder: Recorder) -> None:
 
 def test_a_party_may_claim_what_it_wants_of_a_loss_that_has_blown_up(recorder: Recorder) -> None:
     """An infinite loss is a model that has blown up: it is counted, and stands as not measured."""
-    check = Check(registry.get("fedavg").kinds(), recorder.measures, ["local_loss"])
+    check = Check(recorder.config, ["local_loss"])
     assert check(told(1, scores={"local_loss": math.inf}), "client", "client") is not None
     assert check(told(1, scores={"local_loss": 1e300}), "client", "client") is None  # no picture could show it
 

@@ -21,10 +21,8 @@ from coterie.operate.deployable import deployable, scores_of
 from coterie.operate.folder import Folder, current_plan
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import UserError
-from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.config_file import from_text
-from coterie.runs.metrics import metrics_of, named
 from coterie.training.models import build
 
 SAME = ("model", "rounds", "task", "loss", "metrics", "class_weights", "mode", "precision", "settings")
@@ -111,7 +109,7 @@ def report(scores: dict[str, float]) -> Report:
 )
 def test_the_hub_takes_the_metrics_and_the_accuracy(metrics: Any, scores: Any, kept: Any) -> None:
     config = RunConfig("fedavg", metrics=metrics)
-    check = Check(registry.get("fedavg").kinds(), metrics_of(named(metrics), "classes"), scores_of(config))
+    check = Check(resolve(config), scores_of(config))
     found = check(report(scores), "client", "client")
     assert (None if found is None else found.scores) == kept
     if kept is not None and "local_auroc" in kept:

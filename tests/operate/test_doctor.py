@@ -21,7 +21,7 @@ from coterie.crypto.certificates import DAY_S
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, read_home, read_private, write_private
-from coterie.deploy.plan import plan_hash, shown, sign
+from coterie.deploy.plan import sign
 from coterie.operate.doctor import Diagnosis, Patterns, doctor, forms, of_pem
 from coterie.operate.folder import current_plan
 from coterie.operate.joining import accept
@@ -66,7 +66,7 @@ def test_a_deployment_in_order(study: Study) -> None:
     assert any(one.text == "no secret of one party lies in another's home" for one in found)
     newest = current_plan(study.folder)
     held = [one.text for one in found if one.text.startswith("holds the plan, ")]
-    assert held[0] == f"holds the plan, {shown(4, plan_hash(newest))}"
+    assert held[0] == f"holds the plan, {newest.shown}"
     assert [text.split(",")[1] for text in held] == [f" version {n}" for n in (4, 1, 2, 3, 4)]
     assert held[4] == held[0] != held[3]
 

@@ -7,11 +7,11 @@ from pkgutil import iter_modules
 
 import numpy as np
 import pytest
+from scalar_mask import unmask_scalar, unmasking_error
 from scipy.stats import ortho_group
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics.pairwise import cosine_similarity
 
-from benchmarks.scalar_mask import unmask_scalar, unmasking_error
 from coterie.clustering.affinity import pairwise_distances
 from coterie.privacy import attacks, audits
 from coterie.privacy.attacks import labels

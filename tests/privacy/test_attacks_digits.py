@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scalar_mask import unmask_scalar, unmasking_error
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.scalar_mask import unmask_scalar, unmasking_error
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.spectral import soft_spectral
 from coterie.privacy.attacks import labels

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from joint_keys import from_answers
 from threshold_parts import SUM, N, answers, made, opened
 
-from benchmarks.security.joint_keys import from_answers
 from coterie.crypto import threshold_opening, threshold_pads
 from coterie.crypto.threshold import Group
 from coterie.privacy.attacks.joint_key import likeliest

@@ -19,9 +19,9 @@ from coterie.operate import runs
 from coterie.operate.deployable import scores_of
 from coterie.operate.folder import Folder
 from coterie.operate.local_deployment import HOMES, LocalDeployment, found_here
-from coterie.operate.local_processes import lives
 from coterie.operate.members import PlannedMember
 from coterie.operate.nats_server import free_port
+from coterie.operate.rehearsal import lives
 from coterie.operate.server import local_server
 from coterie.operate.supervision import Supervision, warm
 from coterie.protocol.errors import RunError

@@ -14,7 +14,7 @@ from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, from_toml, registry, resolve, to_toml
 from coterie.runs.config_file import differences, from_text
 from coterie.runs.defaults import DEFAULTS
-from coterie.runs.system_settings import typed_settings
+from coterie.runs.registry import typed_settings
 
 
 def test_layers_of_settings(tmp_path: Path) -> None:

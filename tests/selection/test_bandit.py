@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from benchmarks.plain_selection import at_random, by_data_size
+from benchmarks.selection import at_random, by_data_size
 from coterie.protocol.errors import UserError
 from coterie.protocol.state import dump, load
 from coterie.selection.bandit import MEMBERS, Bandit, Choice, Cics, beta, choose, learned

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie import reproductions
 from coterie.protocol.errors import UserError
 from coterie.report.progress import Pace, name_run, show_progress, write_outlook
 from coterie.reproductions import study
-
-if TYPE_CHECKING:
-    pass
 
 
 def reproduce(

@@ -13,7 +13,7 @@ from coterie.report.progress import name_run, rounds_of_runs, show_progress, tel
 from coterie.runs import choosing, comparison, runner
 from coterie.runs.advice import advise, past_its_best, without_effect
 from coterie.runs.config import Resolved, RunConfig, resolve
-from coterie.runs.metrics import leading
+from coterie.runs.metrics import run_metrics
 
 if TYPE_CHECKING:
     from coterie.runs.trained import OwnModel
@@ -77,7 +77,7 @@ def train(
     """:func:`run` of a resolved config. given: the named options, to warn of those without effect."""
     for text in without_effect(given, [config]):
         advise(text)
-    first = leading(config.metrics, config.task)
+    first = run_metrics(config)[0].facts
     with show_progress(not progress, {config.system: config.rounds}, leading=first) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
@@ -169,7 +169,8 @@ def race(
     if audit:
         wanted["record"] = True
     how: dict[str, Any] = {"budget_from": budget, "each_own": each_own, "local": local}
-    planned, choice = choosing.planned(tune or {}, methods, wanted, settings, **how)
+    choice = choosing.choice(tune or {}, methods, wanted, settings, **how)
+    planned = choice.first
     if audit:
         from coterie.runs import audited  # loads all attacks
 
@@ -179,14 +180,14 @@ def race(
     one = next(iter(planned.methods.values()))
     keep_data(one.data, content)
     of_all = [first + k for k in range(seeds)]
-    tried = {} if choice is None else rounds_of_runs(choice.names, of_all[:1], one.rounds)
+    tried = rounds_of_runs(choice.names, of_all[:1], one.rounds) if tune else {}
     work = {**tried, **rounds_of_runs(planned.methods, of_all, one.rounds, attacked=audit)}
-    with show_progress(not progress, work, leading=leading(one.metrics, one.task)) as tell:
+    with show_progress(not progress, work, leading=run_metrics(one)[0].facts) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(name_run(label, seed), line)
 
         attacking = audited.learning(tell_attacks(tell, audited.attack)) if audit else None
-        choose = None if choice is None else choice.run
+        choose = choice.run if tune else None
         done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attacking, choose=choose)
     return Comparison(done.folder, done.content)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from coterie.cli.guard import console, fits, guarded, loading, new_table, say
 from coterie.protocol.errors import UserError
-from coterie.report.words import MISSING, size
+from coterie.report.words import CIPHERS, MISSING, size
 from coterie.runs.options import HOW
 
 Row = Mapping[str, Any]
@@ -176,9 +176,9 @@ def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
 
 
 def head(content: Row) -> Text:
-    cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}[content["crypto"]]
     seeds = content.get("seeds", ())
     many = f", {len(seeds)} runs (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
+    cipher = CIPHERS[content["crypto"]]
     where = f"mode {content['mode']}, {cipher}, {content['rounds']} rounds of {content['clients']} clients{many}"
     return Text.assemble((content["title"], "bold"), f", {where}")
 

@@ -13,7 +13,6 @@ from rich.table import Column, Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.configuring import shared_options
 from coterie.cli.guard import console, fits, guarded, loading, new_table
 from coterie.protocol.errors import UserError
 from coterie.report.words import duration, size
@@ -88,7 +87,7 @@ def compare(
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
-    given, settings = shared_options(opt.given(options), options["set"] or [], options["config"])
+    given, settings = opt.shared_options(opt.given(options), options["set"] or [], options["config"])
     done = api.race(
         methods or [],
         given,

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from coterie.protocol.errors import UserError
+from coterie.runs.options import OPTIONS
+from coterie.runs.settings import described, field_types
+
 if TYPE_CHECKING:
     from coterie.protocol.system import System
 
@@ -84,8 +88,6 @@ def modes(ctx: typer.Context) -> Words:
 
 def settings(ctx: typer.Context, incomplete: str) -> Words:
     """The named systems' settings, as ``lr=``; after the sign the values of a choice."""
-    from coterie.runs.settings import described, field_types
-
     key, sign, _ = incomplete.partition("=")
     found: dict[str, str] = {}
     for system in named(ctx.meta[WORDS]):
@@ -98,13 +100,7 @@ def settings(ctx: typer.Context, incomplete: str) -> Words:
 
 def choices(option: str) -> Callable[[], Words]:
     """The values of an option that takes one of some."""
-
-    def values() -> Words:
-        from coterie.runs.config import OPTIONS
-
-        return [(value, "") for value in _values(OPTIONS[option])]
-
-    return values
+    return lambda: [(value, "") for value in _values(OPTIONS[option])]
 
 
 def _values(alternatives: Iterable[Any]) -> Iterator[str]:
@@ -114,7 +110,6 @@ def _values(alternatives: Iterable[Any]) -> Iterator[str]:
 
 def named(words: Iterable[str]) -> list[System]:
     """The systems in a command line, else all."""
-    from coterie.protocol.errors import UserError
     from coterie.runs.registry import SYSTEMS, get
 
     found = []

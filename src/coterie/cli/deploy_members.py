@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.deploy_runs import Folder, Offline, tell_server
+from coterie.cli.deploy_runs import Folder, Offline, Yes, tell_server
 from coterie.cli.guard import guarded, say
 from coterie.cli.options import listed
 from coterie.protocol.errors import RunError, UserError
@@ -107,14 +107,14 @@ def join(
 
 def _accept(home: Path, certificate: str) -> None:
     from coterie.deploy.home import read_home
-    from coterie.deploy.plan import grouped, plan_hash, shown
+    from coterie.deploy.plan import grouped
     from coterie.operate import joining, watching
 
     place = read_home(home)
     plan = joining.accept(place, certificate)
     say(f"{place.name} has joined as {place.role}: {watching.joined_in_words(plan)}")
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
-    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"Plan: {plan.shown}")
     say(f"Next: coterie deploy party --home {home}")
 
 
@@ -122,7 +122,7 @@ def _accept(home: Path, certificate: str) -> None:
 def approve(
     folder: Folder,
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the party sent: NAME.request.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")] = False,
+    yes: Yes = False,
     offline: Offline = False,
 ) -> None:
     """Put a party on the roster, and write its certificate (DIR/NAME.cert), which holds no secret.
@@ -137,7 +137,7 @@ def approve(
 
       coterie deploy approve study hospital-a.request --yes --offline
     """
-    from coterie.deploy.plan import fingerprint, plan_hash, shown
+    from coterie.deploy.plan import fingerprint
     from coterie.operate import authority, tokens, watching
 
     text = tokens.read_text(request)
@@ -152,7 +152,7 @@ def approve(
         raise typer.Exit(1)
     found = authority.approve(folder, text)
     say(f"Approved: {watching.joined_in_words(found.plan)}")
-    say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
+    say(f"Plan: {found.plan.shown}")
     if not found.now:
         say(f"{keys.name} takes part from the next run on: coterie deploy start {folder} writes its certificate.")
         return

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.deploy_runs import Folder
 from coterie.cli.guard import guarded, say
 
 if TYPE_CHECKING:
     from coterie.deploy.process import Serve
     from coterie.deploy.status import RunStatus
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
-]
 Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
 Metrics = Annotated[
@@ -97,6 +95,5 @@ def _say(words: str) -> None:
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
-    from coterie.deploy.plan import plan_hash, shown
 
-    say(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"{name}, {role}. Plan: {plan.shown}")

@@ -57,12 +57,11 @@ def start(
 
       coterie deploy start study --config other.toml
     """
-    from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
     plan = of.start(folder, config, rounds=rounds, warm=warm)
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
-    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"Plan: {plan.shown}")
     say(
         f"Next: coterie deploy hub {folder}, and each owner: coterie deploy party --home H --stay, and coterie deploy "
         "agree --home H"
@@ -125,7 +124,6 @@ def agree(
       coterie deploy agree --home /srv/coterie/a --hash "4c31 d8fa 0f7e 90b2 6c15 22a9 be07 51d4 c3aa 08e6" --yes
     """
     from coterie.deploy.home import read_home
-    from coterie.deploy.plan import plan_hash, shown
     from coterie.operate import runs as of
 
     own = read_home(home)
@@ -135,10 +133,10 @@ def agree(
         say(f"  {line}")
     if own.role == plan.client_role:
         say(f"{own.name} has released of its data so far: {_released(home)}")
-    say(f"Plan: {shown(plan.version, plan_hash(plan))}")
+    say(f"Plan: {plan.shown}")
     if not yes and sys.stdin.isatty() and not typer.confirm("Do you agree?"):
         raise typer.Exit(1)
-    of.agree_to(own, hash_ or plan_hash(plan))  # another may have come meanwhile
+    of.agree_to(own, hash_ or plan.sha256)  # another may have come meanwhile
     say(f"{own.name} has agreed to run {plan.run}.")
 
 

@@ -11,7 +11,6 @@ import typer
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
-from coterie.cli.configuring import configured
 from coterie.cli.guard import guarded, say
 from coterie.cli.running import conclude
 from coterie.protocol.errors import UserError
@@ -85,13 +84,13 @@ def rehearse(
     warm()  # imports while this process does
     from coterie.operate import rehearsal
     from coterie.report.summary import rehearsed
-    from coterie.runs.metrics import leading
+    from coterie.runs.metrics import run_metrics
 
     given = opt.given({"system": system, **options})
     if system is None and options["config"] is None:
         raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
-    config = configured(given, options["set"] or [], options["config"], False)
-    first = leading(config.metrics, config.task)
+    config = opt.configured(given, options["set"] or [], options["config"], False)
+    first = run_metrics(config)[0].facts
     with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
         result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"

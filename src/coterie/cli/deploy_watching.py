@@ -19,8 +19,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import console, fits, guarded, new_table, say
-from coterie.protocol.errors import UserError
-from coterie.report.words import MISSING, duration, percent, plural, size
+from coterie.protocol.errors import UserError, shown
+from coterie.report.words import CIPHERS, MISSING, duration, percent, plural, size
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, RunStatus
@@ -72,19 +72,18 @@ def status(
     with suppress(KeyboardInterrupt), Live(console=shell, auto_refresh=False) as live:  # Ctrl-C is how it ends
         while True:
             try:
-                shown = [*_lines(read(), time.time(), shell)]
+                lines = [*_lines(read(), time.time(), shell)]
             except NotBegunError as error:
-                shown = [Text(str(error))]
-            live.update(Group(*shown), refresh=True)
+                lines = [Text(str(error))]
+            live.update(Group(*lines), refresh=True)
             time.sleep(_WATCH_S)
 
 
 def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
-    from coterie.protocol.errors import shown
 
-    cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
+    cipher = CIPHERS.get(status.crypto, "")
     run = f", run {status.run}" if status.run > 1 else ""
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
     yield Text.assemble((shown(status.title), "bold"), f"{run}, mode {shown(status.mode)}, {cipher}{rehearsed}")
@@ -114,7 +113,6 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
 
 def _where(status: RunStatus, now: float) -> Text:
     from coterie.operate.watching import is_alive
-    from coterie.protocol.errors import shown
 
     done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
     done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
@@ -152,8 +150,6 @@ def _ago(then: float, now: float) -> str:
 
 
 def _table(status: RunStatus, now: float, without: Collection[str] = ()) -> Table:
-    from coterie.protocol.errors import shown
-
     heads = [head for head in _HEADS if head not in without]
     columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in heads)
     table = new_table(*columns)
@@ -197,8 +193,6 @@ def _presence(one: PartyStatus, over: bool, agrees: bool) -> str:
 
 
 def _remarks(status: RunStatus) -> Iterator[str]:
-    from coterie.protocol.errors import shown
-
     for one in status.parties:
         name = shown(one.name)
         if one.refused:
@@ -275,8 +269,6 @@ def _at_least(line: dict[str, Any], level: int) -> bool:
 
 
 def _line_in_words(line: dict[str, Any]) -> str:
-    from coterie.protocol.errors import shown
-
     def word(value: Any) -> str:
         words = shown(value if isinstance(value, str) else json.dumps(value))
         return f'"{words}"' if isinstance(value, str) and " " in words else words

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.configuring import configured
 from coterie.cli.guard import console, guarded, loading
 
 System = Annotated[
@@ -49,7 +48,7 @@ def run(system: System = None, **options: Any) -> None:
         from coterie.report.summary import results
 
     given, resume = opt.given({"system": system, **options}), options["resume"]
-    config = configured(given, options["set"] or [], options["config"], resume)
+    config = opt.configured(given, options["set"] or [], options["config"], resume)
     result = api.train(config, given, progress=not options["quiet"], resume=resume)
     conclude(result, results(result.summary))
 

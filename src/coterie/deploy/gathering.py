@@ -13,7 +13,7 @@ from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.lead import wait_for
 from coterie.deploy.logs import Say, event
 from coterie.deploy.packets import NewRun, PlanUpdate, unwrap, wrap
-from coterie.deploy.plan import NewPlanError, Plan, plan_hash
+from coterie.deploy.plan import NewPlanError, Plan
 from coterie.protocol.errors import PeerError, RunError
 
 POLL_S = 0.5
@@ -57,7 +57,7 @@ def wait_for_begin(
                 if isinstance(packet, NewRun):  # a hub that was restored asks for the newest plan
                     answer = wrap(keyring, home.name, hub, 0, NewRun(read_private(home.plan)))
                     engine.push(hub, answer, secrets.token_hex(16))
-            event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
+            event("plan", plan=taken.version, plan_sha256=taken.sha256)
             if taken.run > plan.run:
                 raise NewPlanError(packet.plan)  # it comes again, and is known then
         except PeerError as error:

@@ -19,20 +19,10 @@ from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
 from coterie.deploy.logs import event
 from coterie.deploy.names import check_name, hosts_of, is_loopback, safe
-from coterie.deploy.plan import NewPlanError, OlderPlanError, Plan, plan_hash
+from coterie.deploy.plan import NewPlanError, OlderPlanError, Plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.setup_info import Identity
-from coterie.record.files import (
-    FILE_MODE,
-    atomic_write,
-    check_new,
-    check_own,
-    make_folder,
-    opened,
-    reading,
-    whole_folder,
-    writing,
-)
+from coterie.record import files
 from coterie.runs.keyring import PartyKeys
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
@@ -117,14 +107,14 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
     fill: writes its other content. Raises UserError if the place is taken or in a home.
     """
     check_name(about.name)
-    check_new(path, "a home")
+    files.check_new(path, "a home")
     for above in path.absolute().parents:
         if (above / INFO).exists():
             raise UserError(f"{path} lies in the home {above}: parties do not share a home, so choose another")
-    with whole_folder(path) as begun:
+    with files.whole_folder(path) as begun:
         home = Home(begun, about)
         for folder in (home.keys, home.certificate.parent):
-            make_folder(folder)
+            files.make_folder(folder)
         write_private(home.keys / "signing", SigningKey.generate().to_bytes())
         write_private(home.keys / "opening", OpeningKey.generate().to_bytes())
         write_private(home.keys / "seed", os.urandom(_SEED_BYTES))
@@ -136,7 +126,7 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
 
 def read_home(path: Path) -> Home:
     """Raises UserError for a folder that is no home, or of another user."""
-    check_own(path)
+    files.check_own(path)
     about = decode_json(path / INFO, read_private(path / INFO), About)
     check_name(about.name)
     return Home(path, about)
@@ -204,17 +194,17 @@ def renewed(home: Home, held: Plan, data: bytes) -> Plan:
     if check_plan(home, data)[1].run > held.run:
         raise NewPlanError(data)
     plan = take_plan(home, data)
-    event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
+    event("plan", plan=plan.version, plan_sha256=plan.sha256)
     return plan
 
 
 def _put_by(home: Home, run: int) -> None:
     former = Home(home.path, home.about, run)
-    make_folder(home.path / RUNS)
-    make_folder(former.plan.parent)
+    files.make_folder(home.path / RUNS)
+    files.make_folder(former.plan.parent)
     write_private(former.plan, read_private(home.plan))
     if home.state.exists():
-        with writing(former.state):
+        with files.writing(former.state):
             os.replace(home.state, former.state)
 
 
@@ -222,13 +212,13 @@ def take_back(home: Home, plan: Plan) -> None:
     """Put the state of this plan's run back, if the party was stopped while it took the next plan."""
     former = Home(home.path, home.about, plan.run)
     if former.state.exists():
-        with writing(home.state):
+        with files.writing(home.state):
             os.replace(former.state, home.state)
 
 
 def agree(home: Home, plan: Plan) -> None:
     """Record that the home's owner agrees to the run of this plan."""
-    write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan_hash(plan))) + b"\n")
+    write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan.sha256)) + b"\n")
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
@@ -246,7 +236,7 @@ def check_agreed(home: Home, plan: Plan) -> None:
 
 
 def agreement_words(home: Home, plan: Plan) -> str:
-    shown = plans.shown(plan.version, plan_hash(plan))
+    shown = plan.shown
     return (
         f"the owner of {home.name} has not agreed to run {plan.run} (plan: {shown}): run coterie deploy agree --home "
         f"{home.path}"
@@ -321,12 +311,12 @@ def _check_member(home: Home, plan: Plan) -> None:
 
 def write_private(path: Path, data: bytes) -> None:
     """For this user alone, whole or not at all."""
-    atomic_write(path, data, FILE_MODE)
+    files.atomic_write(path, data, files.FILE_MODE)
 
 
 def read_private(path: Path, size: int | None = None) -> bytes:
     """Raises UserError for a link, a pipe, a large file, or another size than this."""
-    with reading(path, ADVICE), opened(path, follow=False) as file:
+    with files.reading(path, ADVICE), files.opened(path, follow=False) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES or (size is not None and len(data) != size):
         raise UserError(f"{path} is damaged, or no file of coterie: {ADVICE}")

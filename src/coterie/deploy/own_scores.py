@@ -11,14 +11,14 @@ from coterie.deploy.own_work import OwnWork
 from coterie.record.comparison import PRIOR
 from coterie.runs.evaluation import Evaluator
 from coterie.runs.forms import scored_forms
-from coterie.runs.metrics import metrics_of, named
+from coterie.runs.metrics import run_metrics
 
 
 def observer_of(work: OwnWork) -> Evaluator | None:
     if work.data is None:
         return None
     config, device = work.config, work.effects.how["device"]
-    targets, metrics = Targets(config.task), metrics_of(named(config.metrics), config.task)
+    targets, metrics = Targets(config.task), run_metrics(config)
     return Evaluator(work.model, {work.name: work.data}, device, targets=targets, metrics=metrics)
 
 

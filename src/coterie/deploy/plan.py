@@ -121,6 +121,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.roster.session.hex()
 
     @property
+    def sha256(self) -> str:
+        """Of all that the operator signs, in hex."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).hexdigest()
+
+    @property
+    def shown(self) -> str:
+        """For comparison by people (``shown``)."""
+        return shown(self.version, self.sha256)
+
+    @property
     def resolved(self) -> Resolved:
         """Raises UserError."""
         return from_text(self.config)
@@ -209,11 +219,6 @@ def decode(data: bytes, kind: type[T], problem: str) -> T:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"{len(data)} bytes {problem}: {error}") from None
-
-
-def plan_hash(plan: Plan) -> str:
-    """SHA-256 of all that the operator signs, in hex."""
-    return hashlib.sha256(msgspec.msgpack.encode(plan)).hexdigest()
 
 
 def shown(version: int, plan_sha256: str) -> str:

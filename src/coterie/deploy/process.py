@@ -18,7 +18,7 @@ from coterie.deploy.engine import EngineError, NotAdmittedError
 from coterie.deploy.home import Home, plan_of, take_back
 from coterie.deploy.kills import Kill, doomed
 from coterie.deploy.logs import NodeObserver, Say, event
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import Plan
 from coterie.deploy.status import RunStatus
 from coterie.deploy.store import FileStore
 from coterie.record.files import locked
@@ -61,7 +61,7 @@ def started(home: Home) -> Plan:
             "operator run coterie deploy renew DIR, and then run coterie deploy join NAME.cert --home H"
         )
     take_back(home, plan)
-    digest = plan_hash(plan)
+    digest = plan.sha256
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, plan_sha256=digest, session=plan.session)
     return plan
 

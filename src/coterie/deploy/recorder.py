@@ -20,7 +20,7 @@ from coterie.deploy import reported
 from coterie.deploy.hub import RoundOutcome
 from coterie.deploy.logs import Journal, Say, event
 from coterie.deploy.packets import Era, Report
-from coterie.deploy.plan import Plan, fingerprint, plan_hash
+from coterie.deploy.plan import Plan, fingerprint
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, at_words, first_status
 from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
@@ -68,8 +68,7 @@ class Recorder(Journal):
         super().__init__(lambda era: say(at_words(*era, self.rounds)), say)
         self.folder, self.parameters, self.done = folder, parameters, done
         self.config = plan.resolved
-        self.system, self.rounds = self.config.definition, self.config.rounds
-        self.measures = reported.measures_of(self.config)
+        self.rounds = self.config.rounds
         self._hub, self.client_role = plan.members[0][0], plan.client_role
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)
         self.round = self.attempt = 0
@@ -97,8 +96,7 @@ class Recorder(Journal):
 
     def renewed(self, plan: Plan) -> None:
         with self._lock:
-            kinds = self.system.kinds(self.config.own)
-            self._check = reported.Check(kinds, self.measures, plan.settings.scores)
+            self._check = reported.Check(self.config, plan.settings.scores)
             parties = {}
             for name, role in plan.members:
                 known = self._open.parties.get(name) or PartyStatus(name=name, role=role)
@@ -107,7 +105,7 @@ class Recorder(Journal):
                 known.revoked = name in plan.revoked
                 parties[name] = known
             self._open.parties = parties
-            self._tell(plan=plan.version, plan_sha256=plan_hash(plan))
+            self._tell(plan=plan.version, plan_sha256=plan.sha256)
 
     def began(self, era: Era) -> None:
         super().began(era)
@@ -319,7 +317,7 @@ class Recorder(Journal):
         line = jsonable({**line, **reported.scored(scores)})
         if scores:
             of.by_client = {name: dict(own) for name, own in scores.items()}
-            self._tell(scores=reported.means_of(line, self.measures), reported=line["reported"])
+            self._tell(scores=reported.means_of(line, self._check.measures), reported=line["reported"])
         if round == 0:
             of.set_up = line
         elif self._is_finish(round):
@@ -371,7 +369,7 @@ class Recorder(Journal):
             return
         of = self._open
         facts = {"parameters": self.parameters, "client_role": self.client_role}
-        measured = {**facts, "measures": [metric.facts for metric in self.measures]}
+        measured = {**facts, "measures": [metric.facts for metric in self._check.measures]}
         summed = totals(of.set_up, self._lines, of.finish)
         found = reported.result_of(self._present(), self.config, self._lines, running)
         write_json(self.folder / RESULT, reported.with_facts(found, {**summed, **measured}))

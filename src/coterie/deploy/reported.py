@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -18,12 +18,11 @@ from coterie.data.own import name_of
 from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report, Traffic
 from coterie.deploy.status import RunStatus
-from coterie.protocol.messages import Message
 from coterie.record.comparison import PRIOR
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
 from coterie.runs.config import Resolved
-from coterie.runs.metrics import Metric, metrics_of, named, score
+from coterie.runs.metrics import Metric, run_metrics, score
 
 OWN_LOG = "the reason is in its own log"
 PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
@@ -38,14 +37,16 @@ _MOST_SCORE = 1e100
 
 
 class Check:
-    """kinds: messages of the system, which a party may refuse.  allowed: scores that clients may report.
-    shares: those between 0 and 1.
+    """allowed: scores that clients may report.
+
+    kinds: of messages that a party may refuse.  measures: the run's metrics.  shares: scores between 0 and 1.
     """
 
-    def __init__(self, kinds: Iterable[type[Message]], measures: Sequence[Metric], allowed: Collection[str]) -> None:
-        self.kinds = PACKET_KINDS.union(kind.__name__ for kind in kinds)
+    def __init__(self, config: Resolved, allowed: Collection[str]) -> None:
+        self.kinds = PACKET_KINDS.union(kind.__name__ for kind in config.definition.kinds(config.own))
+        self.measures = run_metrics(config)
         forms = ("", PRIOR)
-        names = {f"{form}local_{metric.name}": metric.share for metric in measures for form in forms}
+        names = {f"{form}local_{metric.name}": metric.share for metric in self.measures for form in forms}
         self.allowed = frozenset(allowed) & {"local_loss", *names}
         self.shares = {name for name, share in names.items() if share}
 
@@ -96,10 +97,6 @@ def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
     line["bands"] = {name: np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist() for name, values in by_name.items()}
     line["reported"] = {name: len(values) for name, values in by_name.items()}
     return line
-
-
-def measures_of(config: Resolved) -> tuple[Metric, ...]:
-    return tuple(metrics_of(named(config.metrics), config.task))
 
 
 def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:

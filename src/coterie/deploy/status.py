@@ -15,7 +15,7 @@ from coterie.crypto.certificates import validity
 from coterie.deploy.home import Home, plan_of, read_private
 from coterie.deploy.logs import Journal, Say
 from coterie.deploy.packets import Era, Report, Traffic
-from coterie.deploy.plan import Plan, plan_hash
+from coterie.deploy.plan import Plan
 from coterie.record.folder import STATUS as STATUS
 from coterie.transport.envelope import Count
 
@@ -97,7 +97,7 @@ def first_status(plan: Plan) -> RunStatus:
         mode=config.mode,
         crypto=cipher,
         session=plan.session,
-        plan_sha256=plan_hash(plan),
+        plan_sha256=plan.sha256,
         plan=plan.version,
         engine="nats",
         pid=os.getpid(),

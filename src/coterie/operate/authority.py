@@ -138,7 +138,8 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
         if now and plan.roster.by_name.get(keys.name) != joined.entry:
             plan = _enrolled(folder, authority, plan, joined, now_s)
         elif keys.name in plan.revoked:
-            plan = publish(folder, authority, plan, now_s, revoked=_without(plan.revoked, keys.name))
+            revoked = tuple(one for one in plan.revoked if one != keys.name)
+            plan = publish(folder, authority, plan, now_s, revoked=revoked)
         if now:
             admit(folder)
             certify(folder, authority, joined)
@@ -215,7 +216,7 @@ def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, 
         plan,
         now_s,
         roster=sign_roster(ordered, authority.signing, plan.roster.session),
-        revoked=_without(plan.revoked, name),
+        revoked=tuple(one for one in plan.revoked if one != name),
         enrolled=enrolled,
         certificates=renewed,
     )
@@ -325,10 +326,6 @@ def _role(folder: Folder, plan: Plan, name: str) -> str:
         )
     check_name(name)
     return members[name].role
-
-
-def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    return tuple(one for one in names if one != name)
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:

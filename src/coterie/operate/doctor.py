@@ -228,7 +228,7 @@ def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
     plan, where = current_plan(folder), str(folder.path)
     if plan.missing:
         yield _warning(where, f"have not joined yet: {', '.join(plan.missing)}")
-    yield _ok(where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+    yield _ok(where, f"holds the plan, {plan.shown}")
     if operator_of(folder) != plan.roster.operator:
         yield _problem(where, "the plan is another operator's")
     yield from _clock(where, plan, now_s)
@@ -249,7 +249,7 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
     except PeerError as error:
         yield _problem(where, f"{error}; ask the operator for the certificate again")
         return
-    yield _ok(where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
+    yield _ok(where, f"holds the plan, {plan.shown}")
     if newest is not None and newest.session == plan.session:
         if plan.version == newest.version and plan != newest:
             yield _problem(where, f"there is another plan of version {plan.version} here: ask the operator why")

@@ -6,7 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
+
+import numpy as np
 
 from coterie.data.form import SampleForm
 from coterie.deploy.home import Home, hub_home
@@ -17,9 +20,9 @@ from coterie.operate.folder import Folder
 from coterie.operate.founding import init
 from coterie.operate.joining import accept, join
 from coterie.operate.members import PlannedMember
-from coterie.operate.nats_server import NatsServer
+from coterie.operate.nats_server import NatsServer, free_port
 from coterie.operate.server import local_server, serving
-from coterie.runs.config import RunConfig
+from coterie.runs import Experiment, RunConfig
 
 HOMES = "homes"
 
@@ -69,3 +72,29 @@ def found_here(
         homes[name] = home
     folder = Folder(path)
     return LocalDeployment(folder, homes, local_server(folder))
+
+
+def prepared(path: Path, experiment: Experiment, scores: Sequence[str], grace_s: float) -> LocalDeployment:
+    """With an experiment's parties and data. scores: that each reports.  grace_s: for those missed in a round."""
+    config, model, roster = experiment.config, experiment.model, experiment.common.roster
+    members = [PlannedMember(name, entry.role) for name, entry in roster.by_name.items()]
+    server = f"nats://127.0.0.1:{free_port()}"
+    settings = Settings(server, grace_s=grace_s, scores=tuple(scores), rehearsal=True)
+    facts = SampleForm(tuple(model.input_shape), int(model.outputs or 0), config.task)
+    with TemporaryDirectory(prefix="coterie-") as place:
+        files: dict[str, Path] = {}
+        for name, own in experiment.dealt.data.items():
+            files[name] = Path(place) / f"{safe(name)}.npz"
+            np.savez(files[name], **own.arrays())
+        return found_here(
+            path,
+            config,
+            members,
+            settings,
+            facts,
+            files,
+            out=Path(place),
+            report=scores,
+            accelerator="cuda" if config.accelerator == "cuda" else "cpu",
+            session=roster.session,
+        )

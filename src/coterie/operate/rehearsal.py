@@ -1,24 +1,58 @@
-"""A rehearsal (``coterie deploy try``): a whole deployment on this machine."""
+"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, each party a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from coterie.deploy import kills as killing
+from coterie.deploy.hub_process import as_hub
+from coterie.deploy.kills import Kill, parse
+from coterie.deploy.party_process import as_party
 from coterie.operate.deployable import deployable, scores_of
-from coterie.operate.local_processes import Tell, run_parties
-from coterie.operate.prepared import prepared
+from coterie.operate.local_deployment import LocalDeployment, prepared
 from coterie.operate.server import check_engine
-from coterie.operate.supervision import warm
+from coterie.operate.supervision import Life, Supervision, warm
 from coterie.operate.whole_result import whole_result
-from coterie.runs.config import RunConfig
-from coterie.runs.experiment import build
-from coterie.runs.finished import FinishedRun
+from coterie.record.folder import METRICS, read_lines
+from coterie.runs import FinishedRun, RunConfig, build
+from coterie.runs.advice import advise
 
 GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Is given each finished round's line."""
+
+
+def run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> None:
+    """Raises RunError if a party fails."""
+    metrics, told, size = ready.folder.run / METRICS, 0, 0
+
+    def tell_new() -> None:
+        nonlocal told, size
+        if (now := metrics.stat().st_size if metrics.exists() else 0) != size:
+            new, size = read_lines(metrics)[told:], now
+            told += len(new)
+            for line in new:
+                tell(line)
+
+    folders = {name: home.path for name, home in ready.homes.items()}
+    with Supervision(ready.hub, folders, lives(ready), kills, absence_s=GRACE_S + _AWAY_S) as processes:
+        processes.start()
+        processes.watch(tell_new)
+    tell_new()
+    for kill in processes.kills:
+        advise(f"--kill {kill} did not happen: {kill.party} had nothing to do then")
+
+
+def lives(ready: LocalDeployment) -> dict[str, Life]:
+    return {name: _hub if name == ready.hub else as_party for name in ready.homes}
+
+
+def _hub(home: Path, kill: Kill | None) -> None:
+    as_hub(home.parent, kill)
 
 
 def rehearse(
@@ -29,8 +63,9 @@ def rehearse(
     *,
     scores: Sequence[str] | None = None,
 ) -> FinishedRun:
-    """kills: see ``kills.parse``.  tell: is given each finished round's line.  scores: that each party reports; None
-    for all. Raises UserError for what cannot be rehearsed, and RunError if a party fails.
+    """kills: see ``kills.parse``.  scores: that each party reports; None for all.
+
+    Raises UserError for what cannot be rehearsed, and RunError if a party fails.
     """
     config = deployable(config, rehearsal=True)
     check_engine()
@@ -39,8 +74,8 @@ def rehearse(
         experiment = build(config)
         held.callback(experiment.close)
         names = list(experiment.common.roster.by_name)
-        wanted = [killing.parse(text, names, experiment.config.rounds) for text in kills]
+        wanted = [parse(text, names, experiment.config.rounds) for text in kills]
         ready = prepared(path, experiment, scores_of(config) if scores is None else scores, GRACE_S)
         held.enter_context(ready.serving())
-        run_parties(ready, wanted, tell, GRACE_S + _AWAY_S)
+        run_parties(ready, wanted, tell)
         return whole_result(ready, experiment)

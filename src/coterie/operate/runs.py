@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from coterie.crypto.roster import sign_roster
-from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, agree, has_agreed, plan_of, read_home
 from coterie.deploy.plan import Plan
 from coterie.operate.authority import certify, changing, publish
@@ -113,7 +112,7 @@ def agree_to(home: Home, digits: str = "") -> Plan:
     wanted = "".join(digits.split()).lower()
     if 0 < len(wanted) < FEWEST_DIGITS:
         raise UserError(f"{digits!r} is too short: give {FEWEST_DIGITS} digits or more, as the operator shows them")
-    if not plans.plan_hash(plan).startswith(wanted):
+    if not plan.sha256.startswith(wanted):
         raise UserError(f"the plan of run {plan.run} has another hash than {digits!r}: ask the operator why")
     agree(home, plan)
     return plan

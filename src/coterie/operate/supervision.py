@@ -31,6 +31,7 @@ _MOST_STARTS = 10
 """A party that dies more often than this does not die of kills alone."""
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
+_LOOKS_S = 0.2
 _WORDS = 400
 
 Life = Callable[[Path, Kill | None], None]
@@ -87,14 +88,14 @@ class Supervision:
         for name in [*(name for name in self.folders if name != self.hub), self.hub]:
             self._start(name)
 
-    def watch(self, tell: Callable[[], None], every_s: float = 0.2) -> None:
+    def watch(self, tell: Callable[[], None]) -> None:
         """Return when all parties have ended by themselves. tell: called a few times a second.
 
         Raises RunError, with the party's own words, for one that fails.
         """
         until = float("inf")
         while self._running or self._due:
-            wait([one.sentinel for one in self._running.values()], every_s)
+            wait([one.sentinel for one in self._running.values()], _LOOKS_S)
             for name in [name for name, one in self._running.items() if not one.is_alive()]:
                 self._ended(name)
                 if name == self.hub and name not in self._due:

@@ -28,21 +28,16 @@ def joined_in_words(plan: Plan) -> str:
     return f"{there} of {len(plan.members)} members have joined{without}"
 
 
-def _not_begun(folder: Folder) -> NotBegunError:
-    joined = joined_in_words(current_plan(folder))
-    return NotBegunError(
-        f"the hub of {folder.path} has not begun, and {joined}. Start it with coterie deploy hub {folder.path}; if you "
-        "have just done so, ask again in a few seconds"
-    )
-
-
 def read_status(folder: Path) -> RunStatus:
     """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if the hub has written none
     yet.
     """
     path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
     if path is None and (place := Folder(folder)).plan.is_file():
-        raise _not_begun(place)
+        raise NotBegunError(
+            f"the hub of {folder} has not begun, and {joined_in_words(current_plan(place))}. Start it with coterie "
+            f"deploy hub {folder}; if you have just done so, ask again in a few seconds"
+        )
     if path is None:
         raise UserError(
             f"{folder} has no {STATUS}: no hub has begun to run there (coterie deploy hub DIR), or this is not the "

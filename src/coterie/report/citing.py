@@ -11,7 +11,6 @@ from typing import Any
 from coterie.record.folder import CONFIG
 from coterie.record.load import Run, compared, find, load
 from coterie.report import comparison
-from coterie.report.authors import BY_TITLE
 from coterie.report.score_table import escaped
 from coterie.report.words import plural
 from coterie.runs.registry import SYSTEMS
@@ -43,7 +42,7 @@ def system_entry(system: str, title: str) -> str:
     found = None if known is None else parsed(known.citation)
     if found is None:
         return ""
-    authors = " and ".join(BY_TITLE.get(found["title"], ())) or found["author"]
+    authors = AUTHORS_OF.get(found["title"], found["author"])
     return entry(system, {**found, "author": authors, "note": f"System {title}"})
 
 
@@ -126,3 +125,75 @@ def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
 def _seeds(runs: Sequence[Run]) -> str:
     found = sorted({run.result.seed for run in runs})
     return f"seed{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+
+
+AUTHORS_OF: Mapping[str, str] = {
+    "Communication-efficient learning of deep networks from decentralized data": (
+        "H. B. McMahan and E. Moore and D. Ramage and S. Hampson and Agüera y Arcas, B."
+    ),
+    "Practical secure aggregation for privacy-preserving machine learning": (
+        "K. Bonawitz and V. Ivanov and B. Kreuter and A. Marcedone and H. B. McMahan "
+        "and S. Patel and D. Ramage and A. Segal and K. Seth"
+    ),
+    "Federated optimization in heterogeneous networks": (
+        "T. Li and A. K. Sahu and M. Zaheer and M. Sanjabi and A. Talwalkar and V. Smith"
+    ),
+    "Adaptive federated optimization": (
+        "S. J. Reddi and Z. Charles and M. Zaheer and Z. Garrett "
+        "and K. Rush and J. Konečný and S. Kumar and H. B. McMahan"
+    ),
+    "SCAFFOLD: stochastic controlled averaging for federated learning": (
+        "S. P. Karimireddy and S. Kale and M. Mohri and S. J. Reddi and S. U. Stich and A. T. Suresh"
+    ),
+    "Tackling the objective inconsistency problem in heterogeneous federated optimization": (
+        "J. Wang and Q. Liu and H. Liang and G. Joshi and H. V. Poor"
+    ),
+    "Federated learning based on dynamic regularization": (
+        "D. A. E. Acar and Y. Zhao and R. Matas and M. Mattina and P. Whatmough and V. Saligrama"
+    ),
+    "An efficient framework for clustered federated learning": "A. Ghosh and J. Chung and D. Yin and K. Ramchandran",
+    "Federated multi-task learning under a mixture of distributions": (
+        "O. Marfoq and G. Neglia and A. Bellet and L. Kameni and R. Vidal"
+    ),
+    "Exploiting shared representations for personalized federated learning": (
+        "L. Collins and H. Hassani and A. Mokhtari and S. Shakkottai"
+    ),
+    "Ditto: fair and robust federated learning through personalization": "T. Li and S. Hu and A. Beirami and V. Smith",
+    "FedBN: federated learning on non-IID features via local batch normalization": (
+        "X. Li and M. Jiang and X. Zhang and M. Kamp and Q. Dou"
+    ),
+    "Federated learning with label distribution skew via logits calibration": (
+        "J. Zhang and Z. Li and B. Li and J. Xu and S. Wu and S. Ding and C. Wu"
+    ),
+    "Federated learning with buffered asynchronous aggregation": (
+        "J. Nguyen and K. Malik and H. Zhan and A. Yousefpour and M. Rabbat and M. Malek and D. Huba"
+    ),
+    "Tackling the data heterogeneity in asynchronous federated learning with cached update calibration": (
+        "Y. Wang and Y. Cao and J. Wu and R. Chen and J. Chen"
+    ),
+    "Learning differentially private recurrent language models": (
+        "H. B. McMahan and D. Ramage and K. Talwar and L. Zhang"
+    ),
+    "Practical and private (deep) learning without sampling or shuffling": (
+        "P. Kairouz and B. McMahan and S. Song and O. Thakkar and A. Thakurta and Z. Xu"
+    ),
+    "Machine learning with adversaries: Byzantine tolerant gradient descent": (
+        "P. Blanchard and El Mhamdi, E. M. and R. Guerraoui and J. Stainer"
+    ),
+    "Byzantine-robust distributed learning: towards optimal statistical rates": (
+        "D. Yin and Y. Chen and K. Ramchandran and P. Bartlett"
+    ),
+    "FLTrust: Byzantine-robust federated learning via trust bootstrapping": (
+        "X. Cao and M. Fang and J. Liu and N. Z. Gong"
+    ),
+    "HACCS: Heterogeneity-aware clustered client selection for accelerated federated learning": (
+        "J. Wolfrath and N. Sreekumar and D. Kumar and Y. Wang and A. Chandra"
+    ),
+    "Oort: Efficient federated learning via guided participant selection": (
+        "F. Lai and X. Zhu and H. V. Madhyastha and M. Chowdhury"
+    ),
+    "Resource-efficient federated learning with hierarchical aggregation": (
+        "Z. Wang and H. Xu and J. Liu and H. Huang and C. Qiao and Y. Zhao"
+    ),
+}
+"""By title, all authors of papers whose citations name only the first, as BibTeX reads names."""

@@ -10,7 +10,7 @@ import msgspec
 
 from coterie.protocol.errors import UserError, to_install
 from coterie.record.comparison import Measure
-from coterie.report.compared_plots import COSTS
+from coterie.report.compared_plots import COSTS, WIDE, mark_radii, tradeoff
 from coterie.report.comparison import Content, RunGroup, help_sentences, measures
 from coterie.report.verdict import MethodStanding, standings, verdict
 from coterie.report.verdict import table as standing_table
@@ -87,7 +87,6 @@ def leaks(content: Content) -> Figure:
 
 def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) -> None:
     """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent."""
-    from coterie.report.compared_plots import mark_radii
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
     shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]
@@ -145,7 +144,6 @@ _INKS = "--ink:#1c2026;--muted:#59616c;--grid:#dfe3e8;--paper:#fff;"
 
 def shown_comparison(content: Content, folder: str) -> str:
     """A comparison as its report begins: the verdict, the chart, the table of five columns."""
-    from coterie.report.compared_plots import WIDE, tradeoff
     from coterie.report.figure import METHODS
     from coterie.report.templates import coded
 

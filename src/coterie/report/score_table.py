@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.record.comparison import FORMS
 from coterie.report.comparison import FEWEST_SEEDS, measures
-from coterie.report.words import MISSING, metric, spread
+from coterie.report.words import number, spread
 from coterie.runs.metrics import score
 
 Row = Mapping[str, Any]
@@ -171,16 +171,15 @@ def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
     of_metric, found = (first["label"], "worst decile", "± clients"), list(form_values(content))
     order = (first["label"], "± clients", "worst decile", "balanced", "own classes", "all classes", "prior left out")
     heads = [head for head in order if any(head in values for *_, values in found)]
+    shares = {head for head in heads if first["share"] or head not in of_metric}
+
+    def cell(of: Mapping[str, Any] | None, share: bool) -> str:
+        return spread(of, 100, ".1f") if share else number(None if of is None else of["mean"])
+
     rows = []
     for method, form, values in found:
-        shares = {head: first["share"] or head not in of_metric for head in heads}
-        cells = [spread(values.get(head), 100, ".1f") if shares[head] else _plain(values.get(head)) for head in heads]
-        rows.append([method, form, *cells])
-    return [
-        "method",
-        "models",
-        *(f"{head}, %" if first["share"] or head not in of_metric else head for head in heads),
-    ], rows
+        rows.append([method, form, *(cell(values.get(head), head in shares) for head in heads)])
+    return ["method", "models", *(f"{head}, %" if head in shares else head for head in heads)], rows
 
 
 def form_note(content: Row) -> str:
@@ -199,7 +198,3 @@ def form_note(content: Row) -> str:
     if content.get("task", "classes") != "classes":
         notes = [notes[3], notes[4], "prior and other label mixes are not offered beyond classes"]
     return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
-
-
-def _plain(of: Mapping[str, Any] | None) -> str:
-    return MISSING if of is None else metric(of["mean"], share=False)

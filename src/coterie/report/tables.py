@@ -19,7 +19,6 @@ from coterie.report.figure import colour
 from coterie.report.words import explained, sides
 from coterie.runs.findings import merged, noise
 
-PARTS = ("compute", "radio", "idle")
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
 MOVED = {"sent": "bytes_up", "received": "bytes_down"}
@@ -142,7 +141,6 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
         "rows": [
             {
                 "group": found,
-                "colour": colour(number),
                 "crypto": found.runs[0].result.crypto,
                 "cells": row,
                 "reached": {
@@ -154,7 +152,7 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
                     if t is not None
                 },
             }
-            for number, (found, row) in enumerate(zip(groups, cells, strict=True))
+            for found, row in zip(groups, cells, strict=True)
         ],
     }
 
@@ -229,7 +227,7 @@ def device_table(used: Mapping[str, Used] | None) -> list[dict[str, Any]]:
     """By type of device: means over clients, and the largest memory."""
     rows = []
     for name, one in (used or {}).items():
-        joules = [getattr(one.joules, part) / one.clients for part in PARTS]
+        joules = [getattr(one.joules, part) / one.clients for part in ("compute", "radio", "idle")]
         rows.append(
             {
                 "name": name,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from coterie.record.comparison import Measure
 
 MISSING = "–"
+CIPHERS = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}
 CANNOT_TELL = "?"
 """In place of a leak that the attacks could not tell from luck; where none applies there is a dash."""
 

@@ -13,7 +13,7 @@ from coterie.data.catalogue import BUILT_IN, is_synthetic
 from coterie.data.own import is_path
 from coterie.protocol.errors import CoterieWarning
 from coterie.runs.config import Resolved
-from coterie.runs.metrics import metrics_of, named, score
+from coterie.runs.metrics import run_metrics, score
 
 
 def advise(text: str | None) -> None:
@@ -80,11 +80,9 @@ def numbers_of_patients(features: Sequence[str]) -> str | None:
 
 
 def absent_to_the_end(config: Resolved) -> str | None:
-    clients, (founders, newcomers, every) = (
-        config.clients,
-        (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every")),
-    )
-    if not founders or clients is None or config.rounds is None:
+    founders, newcomers, every = (config.settings.get(key, 0) for key in ("founders", "newcomers", "join_every"))
+    clients = config.clients
+    if not founders or clients is None:
         return None
     here = founders + newcomers * ((config.rounds - 1) // every)
     if here >= clients:
@@ -101,7 +99,7 @@ def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_co
     """
     if config.attack is not None or summary["task"] != "classes":  # an attack may be why
         return None
-    first, *_ = metrics_of(named(config.metrics), config.task)
+    first, *_ = run_metrics(config)
     found, local = (score(summary, f"{side}_{first.name}") for side in ("global", "local"))
     if first.chance is None or found is None or local is None:
         return None
@@ -134,7 +132,7 @@ def past_its_best(config: Resolved, rounds: Sequence[Mapping[str, Any]]) -> str 
     """
     if not is_path(config.data) or config.early_stop is not None or config.attack is not None:
         return None
-    first, *_ = metrics_of(named(config.metrics), config.task)
+    first, *_ = run_metrics(config)
     values = {line["round"]: value for line in rounds if (value := score(line, f"local_{first.name}")) is not None}
     if not values:
         return None

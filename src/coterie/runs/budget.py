@@ -6,25 +6,17 @@ listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.record.comparison import ChosenSettings, Difference
+from coterie.record.comparison import Difference
 from coterie.runs import registry
 from coterie.runs.config import Resolved, RunConfig, resolve
+from coterie.runs.registry import check_settings, typed_settings
 from coterie.runs.settings import field_types, unknown
-from coterie.runs.system_settings import check_settings, typed_settings
-
-if TYPE_CHECKING:
-    from coterie.runs.finished import FinishedRun  # which imports torch
-
-    Choose = Callable[
-        [int, Path, Callable[[str, Resolved], FinishedRun]], tuple["ComparisonPlan", ChosenSettings]
-    ]  # of a seed, a folder, and what makes a run of a name
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "server_rounds": 0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""

@@ -121,20 +121,6 @@ class HeldOutChoice:
         return replace(found, differences=told)
 
 
-def planned(
-    tune: Mapping[str, Sequence[str]],
-    methods: Sequence[str],
-    options: Mapping[str, Any],
-    settings: Texts,
-    **how: Any,
-) -> tuple[ComparisonPlan, HeldOutChoice | None]:
-    """The comparison before anything is chosen, and the choice, if ``tune`` asks for one."""
-    if not tune:
-        return plan(methods, options, settings, **how), None
-    found = choice(tune, methods, options, settings, **how)
-    return found.first, found
-
-
 def choice(
     tune: Mapping[str, Sequence[str]],
     methods: Sequence[str],
@@ -142,7 +128,8 @@ def choice(
     settings: Texts,
     **how: Any,
 ) -> HeldOutChoice:
-    """What ``--tune`` chooses. Raises UserError for values that are missing, given twice, or invalid.
+    """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, given twice,
+    or invalid.
 
     The other arguments are those of ``budget.plan``.
     """

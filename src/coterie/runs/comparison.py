@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.record.files import locked
@@ -19,10 +19,7 @@ from coterie.runs.finished import FinishedRun, finished
 from coterie.runs.folder import claim_comparison
 from coterie.runs.runner import run
 from coterie.runs.running import Interrupted
-from coterie.runs.scores import Learned, compared_content
-
-if TYPE_CHECKING:
-    from coterie.runs.budget import Choose
+from coterie.runs.scores import Choose, Learned, compared_content
 
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
 

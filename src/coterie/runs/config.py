@@ -17,8 +17,8 @@ from coterie.runs.defaults import defaults_for
 from coterie.runs.machine import of_machine
 from coterie.runs.options import OPTIONS as OPTIONS
 from coterie.runs.options import RunConfig as RunConfig
+from coterie.runs.registry import typed_settings
 from coterie.runs.settings import convert, field_types, values_of
-from coterie.runs.system_settings import typed_settings
 
 SIDES = frozenset(
     {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}

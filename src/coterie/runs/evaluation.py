@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Mixture
+from coterie.record.schema import SampleRecord
 from coterie.runs.digests import array_digest
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
@@ -41,18 +43,6 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
-    """samples: drawn by the seed.  of: so many in all.
-
-    standard_error: of an accuracy that comes from it, at most.
-    """
-
-    samples: int
-    of: int
-    standard_error: float
-
-
-@dataclass(frozen=True, eq=False)
 class Scores:
     """(clients,) float64 by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
@@ -62,7 +52,7 @@ class Scores:
     """
 
     values: Mapping[str, Doubles]
-    sampled: Sampled | None = None
+    sampled: SampleRecord | None = None
 
     def beside(self, **others: Scores | None) -> Scores:
         """With other scores of the same clients, by these prefixes."""
@@ -84,7 +74,7 @@ class Scores:
         found = {name: mean for name, mean in means.items() if name in plain}
         others = {name: mean for name, mean in means.items() if name not in plain}
         line: dict[str, Any] = {**found, "metrics": others} if others else {**found}
-        return line | ({} if self.sampled is None else {f"{prefix}test_sample": asdict(self.sampled)})
+        return line | ({} if self.sampled is None else {f"{prefix}test_sample": structs.asdict(self.sampled)})
 
     def bands(self) -> dict[str, list[float]]:
         """Minimum, quartiles and maximum over the clients that have a number."""
@@ -126,7 +116,7 @@ class Evaluator:
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
-        sampled: Sampled | None = None
+        sampled: SampleRecord | None = None
 
         def note(part: str, i: int, values: Mapping[str, float]) -> None:
             for name, value in values.items():
@@ -150,7 +140,7 @@ class Evaluator:
 
     def _looked_at(
         self, test_set: TensorSamples, models: Sequence[ClientModel]
-    ) -> tuple[TensorSamples, Sampled | None]:
+    ) -> tuple[TensorSamples, SampleRecord | None]:
         many = len(test_set.y)
         if self.seed is None or many <= _ENOUGH or len(alike(models)) <= FEW_MODELS:
             return test_set, None
@@ -159,7 +149,7 @@ class Evaluator:
             chosen = np.sort(rng(self.seed, "observer", "test sample").choice(many, some, replace=False))
             self._samples[test_set] = test_set.at(chosen)
         found = self._samples[test_set]
-        return found, Sampled(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
+        return found, SampleRecord(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
         """The share of other classes' test samples that a trigger of this value turns into class ``TARGET``.
@@ -198,7 +188,7 @@ class Evaluator:
             accuracies[i] = values["accuracy"]
         samples, of = map(sum, zip(*seen, strict=True))
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
-        return Scores({"train_accuracy": accuracies}, None if samples == of else Sampled(samples, of, error))
+        return Scores({"train_accuracy": accuracies}, None if samples == of else SampleRecord(samples, of, error))
 
     def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
         """The mean over clients of the loss on their held-out samples."""

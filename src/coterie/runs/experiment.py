@@ -93,12 +93,8 @@ class Experiment:
         return notes, costs
 
     def _begins_s(self, r: int) -> float:
-        clock_s = self.transport.clock_s
-        return (
-            clock_s
-            if self.traces is None
-            else self.traces.opens_s(clock_s + (self._run.around.pace_s if r > 1 else 0.0))
-        )
+        now_s, pace_s = self.transport.clock_s, self._run.around.pace_s if r > 1 else 0.0
+        return now_s if self.traces is None else self.traces.opens_s(now_s + pace_s)
 
     def _begun(self, r: int, began_s: float) -> fl.Steps[Any]:
         if began_s > self.transport.clock_s:

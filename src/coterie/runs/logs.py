@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,7 @@ def check_installed(log: str | None) -> None:
     """Raises UserError that names the extra if a log's package is not installed."""
     for name in targets(log):
         try:
-            if name == "tensorboard":
-                import torch.utils.tensorboard  # noqa: F401
-            elif name == "mlflow":
-                import mlflow  # noqa: F401
-            elif name == "wandb":
-                import wandb  # noqa: F401
+            import_module("torch.utils.tensorboard" if name == "tensorboard" else name)  # csv is Python's
         except ImportError as error:
             raise UserError(f"a log to {name} needs its package ({error}): {to_install(name)}") from None
 

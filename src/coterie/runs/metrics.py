@@ -14,6 +14,7 @@ from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
 from coterie.protocol.model_spec import TaskKind
+from coterie.runs.options import RunConfig
 
 Measure = Callable[[NDArray[Any], Doubles], float]
 """True labels (n,) or (n, k), and scores (n, k): probabilities, or numbers in the data's units."""
@@ -283,8 +284,8 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     return (*found, *missing)
 
 
-def leading(names: str | None, task: TaskKind) -> dict[str, Any]:
-    return metrics_of(named(names), task)[0].facts
+def run_metrics(config: RunConfig) -> tuple[Metric, ...]:
+    return metrics_of(named(config.metrics), config.task)
 
 
 def score(of: Mapping[str, Any], field: str) -> Any:

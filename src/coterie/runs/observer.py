@@ -18,7 +18,7 @@ from coterie.runs.evaluation import Evaluator, Scores
 from coterie.runs.forms import scored_forms
 from coterie.runs.founding import FoundedRun
 from coterie.runs.interpreter import LocalEffects
-from coterie.runs.metrics import metrics_of, named
+from coterie.runs.metrics import run_metrics
 from coterie.runs.starts import try_loss
 
 
@@ -37,7 +37,7 @@ class RunObserver(Evaluator):
             inputs.data,
             config.accelerator,
             targets=inputs.dataset.targets,
-            metrics=metrics_of(named(config.metrics), config.task),
+            metrics=run_metrics(config),
             seed=config.seed if config.evaluate == "sample" else None,
         )
         self.run, self.effects = run, effects

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -70,7 +69,7 @@ def summary(
         **experiment.attackers.facts(config, rounds),
         "backdoor_success": last.get("backdoor_success"),
         "train_accuracy": None if trained is None else trained.means()["train_accuracy"],
-        "train_sample": None if trained is None or trained.sampled is None else asdict(trained.sampled),
+        "train_sample": None if trained is None or trained.sampled is None else msgspec.structs.asdict(trained.sampled),
         **measured,
         "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in everything),
         "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import coterie.method as fl
 from coterie.record import folder
 from coterie.record.files import Log
 from coterie.runs import checkpoint
-from coterie.runs.best import Best
 from coterie.runs.ending import write_end, write_start
 from coterie.runs.experiment import Experiment
 from coterie.runs.failures import check_not_all_skipped, is_final
 from coterie.runs.finished import FinishedRun
 from coterie.runs.logs import logged
-from coterie.runs.models import write_models
+from coterie.runs.models import load_models, write_models
+from coterie.runs.trained import TrainedModel
 from coterie.runs.views import VIEWS, ViewLog
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -35,6 +38,59 @@ class Interrupted(KeyboardInterrupt):
         self.folder, self.done = out, done
         self.kept = f"{done} round{'s' * (done != 1)} kept" if done else "no round finished"
         self.advice = f"coterie run --resume --out {out}"
+
+
+class Best:
+    """Early stopping: the round with the least loss on samples held out of clients' training, and its models.
+
+    Only the observer of a simulation knows it. A resumed run finds the models in ``models/``.
+    """
+
+    def __init__(self, out: Path, experiment: Experiment) -> None:
+        self.out, self.experiment = out, experiment
+        self.round, self.loss, self.since = 0, inf, 0
+        self.models: dict[str, fl.ClientModel] = {}
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Notes in a new round's line that the run has ``stopped``, once its patience is over."""
+        r, patience = line["round"], self.experiment.config.early_stop
+        if self._improves(line):
+            self.models = self.experiment.models(r)
+            write_models(self.out, self.experiment, self.models, r)
+        elif patience is not None and self.since >= patience:
+            times = f"{self.since} evaluation{'s' * (self.since > 1)}"
+            why = f"no lower loss on held-out samples in {times} since round {self.round}, which is kept"
+            line["notes"].setdefault("stopped", why)
+
+    @property
+    def kept(self) -> tuple[dict[str, fl.ClientModel], int] | None:
+        return (self.models, self.round) if self.models else None
+
+    def recall(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Go on after these lines. Models of a round that is yet to come again are forgotten."""
+        for line in lines:
+            self._improves(line)
+        try:
+            kept = load_models(self.out)
+            if kept.index.round == self.round:
+                self.models = {name: self._weights(kept.of(name)) for name in kept.clients}
+        except fl.UserError:  # damaged, or none yet
+            self.models = {}
+        if not self.models:
+            self.round, self.loss, self.since = 0, inf, 0
+
+    def _weights(self, kept: TrainedModel) -> fl.ClientModel:
+        parts = self.experiment.model.spec.parts
+        flat = [np.concatenate([own[part.name].numpy().reshape(-1) for part in parts]) for own in kept.tensors]
+        return flat[0] if len(flat) == 1 else fl.Mixture(kept.shares, np.stack(flat))
+
+    def _improves(self, line: dict[str, Any]) -> bool:
+        loss = line.get("held_out_loss")
+        if loss is not None and loss < self.loss:
+            self.round, self.loss, self.since = line["round"], loss, 0
+            return True
+        self.since += "held_out_loss" in line
+        return False
 
 
 class RunInProgress:

@@ -19,7 +19,7 @@ from coterie.runs.budget import LOCAL, ComparisonPlan
 from coterie.runs.config import Resolved
 from coterie.runs.finished import FinishedRun
 from coterie.runs.intervals import mean_and_interval, spread
-from coterie.runs.metrics import metrics_of, named, score
+from coterie.runs.metrics import run_metrics, score
 
 ACCURACIES = (
     "global_accuracy",
@@ -43,6 +43,8 @@ MEASURES = (
     "seconds",
     "virtual_seconds",
 )
+Choose = Callable[[int, Path, Callable[[str, Resolved], FinishedRun]], tuple[ComparisonPlan, ChosenSettings]]
+"""Chooses settings first, of a seed, a folder, and what makes a run of a name (``runs.choosing``)."""
 Learned = Callable[[Sequence[Path]], Mapping[str, Any]]
 """What attacks on the views of a method's run folders found out (``runs.findings.learned``)."""
 
@@ -84,7 +86,7 @@ def _benefits(first: Resolved, results: Mapping[str, Sequence[FinishedRun]], nam
     }
     if LOCAL not in runs or not all(of for by_seed in runs.values() for of in by_seed.values()):
         return []
-    metric, *_ = metrics_of(named(first.metrics), first.task)
+    metric, *_ = run_metrics(first)
     return benefit.benefits(metric, runs.pop(LOCAL), runs, names)
 
 

@@ -19,7 +19,7 @@ from mingling import coefficients
 from benchmarks.security import mingledpie as study
 from benchmarks.security.__main__ import main
 from benchmarks.security.compared import compared
-from benchmarks.security.scripted import play
+from benchmarks.security.mingledpie import play
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.privacy.attacks.identity import expected_accuracy

@@ -11,9 +11,9 @@ import joint_parts
 import numpy as np
 import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire
+from joint_keys import open_together
 from mingledpie_parts import EVERYBODY, REALLY, TARGETS, change, chosen, held, pies
 
-from benchmarks.security.joint_keys import open_together
 from coterie.crypto import roster, threshold, threshold_opening
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.threshold_pads import SumRequest, sum_dec

@@ -13,7 +13,7 @@ from pafed_parts import REALLY, paf, service_key
 from scipy import stats
 
 import coterie.method as fl
-from benchmarks.security.directed import played
+from benchmarks.security.pafed import played
 from coterie.crypto.ckks import SANITISING_BITS
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_among_decoys
 from coterie.privacy.audits import pafed as audit

@@ -20,16 +20,16 @@ from pafed_parts import REALLY, TARGETS, model, opened, paf, service_key, taken
 
 from benchmarks.security import pafed as study
 from benchmarks.security.__main__ import main
-from benchmarks.security.closed_forms import (
+from benchmarks.security.compared import compared
+from benchmarks.security.late_classes import class_weights
+from benchmarks.security.pafed import (
     expected_correlation,
     expected_count,
     expected_told_apart,
     needed_bound,
+    played,
     size_correlation,
 )
-from benchmarks.security.compared import compared
-from benchmarks.security.directed import played
-from benchmarks.security.late_classes import class_weights
 from coterie.privacy.attacks.masks import class_of, count_accuracy, count_posterior, telling_accuracy, told_apart
 from coterie.privacy.audits import pafed as audit
 from coterie.protocol.errors import PeerError, UserError
