@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from coterie.deploy.gathering import wait_for_begin, wait_for_parties
 from coterie.deploy.home import Home, hub_home, keyring_of, plan_of, take_plan, write_private
 from coterie.deploy.hub_process import as_hub
 from coterie.deploy.packets import NewRun, unwrap, wrap
-from coterie.deploy.party_process import as_party
+from coterie.deploy.party_process import as_party, say_why
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.files import locked
 from tests.deploy.test_plan import PLAN
@@ -209,3 +210,13 @@ def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path
         with pytest.raises(UserError, match=why):
             build_party(home)
         write_private(home.plan, ours)
+
+
+@pytest.mark.parametrize("why", ["", "its training gave no numbers"])
+def test_a_client_that_adds_nothing_says_so_at_its_own_home_alone(why: str) -> None:
+    said: list[str] = []
+    party = SimpleNamespace(state=SimpleNamespace(why=why))
+    say_why(party, said.append)
+    assert said == (
+        [f"In the last round this party kept its model, or added nothing to the others': {why}."] * bool(why)
+    )

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from pathlib import Path
 
+import coterie.protocol.core as fl
 from coterie.deploy.built_party import BuiltParty, build_party
 from coterie.deploy.engines import connect
 from coterie.deploy.gathering import POLL_S, wait_for_begin
@@ -71,6 +72,7 @@ def _take_part(home: Home, plan: Plan, numbers: OwnNumbers, kill: Doom, stopped:
         built = build_party(home)
 
         def began(era: tuple[int, int]) -> None:
+            say_why(built.party, say)
             say(at_words(*era, built.rounds))
             _log_privacy(built, node)
 
@@ -82,6 +84,7 @@ def _take_part(home: Home, plan: Plan, numbers: OwnNumbers, kill: Doom, stopped:
         options |= {"renew": built.renew, "account": built.account, "announces": plan.run > 1}
         node = Node(built.member, engine=engine, **options)
         node.serve()
+        say_why(built.party, say)
         if home.name in built.party.common.clients:
             _log_privacy(built, node)
             say(f"Released of its data so far: {built.account.in_words(node.kept.released)}.")
@@ -94,6 +97,13 @@ def _wait_for_plan(home: Home, plan: Plan, stopped: threading.Event, say: Say) -
     with contextlib.closing(connect(home, plan)) as engine:
         while (delivery := wait_for_begin(home, plan, engine, stopped, say)) is not None:
             delivery.done()  # of the run that is over
+
+
+def say_why(party: fl.Party, say: Say) -> None:
+    """What a client of hidden groups tells nobody else, since an alarm by name would show who is in a group."""
+    if why := getattr(party.state, "why", ""):
+        event("kept", reason=why)
+        say(f"In the last round this party kept its model, or added nothing to the others': {why}.")
 
 
 def _log_privacy(built: BuiltParty, node: Node) -> None:

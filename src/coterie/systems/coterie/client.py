@@ -20,6 +20,8 @@ from coterie.protocols.setup_sums import ClientSums
 from coterie.systems.coterie.config import CoterieConfig
 from coterie.systems.coterie.messages import CLIENT, HELPER, Train, TrainWhole
 
+LOST = "its place or its group's sum is impossible"
+
 
 class Client(fl.Party, role=CLIENT):
     """It trains, and uploads its clipped change in shares."""
@@ -125,7 +127,7 @@ class Client(fl.Party, role=CLIENT):
             whole, cut = self.grid.whole(start.astype(np.float64) - self.common.initial, weight, len(self.clients))
             x, self.state.why = x + whole, "its model is too far from the first to be sent" if cut else self.state.why
         if self.row.secret.lost:
-            x = np.zeros_like(x)
+            x, self.state.why = np.zeros_like(x), LOST
         if self.config.control_variates:
             length = shared_rows.squares(change[~self.spec.buffers]) ** 0.5
             self.state.latest = (turn - change * min(1.0, self.config.clip / max(length, 1e-300))).astype(np.float32)
@@ -148,7 +150,7 @@ class Client(fl.Party, role=CLIENT):
         begins, before, added = not row.started, row.round, row.rounds
         total = self.row.opened(msg, src, HELPER)
         if shared_rows.may_wrap(total) or row.lost:  # a sum that has wrapped may come back into range
-            row.lost, self.state.why = True, "its place or its group's sum is impossible"
+            row.lost, self.state.why = True, LOST
         else:
             change, d = self.grid.change(total, self.row.secret.total), self.spec.size
             if begins:
