@@ -35,7 +35,9 @@ SPARSE = {"most_up": 0.3, "most_down": 0.3}
 
 
 def config(mode: str = "paper", *, settings: dict[str, Any] | None = None, **options: Any) -> RunConfig:
-    return RunConfig("ofl", mode=mode, settings={"clusters": 3, **(settings or {})}, **{**OPTIONS, **options})
+    return RunConfig(
+        "ofl", mode=mode, settings={"clusters": 3, "max_epochs": 2, **(settings or {})}, **{**OPTIONS, **options}
+    )
 
 
 def by_name(run: Recorded) -> dict[str, Finding]:

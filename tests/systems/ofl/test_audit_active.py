@@ -42,7 +42,11 @@ SUBTRACTED = f"{COALITION}: the last leader's model, subtracted"
 
 
 def recorded(mode: str = "paper", settings: dict[str, Any] | None = None, **options: Any) -> Recorded:
-    return record(RunConfig("ofl", mode=mode, settings={"clusters": 3, **(settings or {})}, **{**OPTIONS, **options}))
+    return record(
+        RunConfig(
+            "ofl", mode=mode, settings={"clusters": 3, "max_epochs": 2, **(settings or {})}, **{**OPTIONS, **options}
+        )
+    )
 
 
 def named(found: list[Finding]) -> dict[str, Finding]:
