@@ -21,7 +21,16 @@ change = msgspec.structs.replace
 def digits(system: str, rounds: int = 3, **settings: object) -> Experiment:
     settings = {"lr": 0.05, "batch_size": 10, **settings}
     experiment = build(
-        RunConfig(system, "digits", clients=5, rounds=rounds, partition="dirichlet:0.3", seed=1, settings=settings)
+        RunConfig(
+            system,
+            "digits",
+            clients=5,
+            rounds=rounds,
+            samples=600,
+            partition="dirichlet:0.3",
+            seed=1,
+            settings=settings,
+        )
     )
     experiment.set_up()
     return experiment

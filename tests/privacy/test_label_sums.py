@@ -17,7 +17,8 @@ from coterie.runs.recorded import read_recorded, record
 SERVER = "server: label shares, by sums of label counts"
 MEMBER = "client: label shares of others, by sums of label counts"
 ALL_BUT_ONE = "clients, all but one: label shares of the other, by sums of label counts"
-OPTIONS: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", "partition": "dirichlet:0.3", "record": True}
+OPTIONS: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", "samples": 600, "record": True}
+OPTIONS |= {"partition": "dirichlet:0.3"}
 IN_TWO = {"label_counts": True, "clusters": 2}
 
 

@@ -72,7 +72,7 @@ def made(name: str, mode: str = "paper", wanted: dict[str, Any] = GIVEN, **optio
             crypto="emulated",
             delta=wanted.get("delta", 0.0),
             settings=settings_of(name, mode, wanted),
-            **{"partition": "labelsets:3", **options},
+            **{"partition": "labelsets:3", "samples": 600, **options},
         )
     )
     experiment.set_up()
@@ -326,7 +326,7 @@ def scaled(experiment: Experiment, factor: float) -> None:
     ],
 )
 def test_variances_of_thousands_have_room_under_encryption(name: str, mode: str, more: dict[str, Any]) -> None:
-    experiment = made(name, mode, {**GIVEN, **more})
+    experiment = made(name, mode, {**GIVEN, **more}, samples=None)
     scaled(experiment, 100.0)
     trained = Trained(experiment)
     for r in (1, 2):

@@ -25,7 +25,14 @@ from coterie.runs import RunConfig, run
 from coterie.runs.recorded import record, recorded_run
 from coterie.systems.ofl.messages import Upload
 
-OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True, "partition": "labelsets:2"}
+OPTIONS: dict[str, Any] = {
+    "clients": 9,
+    "rounds": 3,
+    "samples": 800,
+    "crypto": "emulated",
+    "record": True,
+    "partition": "labelsets:2",
+}
 SETTINGS = {"clusters": 3, "max_epochs": 2}
 SHARES = "leader: label shares, by uploads"
 CHOSEN = "leader: label shares, by which parameters are uploaded"

@@ -37,7 +37,7 @@ from coterie.runs.recorded import record
 from coterie.systems.ofl import config as settings_of
 from coterie.systems.ofl.messages import MODEL
 
-OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True}
+OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "samples": 800, "crypto": "emulated", "record": True}
 SETTINGS = {"clusters": 3, "max_epochs": 2}
 SUBTRACTED = f"{COALITION}: the last leader's model, subtracted"
 
