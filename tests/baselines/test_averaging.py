@@ -21,7 +21,16 @@ change = msgspec.structs.replace
 def digits(system: str, rounds: int = 3, **settings: object) -> Experiment:
     settings = {"lr": 0.05, "batch_size": 10, **settings}
     experiment = build(
-        RunConfig(system, "digits", clients=5, rounds=rounds, partition="dirichlet:0.3", seed=1, settings=settings)
+        RunConfig(
+            system,
+            "digits",
+            clients=5,
+            rounds=rounds,
+            samples=600,
+            partition="dirichlet:0.3",
+            seed=1,
+            settings=settings,
+        )
     )
     experiment.set_up()
     return experiment
@@ -32,9 +41,9 @@ def digits(system: str, rounds: int = 3, **settings: object) -> Experiment:
 
 def test_fedavg_on_digits_equals_a_plain_twin() -> None:
     """Eq. (1) and (2), in fifteen lines of torch; within 1e-6, since sums are rounded in another order."""
-    experiment = digits("fedavg")
+    experiment = digits("fedavg", max_epochs=2)
     w = experiment.common.initial
-    for r in (1, 2, 3):
+    for r in (1, 2):
         total, samples = np.zeros(len(w)), 0
         for name in experiment.common.clients:
             own = experiment.effects.data[name]
@@ -55,7 +64,7 @@ def test_fedavg_on_digits_equals_a_plain_twin() -> None:
         models = list(experiment.models().values())
         assert all(model is models[0] for model in models)  # one global model
         assert np.abs(models[0] - w).max() <= 1e-6
-    assert np.abs(w - experiment.common.initial).max() > 0.05
+    assert np.abs(w - experiment.common.initial).max() > 0.02
 
 
 def test_the_mean_is_weighted_by_samples() -> None:

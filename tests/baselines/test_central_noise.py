@@ -159,7 +159,7 @@ def test_a_run_that_is_killed_and_resumed_has_the_same_models(name: str, tmp_pat
     def wanted(folder: str) -> RunConfig:
         settings = {"max_epochs": 1, "epsilon": 8.0}
         options = {"clients": 4, "rounds": 4, "partition": "iid", "model": "linear", "settings": settings}
-        return RunConfig(name, data="digits", out=str(tmp_path / folder), checkpoint_every=1, **options)
+        return RunConfig(name, data="digits", samples=400, out=str(tmp_path / folder), checkpoint_every=1, **options)
 
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 2:

@@ -172,7 +172,7 @@ def test_one_component_is_fedavg_on_digits_and_so_are_its_scores(model: str) -> 
     lines = []
     for system, settings in (("fedem", {"components": 1}), ("fedavg", {})):
         own: dict[str, Any] = {"max_epochs": 1, "participation": 0.5, **settings}
-        experiment = build(RunConfig(system, clients=4, rounds=2, model=model, settings=own))
+        experiment = build(RunConfig(system, clients=4, rounds=2, samples=400, model=model, settings=own))
         experiment.set_up()
         lines.append([experiment.round(r) for r in (1, 2)])
         weights = experiment.federation.parties["server"].state.weights
@@ -287,7 +287,7 @@ def test_the_clock_counts_every_component() -> None:
 
 
 def test_a_run_and_its_report_and_to_go_on_changes_nothing(tmp_path: Path) -> None:
-    config = RunConfig("fedem", clients=4, rounds=3, settings={"max_epochs": 1}, out=str(tmp_path / "a"))
+    config = RunConfig("fedem", clients=4, rounds=3, samples=400, settings={"max_epochs": 1}, out=str(tmp_path / "a"))
     whole = run_to_the_end(config).summary
     assert "FedEM" in render([tmp_path / "a"]).read_text()
     run_to_the_end(replace(config, rounds=2, out=str(tmp_path / "b")))

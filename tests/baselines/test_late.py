@@ -184,7 +184,7 @@ def test_models_count_by_samples() -> None:
     """On real data of unequal clients, one round of everybody: the mean that FedAvg takes, too."""
     settings = {"momentum": 0.5, "max_epochs": 1, "slowest": 1.0, "participation": 1.0, "lr": 0.1}
     late = {"server_lr": 1.0}
-    work = RunConfig("fedavg", "digits", clients=5, rounds=1, partition="dirichlet:0.3", settings=settings)
+    work = RunConfig("fedavg", "digits", clients=5, rounds=1, samples=600, partition="dirichlet:0.3", settings=settings)
     results = []
     for config in (work, replace(work, system="fedavg_stale", delta=0.0, settings=settings | late)):
         experiment = build(config)

@@ -14,7 +14,7 @@ from coterie.training.jobs import Job
 
 
 def test_local_training_is_a_loop_of_each_client_on_its_own() -> None:
-    one = build(RunConfig("local", clients=4, rounds=3, model="linear"))
+    one = build(RunConfig("local", clients=4, rounds=3, samples=400, model="linear"))
     one.set_up()
     for r in (1, 2, 3):
         one.round(r)

@@ -133,7 +133,9 @@ def test_a_short_variate_of_the_server_is_refused_by_a_client() -> None:
 
 def test_scaffold_learns_digits() -> None:
     settings = {"lr": 0.05, "batch_size": 10}
-    experiment = build(RunConfig("scaffold", clients=5, rounds=4, partition="dirichlet:0.3", settings=settings))
+    experiment = build(
+        RunConfig("scaffold", clients=5, rounds=4, samples=600, partition="dirichlet:0.3", settings=settings)
+    )
     experiment.set_up()
     accuracy = [experiment.round(r)["global_accuracy"] for r in range(1, 5)]
     assert accuracy[-1] > 0.7

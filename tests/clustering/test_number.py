@@ -26,10 +26,10 @@ def groups(sizes: list[int], *, apart: float, within: float = 1.0, d: int = 40, 
 def test_planted_groups_of_any_sizes_are_counted() -> None:
     """In nine of ten drawings: centres may lie near each other, and the test takes one cloud in ten for two."""
     draw, right = np.random.default_rng(0), 0
-    for seed in range(60):
+    for seed in range(40):
         sizes = draw.integers(4, 13, draw.integers(2, 7)).tolist()
         right += count(groups(sizes, apart=4, seed=seed), seed) == len(sizes)
-    assert right >= 54
+    assert right >= 36
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -44,9 +44,9 @@ def test_points_are_as_many_clusters_as_points(k: int, between: float) -> None:
 def test_a_cloud_is_one_cluster_however_long_it_is() -> None:
     """Clouds whose largest variances are those of four groups: at most as many are taken apart as the test allows.
 
-    60 clouds at a level of 1 in CLOUDS + 1: within 4 standard deviations.
+    40 clouds at a level of 1 in CLOUDS + 1: within 4 standard deviations.
     """
-    level, clouds, apart = 1 / (CLOUDS + 1), 60, 0
+    level, clouds, apart = 1 / (CLOUDS + 1), 40, 0
     planted = groups([6] * 4, apart=4, d=200)
     spread = np.linalg.svd(planted - planted.mean(axis=0), compute_uv=False)[:-1]
     assert spread[2] > 2 * spread[3]

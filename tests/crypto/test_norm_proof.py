@@ -187,10 +187,10 @@ def test_bytes_that_are_none_are_refused(data: bytes) -> None:
 
 
 def test_the_hubs_share_and_what_is_opened_are_uniform() -> None:
-    """For one x in 400 proofs: bytes of the share, and of all wires at r. The rest follows from these."""
+    """For one x in 200 proofs: bytes of the share, and of all wires at r. The rest follows from these."""
     hub, other = shared(vector(LONGEST))
     shares, wires = bytearray(), bytearray()
-    for seed in range(400):
+    for seed in range(200):
         proof = proved(hub, other, seed)
         shares += proof.share[SEED_BYTES:]
         told = norm_proof.told(proof.share, proof.name, hub, BOUND, CONTEXT)

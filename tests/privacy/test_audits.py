@@ -27,7 +27,13 @@ from coterie.runs.findings import merged, noise
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import record, recorded_run
 
-OPTIONS: dict[str, Any] = {"clients": 5, "rounds": 3, "partition": "dirichlet:0.5", "crypto": "emulated"}
+OPTIONS: dict[str, Any] = {
+    "clients": 5,
+    "rounds": 3,
+    "partition": "dirichlet:0.5",
+    "crypto": "emulated",
+    "samples": 600,
+}
 LATE: dict[str, Any] = {"delta": 0.5, "clients": 8, "rounds": 6, "delay": "uniform:1-2"}
 
 
@@ -267,7 +273,6 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {
         **OPTIONS,
         "model": "linear",
-        "samples": 400,
         "rounds": 2,
         "fine_tune": "no",
         "record": True,

@@ -17,7 +17,8 @@ from coterie.runs.recorded import read_recorded, record
 SERVER = "server: label shares, by sums of label counts"
 MEMBER = "client: label shares of others, by sums of label counts"
 ALL_BUT_ONE = "clients, all but one: label shares of the other, by sums of label counts"
-OPTIONS: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", "partition": "dirichlet:0.3", "record": True}
+OPTIONS: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", "samples": 600, "record": True}
+OPTIONS |= {"partition": "dirichlet:0.3"}
 IN_TWO = {"label_counts": True, "clusters": 2}
 
 
@@ -95,7 +96,7 @@ def test_an_audit_of_a_run_folder_judges_the_padded_counts(tmp_path: Path) -> No
 
 def test_of_a_hidden_group_members_alone_know_the_sum() -> None:
     settings = {"label_counts": True, "lr": 0.1, "max_epochs": 1, "noise": 0.0}
-    one = recorded("coterie", clients=12, partition="permute:2+dirichlet:0.3", crypto="emulated", settings=settings)
+    one = recorded("coterie", clients=8, partition="permute:2", crypto="emulated", settings=settings)
     results, reasons = label_sum_findings(one)
     groups = [group for (group,) in one.system.observe(one.federation)["membership"]]
     for model in opened_sums(one):

@@ -73,7 +73,7 @@ class Blown(Pulled):
 def digits(system: str = "mingledpie", **options: Any) -> Experiment:
     settings = {"clusters": 3, "start": "pretrained", "lr": 0.1, "batch_size": 10, **options.pop("settings", {})}
     given = {"clients": 6, "rounds": 1, "partition": "labelsets:3", "seed": 2, "crypto": "emulated", **options}
-    return build(RunConfig(system, "digits", settings=settings, **given))
+    return build(RunConfig(system, "digits", samples=600, settings=settings, **given))
 
 
 def starts(experiment: Experiment) -> np.ndarray:

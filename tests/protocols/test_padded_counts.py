@@ -25,7 +25,7 @@ from coterie.runs.config import resolve
 from coterie.runs.evaluation import alike
 from coterie.runs.experiment import Experiment, build
 
-OPTIONS: dict[str, Any] = {"clients": 6, "partition": "dirichlet:0.3", "model": "linear", "rounds": 1, "delta": 0.0}
+OPTIONS: dict[str, Any] = {"clients": 6, "partition": "dirichlet:0.3", "model": "linear", "rounds": 1, "samples": 600}
 OFFERED = [name for name in BASELINES if registry.SYSTEMS[name].counts is not None]
 QUICK = {"fedavg", "ifca", "cfl"}
 OF_ONE_MODEL = {"fedavg", "fedavg_drop", "fedavg_late", "fedprox_stale", "time_weighted", "fedasync", "secagg", "flame"}

@@ -120,7 +120,7 @@ CASES = [(m, p) for m in MODELS for p in ("dense", "vmap", "loop") if (m, p) != 
 @pytest.mark.parametrize(
     ("kind", "path", "name"),
     [
-        pytest.param(*case, name, marks=() if case[0] in ("relu", "cnn") or name == "momentum" else pytest.mark.long)
+        pytest.param(*case, name, marks=() if case[0] == "relu" or name == "momentum" else pytest.mark.long)
         for case in CASES
         for name in SOLVERS
     ],

@@ -37,10 +37,10 @@ EVERY_ROUND = tuple(variant for variant in VARIANTS if variant != "hardened, sig
 
 @pytest.fixture(scope="module")
 def attacks() -> dict[str, dict[str, list[AttackResult]]]:
-    """Every attack on every variant: 20 clients with Dirichlet 0.3 digits, three rounds."""
+    """Every attack on every variant: 20 clients with Dirichlet 0.3 digits, two rounds."""
     found = {}
     for variant in VARIANTS:
-        run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=3, partition="dirichlet:0.3"))
+        run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=2, partition="dirichlet:0.3"))
         found[variant] = {finding.name: list(finding.results) for finding in fedcaprivacy.passive(run)}
         experiment.close()
     return found

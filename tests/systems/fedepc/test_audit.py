@@ -24,6 +24,7 @@ OPTIONS: dict[str, Any] = {
     "partition": "labelsets:3",
     "model": "mlp",
     "crypto": "emulated",
+    "samples": 800,
     "record": True,
 }
 ALONE = "server, by vectors: label shares"

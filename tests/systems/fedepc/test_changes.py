@@ -338,7 +338,7 @@ NEWCOMERS = {"founders": 15, "newcomers": 2, "join_every": 2}
 
 @pytest.mark.parametrize("settings", few([{"send": "noise"}, NEWCOMERS], [NEWCOMERS]))
 def test_a_run_that_is_continued_is_the_run_that_was_not_interrupted(settings: dict[str, Any], tmp_path: Any) -> None:
-    options: dict[str, Any] = {"crypto": "emulated", "settings": {**settings, "describe_every": 2}}
+    options: dict[str, Any] = {"crypto": "emulated", "samples": 800, "settings": {**settings, "describe_every": 2}}
     whole = run(RunConfig("fedepc", rounds=5, out=str(tmp_path / "whole"), **options))
     run(RunConfig("fedepc", rounds=3, out=str(tmp_path / "parts"), **options))
     parts = run(RunConfig("fedepc", rounds=5, out=str(tmp_path / "parts"), **options), resume=True)

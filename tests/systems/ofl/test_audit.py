@@ -25,7 +25,15 @@ from coterie.runs import RunConfig, run
 from coterie.runs.recorded import record, recorded_run
 from coterie.systems.ofl.messages import Upload
 
-OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True, "partition": "labelsets:2"}
+OPTIONS: dict[str, Any] = {
+    "clients": 9,
+    "rounds": 3,
+    "samples": 800,
+    "crypto": "emulated",
+    "record": True,
+    "partition": "labelsets:2",
+}
+SETTINGS = {"clusters": 3, "max_epochs": 2}
 SHARES = "leader: label shares, by uploads"
 CHOSEN = "leader: label shares, by which parameters are uploaded"
 WANTED = "leader: label shares, by which parameters are wanted"
@@ -35,7 +43,7 @@ SPARSE = {"most_up": 0.3, "most_down": 0.3}
 
 
 def config(mode: str = "paper", *, settings: dict[str, Any] | None = None, **options: Any) -> RunConfig:
-    return RunConfig("ofl", mode=mode, settings={"clusters": 3, **(settings or {})}, **{**OPTIONS, **options})
+    return RunConfig("ofl", mode=mode, settings={**SETTINGS, **(settings or {})}, **{**OPTIONS, **options})
 
 
 def by_name(run: Recorded) -> dict[str, Finding]:

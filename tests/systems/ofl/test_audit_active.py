@@ -37,12 +37,13 @@ from coterie.runs.recorded import record
 from coterie.systems.ofl import config as settings_of
 from coterie.systems.ofl.messages import MODEL
 
-OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "crypto": "emulated", "record": True}
+OPTIONS: dict[str, Any] = {"clients": 9, "rounds": 3, "samples": 800, "crypto": "emulated", "record": True}
+SETTINGS = {"clusters": 3, "max_epochs": 2}
 SUBTRACTED = f"{COALITION}: the last leader's model, subtracted"
 
 
 def recorded(mode: str = "paper", settings: dict[str, Any] | None = None, **options: Any) -> Recorded:
-    return record(RunConfig("ofl", mode=mode, settings={"clusters": 3, **(settings or {})}, **{**OPTIONS, **options}))
+    return record(RunConfig("ofl", mode=mode, settings={**SETTINGS, **(settings or {})}, **{**OPTIONS, **options}))
 
 
 def named(found: list[Finding]) -> dict[str, Finding]:

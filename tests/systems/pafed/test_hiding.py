@@ -148,7 +148,7 @@ def test_a_real_empty_class_has_no_more_noise_than_a_decoy() -> None:
 def test_counting_in_whole_federations_is_as_good_as_the_posterior_says(late: int, decoys: int) -> None:
     """Each late update conflicts with probability 1/2; with no decoys the sums show the pattern, as ever."""
     source, scores = np.random.default_rng(0), []
-    for _ in range(1500):
+    for _ in range(500):
         k = int(source.binomial(late, 0.5))
         fakes = [class_of(len(s), late) for s in drawn(late, decoys, fl.Secrets(source))]
         scores.append(count_accuracy([count_among_decoys([*fakes, class_of(k, late)], late)], [k]).value)
