@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ class NoiseAudit:
         }
 
 
+@cache
 def audit_standard(
     mechanism: Standard, size: int, delta: float, uploads: int = 1, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
@@ -75,6 +77,7 @@ def audit_standard(
     return NoiseAudit("standard", words, mechanism.epsilon(delta, uploads), lower_bound(*found, delta), delta, trials)
 
 
+@cache
 def audit_distributed(
     mechanism: Distributed, delta: float, sums: int = 1, makers: int = 0, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
@@ -113,6 +116,7 @@ def _opposite(
     return scores(1.0), scores(-1.0)
 
 
+@cache
 def audit_heuristic(
     claimed: float = 2.0, delta: float = 1e-5, spread: float = SPREAD, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
