@@ -15,6 +15,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from coterie.operate import supervision
+from coterie.privacy.audits import ofl
 from coterie.runs import benefit, tuning
 from coterie.runs.registry import SYSTEMS
 
@@ -84,9 +85,9 @@ def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Comparisons tune for few epochs and draw few samples for intervals: half of their time. Long tests do all."""
+    """Runs end soon: they tune for few epochs, and few draws make intervals and audits of noise. Long ones do all."""
     if config.option.markexpr == "not long":
-        tuning.MOST_EPOCHS, benefit.DRAWS, benefit.SLOW_DRAWS = 8, 100, 20
+        tuning.MOST_EPOCHS, benefit.DRAWS, benefit.SLOW_DRAWS, ofl.TRIALS = 8, 100, 20, 1000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
