@@ -1,5 +1,6 @@
 """The fast tests draw the same few examples every time: what is green stays green. `make test-long` draws new ones."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from coterie.operate import supervision
+from coterie.privacy.audits import ofl
 from coterie.runs import benefit, tuning
 from coterie.runs.registry import SYSTEMS
+
+gc.disable()  # until tests are collected: going through all their modules again and again takes a third of that time
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=300)
@@ -84,9 +88,18 @@ def shared_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Comparisons tune for few epochs and draw few samples for intervals: half of their time. Long tests do all."""
+    """Runs end soon: they tune for few epochs, and few draws make intervals and audits of noise. Long ones do all."""
     if config.option.markexpr == "not long":
-        tuning.MOST_EPOCHS, benefit.DRAWS, benefit.SLOW_DRAWS = 8, 100, 20
+        tuning.MOST_EPOCHS, benefit.DRAWS, benefit.SLOW_DRAWS, ofl.TRIALS = 8, 100, 20, 1000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

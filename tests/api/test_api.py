@@ -49,10 +49,10 @@ def digests(result: coterie.Result) -> list[Any]:
 
 
 def test_options_and_settings_are_keywords_alike(here: Path) -> None:
-    result = coterie.run("fedavg", data="digits", lr=0.05, clients=3, rounds=2, progress=False)
+    result = coterie.run("fedavg", data="digits", lr=0.05, samples=300, clients=3, rounds=2, progress=False)
     config = resumed(result.folder)
     assert (config.clients, config.settings["lr"]) == (3, 0.05)
-    again = coterie.run("fedavg", clients=3, rounds=2, settings={"lr": 0.05}, progress=False)
+    again = coterie.run("fedavg", samples=300, clients=3, rounds=2, settings={"lr": 0.05}, progress=False)
     assert digests(again) == digests(result)
 
 
@@ -180,7 +180,7 @@ def test_a_comparison_holds_its_runs(here: Path, clients: Clients) -> None:
 
 
 def test_a_result_for_notebooks(here: Path) -> None:
-    result = coterie.run("fedavg", clients=3, rounds=2, progress=False)
+    result = coterie.run("fedavg", samples=300, clients=3, rounds=2, progress=False)
     html = result._repr_html_()
     assert html.count("<table>") == html.count("</table>") == 1
     assert "FedAvg, 2 rounds of 3 clients" in html
@@ -196,14 +196,16 @@ def test_a_result_for_notebooks(here: Path) -> None:
 
 def test_an_audit_for_notebooks(here: Path) -> None:
     """It is a table there, and a dict that JSON takes everywhere else."""
-    result = coterie.run("fedavg", clients=4, rounds=2, record=True, progress=False)
+    result = coterie.run("fedavg", samples=300, clients=4, rounds=2, record=True, progress=False)
     found = result.audit()
     html = found._repr_html_()
     assert html.count("<table>") == html.count("</table>") == 1
     assert html.count("<tr>") == len(found["attacks"])
     assert "models, as they are sent</th><td>everything (1.00 ± 0.00)</td>" in html
     assert json.loads(json.dumps(found)) == found
-    two = coterie.audit(result.folder, coterie.run("fedavg", clients=4, rounds=2, record=True, seed=1).folder)
+    two = coterie.audit(
+        result.folder, coterie.run("fedavg", samples=300, clients=4, rounds=2, record=True, seed=1).folder
+    )
     assert two._repr_html_().count("<table>") == len(two["methods"]) == 1
 
 

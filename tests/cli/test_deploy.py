@@ -279,7 +279,7 @@ def pushed(home: Home) -> None:
                 return delivery.done()
             except EngineError:
                 assert attempt < 29
-                time.sleep(1)
+                time.sleep(0.2)
     finally:
         engine.close()
 
@@ -327,7 +327,7 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
     invited(cli)
     joined(cli)
     with monkeypatch.context() as patched:
-        patched.setattr("coterie.operate.server.CONNECT_S", 1.0)
+        patched.setattr("coterie.operate.server.CONNECT_S", 0.3)
         late = cli("deploy", "approve", "study", "hospital-a.request")
     assert (late.code, late.err) == (0, ""), "an approval is whole without the server, which may be started later"
     assert "Approved, but the server does not know of it yet" in late.out
@@ -352,7 +352,7 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
             pull_until(began + 60, engine)
         engine.close()
         with pytest.raises(EngineError):
-            connect(home, plan_of(home), connect_s=1)
+            connect(home, plan_of(home), connect_s=0.5)
         invited(cli, "hospital-a", "--again")
         joined(cli, "new")
         assert cli("deploy", "approve", "study", "hospital-a.request").code == 0
@@ -362,5 +362,5 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
         assert engine.pull(0.1) is None
         engine.close()
         with pytest.raises(EngineError):  # the name is let in again, and its lost key is not
-            connect(home, plan_of(home), connect_s=1)
+            connect(home, plan_of(home), connect_s=0.5)
     assert stat.S_IMODE(os.stat("study/authority").st_mode) == 0o700

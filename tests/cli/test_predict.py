@@ -23,7 +23,7 @@ DATA = load_data("digits")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
-    return coterie.run("local", clients=4, rounds=2, max_epochs=1, out=out, progress=False).folder
+    return coterie.run("local", samples=300, clients=4, rounds=2, max_epochs=1, out=out, progress=False).folder
 
 
 @pytest.fixture

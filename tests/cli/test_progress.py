@@ -26,8 +26,10 @@ from coterie.report.progress import Pace, name_run, rounds_of_runs, show_progres
 from coterie.reproductions.study import Calculation, Cell, Item, by_cell, standings, study
 from coterie.runs import Interrupted, RunConfig
 
-TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
-SLOWER = replace(TINY, settings={"lr": 0.01, "max_epochs": 1})
+TINY = RunConfig(
+    "fedavg", "digits", samples=300, clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1}
+)
+SLOWER = replace(TINY, settings={"lr": 0.05, "max_epochs": 1})
 
 
 def line(r: int, seconds: float = 1.0, **more: Any) -> dict[str, Any]:

@@ -65,6 +65,12 @@ def parsed(text: str) -> ast.Module:
 
 
 @cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All of them; several rules go through them."""
+    return tuple(ast.walk(tree))
+
+
+@cache
 def imports(parts: tuple[str, ...], tree: ast.Module) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """As ``found_imports``, which is slow, once for each tree."""
     return tuple(found_imports(parts, tree))
@@ -76,7 +82,7 @@ def found_imports(parts: tuple[str, ...], tree: ast.Module) -> Iterator[tuple[in
     ``from coterie.a import b`` gives ``a.b``, whatever b is. Understands relative imports,
     ``import_module("...")`` and strings such as ``"coterie.a:b"``.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         named: list[str] = []
         if isinstance(node, ast.Import):
             named = [alias.name for alias in node.names]
@@ -144,7 +150,7 @@ def wrong_calls(root: Path) -> list[str]:
     """One line for every use of pickle and every print."""
     found = []
     for parts, tree in files(root):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name.split(".")[0] for alias in node.names]

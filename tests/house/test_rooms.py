@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.size import Size, size_of
-from tests.house.test_layers import ROOT, SOURCE, files, imports
+from tests.house.test_layers import ROOT, SOURCE, files, imports, nodes
 
 MANY_NAMES = frozenset({"systems", "baselines", "crypto"})
 """Packages whose classes read with their module, such as ``ckks.PublicKey``."""
@@ -38,7 +38,7 @@ def classes() -> Iterator[tuple[str, str]]:
 
 def lengths() -> Iterator[tuple[str, int]]:
     for parts, tree in source():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{'/'.join(parts)}.py: {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
 

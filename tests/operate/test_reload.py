@@ -65,7 +65,7 @@ def enrol(study: Study, name: str) -> None:
 def test_a_reload_that_the_server_refuses_is_not_reported_as_done(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "CONNECT_S", 2.0)
+    monkeypatch.setattr(server, "CONNECT_S", 1.0)
     key = study.folder.nats / "key.pem"
     good = key.read_bytes()
     with running(study):
@@ -81,7 +81,7 @@ def test_a_reload_that_the_server_refuses_is_not_reported_as_done(
 
 def test_a_server_elsewhere_that_was_not_told_is_noticed(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are not the operator's, so the operator cannot signal it: of its configuration, and its certificate."""
-    monkeypatch.setattr(server, "CONNECT_S", 2.0)
+    monkeypatch.setattr(server, "CONNECT_S", 1.0)
     behind = pytest.raises(RunError, match=r"does not go by the newest nats\.conf and certificate\.pem")
     with running(study) as process:
         (study.folder.nats / "nats.pid").unlink()

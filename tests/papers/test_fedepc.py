@@ -55,7 +55,7 @@ def test_thresholds_of_table_2_that_split_below_merging_are_forced() -> None:
 
 
 def test_a_record_holds_every_seeds_curves(tmp_path: Path) -> None:
-    tiny = RunConfig("fedavg", clients=4, rounds=2, partition="iid", settings={"max_epochs": 1})
+    tiny = RunConfig("fedavg", samples=300, clients=4, rounds=2, partition="iid", settings={"max_epochs": 1})
     item = Item("toy/table", "A toy", (Cell("a", tiny),), lambda outcomes: [])
     study(item, tmp_path, seeds=(0, 1))
     curves = json.loads((tmp_path / "table.json").read_text())["curves"]["a"]

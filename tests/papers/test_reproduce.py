@@ -34,7 +34,9 @@ from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
 from papers import fedcaprivacy as paper
 
-TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
+TINY = RunConfig(
+    "fedavg", "digits", samples=300, clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1}
+)
 
 
 def table(curves):

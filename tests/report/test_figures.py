@@ -397,7 +397,7 @@ def test_reads_what_a_run_writes(tmp_path: Path) -> None:
     from coterie.runs.config import RunConfig
     from coterie.runs.runner import run as train
 
-    done = train(RunConfig("ifca", clients=4, rounds=3, eval_every=2, out=str(tmp_path / "run")))
+    done = train(RunConfig("ifca", samples=300, clients=4, rounds=3, eval_every=2, out=str(tmp_path / "run")))
     read = load(done.folder)
     assert read.result.global_accuracy == done.summary["global_accuracy"]
     assert [line.global_accuracy is not None for line in read.rounds] == [False, True, True]

@@ -15,7 +15,7 @@ from coterie.report.statement import statement
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compared") / "all"
-    coterie.compare(["fedavg"], data="heart", rounds=1, record=True, audit=True, out=out, progress=False)
+    coterie.compare(["fedavg"], data="heart", seeds=1, rounds=1, record=True, audit=True, out=out, progress=False)
     return out
 
 

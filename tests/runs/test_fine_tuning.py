@@ -42,7 +42,14 @@ def test_what_cannot_be_held_out() -> None:
 
 
 def experiment(**options: object) -> Experiment:
-    given = {"clients": 4, "rounds": 1, "model": "linear", "partition": "shards:2", "fine_tune": "held_out"}
+    given = {
+        "samples": 400,
+        "clients": 4,
+        "rounds": 1,
+        "model": "linear",
+        "partition": "shards:2",
+        "fine_tune": "held_out",
+    }
     return build(RunConfig("fedavg", **{**given, **options}))  # type: ignore[arg-type]
 
 
@@ -111,7 +118,7 @@ def test_a_line_says_how_long_each_client_tuned() -> None:
     line = one.round(1)
     assert len(line["fine_tuned_epochs"]) == 4
     assert line["fine_tuned_local_accuracy"] > line["local_accuracy"]
-    other = build(RunConfig("fedem", clients=4, rounds=1, model="linear", fine_tune="held_out"))
+    other = build(RunConfig("fedem", samples=300, clients=4, rounds=1, model="linear", fine_tune="held_out"))
     other.set_up()
     assert "fine_tuned_local_accuracy" not in other.round(1)
 

@@ -27,7 +27,7 @@ from coterie.runs.audited import audited
 from coterie.runs.budget import plan
 from coterie.runs.comparison import compare
 
-TOY = RunConfig("toy_federation:SYSTEM", clients=4, rounds=8, checkpoint_every=1, record=True)
+TOY = RunConfig("toy_federation:SYSTEM", samples=300, clients=4, rounds=8, checkpoint_every=1, record=True)
 SLOW_S = "0.2"
 
 
@@ -39,7 +39,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def running(log: Path, *words: str) -> Iterator[Any]:
     """A command in a process of its own, slower than usual; killed in the end if the test has not done so."""
-    options = ["--clients", "4", "--rounds", "8", "--checkpoint-every", "1", "--record", "--quiet"]
+    options = ["--samples", "300", "--clients", "4", "--rounds", "8", "--checkpoint-every", "1", "--record", "--quiet"]
     with command(log, *words, *options, COTERIE_TOY_SLEEP_S=SLOW_S) as process:
         yield process
 
@@ -76,7 +76,9 @@ def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_fo
 def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tmp_path: Path) -> None:
     out = tmp_path / "both"
     place = out / "toy_federation_SYSTEM-0"
-    both = plan([TOY.system, "fedavg"], {"clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {})
+    both = plan(
+        [TOY.system, "fedavg"], {"samples": 300, "clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {}
+    )
     words = ["compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)]
     with running(tmp_path / "log", *words) as process:
         wait_until(lambda: count_rounds(place) >= 1, process)

@@ -121,7 +121,7 @@ def test_what_is_no_mixture(weights: Any, models: Any) -> None:
 
 
 def test_a_mixture_cannot_be_fine_tuned() -> None:
-    experiment = build_experiment(RunConfig("fedem", clients=3, rounds=1, settings={"max_epochs": 1}))
+    experiment = build_experiment(RunConfig("fedem", samples=300, clients=3, rounds=1, settings={"max_epochs": 1}))
     experiment.observer.run.system = replace(experiment.system, fine_tunes=True)
     with pytest.raises(TypeError, match="fedem says that it fine-tunes"):
         experiment.observer.fine_tuned(1)

@@ -268,7 +268,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
-    run(RunConfig("fedem", clients=2, rounds=1, model="linear", settings={"max_epochs": 1}, out=str(out)))
+    run(RunConfig("fedem", samples=300, clients=2, rounds=1, model="linear", settings={"max_epochs": 1}, out=str(out)))
     return out
 
 

@@ -91,7 +91,7 @@ def test_a_mixture_is_the_default_but_where_held_out_samples_say_that_it_gains(s
 
 
 def test_a_result_has_the_score_where_models_are_tuned_and_else_not() -> None:
-    config = RunConfig("fedavg", clients=4, rounds=1, model="linear", settings={"lr": 0.1})
+    config = RunConfig("fedavg", samples=300, clients=4, rounds=1, model="linear", settings={"lr": 0.1})
     assert not {"prior_local_accuracy", "mixed_local_accuracy"} & {*run(config).summary}
     tuned = run(replace(config, fine_tune="held_out")).summary
     assert 0 < tuned["prior_local_accuracy"] <= 1
@@ -100,7 +100,9 @@ def test_a_result_has_the_score_where_models_are_tuned_and_else_not() -> None:
 
 
 def test_clients_json_has_of_each_client_the_scores_of_which_the_result_has_the_means(tmp_path: Path) -> None:
-    config = RunConfig("fedavg", clients=4, rounds=1, model="linear", settings={"lr": 0.1}, fine_tune="held_out")
+    config = RunConfig(
+        "fedavg", samples=300, clients=4, rounds=1, model="linear", settings={"lr": 0.1}, fine_tune="held_out"
+    )
     out = tmp_path / "run"
     summary = run(replace(config, out=str(out))).summary
     of_all = msgspec.json.decode((out / "clients.json").read_bytes())

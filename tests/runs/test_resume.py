@@ -25,7 +25,14 @@ from coterie.runs import FinishedRun, Interrupted, RunConfig, run
 from coterie.runs.views import read_views
 
 TOY = RunConfig(
-    "toy_federation:SYSTEM", clients=9, rounds=6, devices="mobile", record=True, checkpoint_every=1, eval_every=2
+    "toy_federation:SYSTEM",
+    samples=300,
+    clients=9,
+    rounds=6,
+    devices="mobile",
+    record=True,
+    checkpoint_every=1,
+    eval_every=2,
 )
 
 
@@ -274,7 +281,7 @@ def test_a_run_that_fails_before_its_first_round_leaves_no_folder(tmp_path: Path
 def test_the_result_can_be_loaded(half: Path, tmp_path: Path) -> None:
     from coterie.runs import load_result
 
-    result: FinishedRun = run(RunConfig("fedavg", clients=3, rounds=1, out=str(tmp_path / "run")))
+    result: FinishedRun = run(RunConfig("fedavg", samples=300, clients=3, rounds=1, out=str(tmp_path / "run")))
     loaded = load_result(tmp_path / "run")
     assert loaded.rounds == result.rounds
     assert loaded.summary == json.loads(json.dumps(dict(result.summary)))
@@ -283,7 +290,7 @@ def test_the_result_can_be_loaded(half: Path, tmp_path: Path) -> None:
 
 
 def test_a_recording_that_had_stopped_stays_stopped(tmp_path: Path) -> None:
-    work = RunConfig("fedavg", model="mlp", clients=4, rounds=2, partition="iid", out=str(tmp_path / "r"))
+    work = RunConfig("fedavg", model="mlp", samples=300, clients=4, rounds=2, partition="iid", out=str(tmp_path / "r"))
     config = replace(work, record=True, record_mib=1)  # four models of this size a round are more than a MiB
     first = run(config)
     assert first.summary["recording"].startswith("stopped in round 1")

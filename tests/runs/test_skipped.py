@@ -26,7 +26,7 @@ from coterie.runs.failures import AllSkippedError, check_not_all_skipped, why_st
 MODES = [(name, mode) for name, of in SYSTEMS.items() for mode in of.modes]
 QUICK = {("fedavg", "paper"), ("ofl", "hardened"), ("mingledpie", "literal"), ("fedepc", "paper"), ("pafed", "paper")}
 NO_RESULT = "--delta", "1", "--partition", "iid", "--clients", "4"
-LATE = RunConfig("fedavg_late", clients=4, rounds=4, checkpoint_every=1, delta=1.0, delay="uniform:2-2")
+LATE = RunConfig("fedavg_late", samples=300, clients=4, rounds=4, checkpoint_every=1, delta=1.0, delay="uniform:2-2")
 
 
 def all_offline(made: Experiment) -> Callable[[], None]:
@@ -40,7 +40,7 @@ def all_offline(made: Experiment) -> Callable[[], None]:
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
     options: dict[str, Any] = {"mode": mode, "model": model_for(name, None), "crypto": "emulated"}
-    config = RunConfig(name, clients=6, rounds=2, delta=0.0, **options)
+    config = RunConfig(name, samples=300, clients=6, rounds=2, delta=0.0, **options)
     made = build(config)
     made.set_up()
     back = all_offline(made)
@@ -86,12 +86,12 @@ def test_a_run_of_skipped_rounds_ends_with_an_error_that_says_why(tmp_path: Path
     """As printed, eq. (3) puts everybody everywhere. Clients choose other models from round to round; none is new."""
     out = tmp_path / "run"
     with pytest.raises(RunError, match="all 3 rounds were skipped, so there is no result: no model changed: the coeff"):
-        run(pie(mode="literal", out=str(out)))
+        run(pie(mode="literal", clients=20, out=str(out)))
     why = "no model changed: the coefficients' condition number is inf, above 30, so all models were kept"
     assert [line["notes"]["skipped"] for line in read_lines(out / METRICS)] == [why] * 3
     assert not (out / RESULT).exists()
     with pytest.raises(RunError, match="Rounds 1 to 3 are kept in"):
-        run(pie(mode="literal", out=str(out)), resume=True)
+        run(pie(mode="literal", clients=20, out=str(out)), resume=True)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

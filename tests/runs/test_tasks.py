@@ -130,7 +130,7 @@ def test_the_fingerprint_tells_tasks_and_groups_apart() -> None:
 
 def test_a_run_writes_its_true_groups_and_its_audit_reads_the_own_labels(tmp_path: Path) -> None:
     config = RunConfig(
-        "fedavg", clients=6, rounds=1, partition="permute:3+shards:2", record=True, out=str(tmp_path / "a")
+        "fedavg", samples=300, clients=6, rounds=1, partition="permute:3+shards:2", record=True, out=str(tmp_path / "a")
     )
     experiment = build(config)
     run(config)

@@ -154,7 +154,8 @@ def test_every_system_obeys(name: str, mode: str) -> None:
 )
 def test_a_run_resumes_with_delayed_answers_under_way(name: str, tmp_path: Path) -> None:
     config = RunConfig(
-        name, clients=6, rounds=3, partition="iid", model="linear", crypto="emulated", delta=0.5, checkpoint_every=1,
+        name, samples=300, clients=6, rounds=3, partition="iid", model="linear", crypto="emulated", delta=0.5,
+        checkpoint_every=1,
         settings={"max_epochs": 1, **({"clusters": 3} if name in ("fedcaprivacy", "mingledpie") else {})},
     )  # fmt: skip
 

@@ -185,9 +185,9 @@ def _tail(samples: float) -> float:
 
     "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).  samples: ``Metric.counted``.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit
 
-    return float(norm.cdf(-((samples / (samples - 1)) ** 0.5) * t.ppf(0.975, samples - 1)))
+    return float(ndtr(-((samples / (samples - 1)) ** 0.5) * stdtrit(samples - 1, 0.975)))
 
 
 def drawn_differences(

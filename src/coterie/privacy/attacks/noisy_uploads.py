@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ class NoiseAudit:
         }
 
 
+@cache
 def audit_standard(
     mechanism: Standard, size: int, delta: float, uploads: int = 1, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
@@ -75,19 +77,20 @@ def audit_standard(
     return NoiseAudit("standard", words, mechanism.epsilon(delta, uploads), lower_bound(*found, delta), delta, trials)
 
 
-def audit_distributed(mechanism: Distributed, delta: float) -> NoiseAudit:
+@cache
+def audit_distributed(mechanism: Distributed, delta: float, trials: int = TRIALS) -> NoiseAudit:
     """Noise on a sum, for an opener that knows all other terms and the shares of ``missing`` parties, of two more."""
     draw, honest = fl.Secrets(fl.rng(0, "audit", "distributed")), 2
-    shares = skellam.draw(2 * TRIALS * honest * mechanism.length, mechanism.variance(mechanism.missing + honest), draw)
+    shares = skellam.draw(2 * trials * honest * mechanism.length, mechanism.variance(mechanism.missing + honest), draw)
     noise = iter(shares.reshape(-1, honest, mechanism.length).sum(axis=1))
 
     def opened(change: Doubles) -> Doubles:
         return mechanism.off_grid(mechanism.on_grid(change, b"audit", draw) + next(noise), 1, b"audit")
 
-    found = _opposite(opened, mechanism.clip, mechanism.length, 1, TRIALS)
+    found = _opposite(opened, mechanism.clip, mechanism.length, 1, trials)
     claimed = Ledger((mechanism.release(),)).epsilon(delta, "replace one client")
     words = "all data replaced, by opposite changes; sums: 1"
-    return NoiseAudit("distributed", words, claimed, lower_bound(*found, delta), delta, TRIALS)
+    return NoiseAudit("distributed", words, claimed, lower_bound(*found, delta), delta, trials)
 
 
 def _opposite(
@@ -102,6 +105,7 @@ def _opposite(
     return scores(1.0), scores(-1.0)
 
 
+@cache
 def audit_heuristic(
     claimed: float = 2.0, delta: float = 1e-5, spread: float = SPREAD, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:

@@ -14,7 +14,7 @@ import coterie.method as fl
 from coterie.dp.uploads import Standard
 from coterie.privacy.attacks import labels
 from coterie.privacy.attacks.membership import Losses, membership_auc, upload_membership, uploaded_model
-from coterie.privacy.attacks.noisy_uploads import SPREAD, audit_distributed, audit_heuristic, audit_standard
+from coterie.privacy.attacks.noisy_uploads import SPREAD, TRIALS, audit_distributed, audit_heuristic, audit_standard
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Audit, Finding, Measured, Recorded, attack, ofl_views, tried
 from coterie.privacy.audits.ofl_active import COALITION, active, boasting, forging, stealing, subtracting
@@ -220,9 +220,9 @@ def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
         size = min(AUDITED, federation.common.spec.size)
         mechanism = config.uploads(size)
         if isinstance(mechanism, Standard):
-            return [audit_standard(mechanism, size, config.dp_delta).row()]
-        return [audit_distributed(mechanism, config.dp_delta).row()]
-    return [audit_heuristic(delta=config.dp_delta, spread=spread).row() for spread in (SPREAD, inf)]
+            return [audit_standard(mechanism, size, config.dp_delta, trials=TRIALS).row()]
+        return [audit_distributed(mechanism, config.dp_delta, trials=TRIALS).row()]
+    return [audit_heuristic(delta=config.dp_delta, spread=spread, trials=TRIALS).row() for spread in (SPREAD, inf)]
 
 
 AUDIT = Audit(
