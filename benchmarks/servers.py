@@ -9,7 +9,6 @@ busy machine slows all alike. Processor seconds are those of all threads, and th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scale import rounded
 from coterie.crypto import norm_proof, one_hot, shared_rows
 from coterie.crypto.signing import OpeningKey, VerifyKey, digest
 from coterie.protocol.errors import UserError
@@ -30,6 +30,7 @@ from coterie.protocol.randomness import Derived
 from coterie.protocols.hidden_servers import BATCH
 from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, experiment
+from papers.mingledpie_costs import timed
 
 WEIGHTS = 178_110
 MODEL_BYTES = 4 * WEIGHTS
@@ -166,12 +167,7 @@ def constants(groups: int, repeats: int = 20) -> dict[str, float]:
 
 def least(call: Callable[[], Any], repeats: int) -> float:
     """The fewest processor seconds of a call: what else a machine does can only add to them."""
-    found = []
-    for _ in range(repeats):
-        began = time.process_time()
-        call()
-        found.append(time.process_time() - began)
-    return min(found)
+    return min(timed(call)[0] for _ in range(repeats))
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -226,11 +222,8 @@ def main() -> None:
     parser.add_argument("table", choices=MEASURES)
     parser.add_argument("file", type=Path, help="where the record is written, as JSON")
     given = parser.parse_args()
-    rounded = json.loads(
-        json.dumps(MEASURES[given.table]()),
-        parse_float=lambda text: float(np.format_float_positional(float(text), 3, fractional=False)),
-    )
-    write_record(given.file, f"python -m benchmarks.servers {given.table} {given.file.as_posix()}", rounded)
+    command = f"python -m benchmarks.servers {given.table} {given.file.as_posix()}"
+    write_record(given.file, command, rounded(MEASURES[given.table](), 3))
 
 
 if __name__ == "__main__":
