@@ -14,7 +14,6 @@ import json
 import resource
 import shlex
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes
@@ -27,6 +26,7 @@ from coterie.aggregation.literal import magnitude, plus, product
 from coterie.crypto import ckks, fourier, threshold, threshold_generation, threshold_opening
 from coterie.protocol.errors import CapacityError, CoterieError, UserError
 from coterie.record.provenance import write_record
+from papers.mingledpie_costs import timed
 
 SIZE, HOLDERS = 178_110, 4
 SPREAD = 0.05  # standard deviation of parameters, as of a trained model
@@ -39,9 +39,8 @@ class Clock:
         self.seconds: dict[str, float] = {}
 
     def __call__(self, name: str, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        start = time.process_time()
-        result = work(*arguments, **named)
-        self.seconds[name] = round(time.process_time() - start, 5)
+        seconds, result = timed(lambda: work(*arguments, **named))
+        self.seconds[name] = round(seconds, 5)
         return result
 
 

@@ -15,12 +15,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Self
 
 from nats.js.api import StreamInfo
 
@@ -35,6 +35,7 @@ from coterie.record.provenance import write_record
 
 HUB, CLIENT = "hub", "client/1"
 HOPS, SMALL = 500, 1000
+DAYS = 30.0
 MEGABYTES = (1, 10, 50, 100)
 
 
@@ -50,29 +51,50 @@ def reload(server: NatsServer, access: Access) -> None:
         os.kill(server.pid, signal.SIGHUP)
 
 
-class Deployment:
-    """A server, or several that form a cluster, and parties with their keys."""
+@dataclass
+class Authority:
+    """A certificate authority whose files lie in a folder."""
 
-    def __init__(self, folder: Path, servers: int = 1, parties: Sequence[str] = (HUB, CLIENT)) -> None:
-        now_s, self.folder = time.time(), folder
+    folder: Path
+    key: bytes = field(default_factory=certificates.new_key)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.certificate = certificates.new_authority(self.key, time.time(), DAYS)
+        self.path.write_bytes(self.certificate)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "authority.pem"
+
+    def tls(self, name: str, hosts: Sequence[str] = (), *, now_s: float | None = None, days: float = DAYS) -> Tls:
+        """A fresh key and its certificate."""
         key = certificates.new_key()
-        authority = certificates.new_authority(key, now_s, 1)
-        (folder / "ca.pem").write_bytes(authority)
+        public = certificates.public_of(key)
+        begins_s = time.time() if now_s is None else now_s
+        signed = certificates.sign(self.certificate, self.key, common(name), public, begins_s, days, hosts)
+        stem = f"{name.replace('/', '-')}-{hashlib.sha256(key).hexdigest()[:8]}"
+        paths = Tls(self.folder / f"{stem}.pem", self.folder / f"{stem}.key", self.path)
+        paths.certificate.write_bytes(signed)
+        paths.key.write_bytes(key)
+        return paths
 
-        def tls(name: str, *hosts: str) -> Tls:
-            own = certificates.new_key()
-            stem = name.replace("/", "-")
-            made = Tls(folder / f"{stem}.pem", folder / f"{stem}.key", folder / "ca.pem")
-            public = certificates.public_of(own)
-            made.key.write_bytes(own)
-            made.certificate.write_bytes(certificates.sign(authority, key, common(name), public, now_s, 1, hosts))
-            return made
 
-        self.tls = {name: tls(name) for name in parties}
-        self.operator, server = tls(OPERATOR), tls(ENGINE, "127.0.0.1")
-        pins = {name: pin(one) for name, one in self.tls.items()}
-        self.access = Access(pins, frozenset({HUB}), pin(self.operator))
-        self.servers = servers_in(folder, servers, server, self.access)
+class Deployment:
+    """One server, or several that form a cluster, and the parties' keys. The first party watches.
+
+    As a context manager it is started, and closed at the end, with all engines.
+    """
+
+    def __init__(self, folder: Path, parties: Sequence[str] = (HUB, CLIENT), servers: int = 1, **setting: Any) -> None:
+        self.folder, self.parties, self.setting = folder, tuple(parties), setting
+        self.authority = Authority(folder / "keys")
+        self.tls = {name: self.authority.tls(name) for name in parties}
+        self.operator = self.authority.tls(OPERATOR)
+        own = self.authority.tls(ENGINE, ["127.0.0.1"])
+        self.access = self.admitting(parties)
+        self.servers = servers_in(folder, servers, own, self.access)
+        self.engines: list[NatsEngine] = []
 
     @property
     def server(self) -> NatsServer:
@@ -82,12 +104,45 @@ class Deployment:
     def urls(self) -> list[str]:
         return [server.url for server in self.servers]
 
-    def provision(self) -> None:
-        provision(self.urls, self.operator, self.server.access)
+    def admitting(self, parties: Collection[str]) -> Access:
+        pins = {name: pin(self.tls[name]) for name in self.parties}
+        refused = [pins.pop(name) for name in self.parties if name not in parties]
+        return Access(pins, frozenset(self.parties[:1]), pin(self.operator), self.parties, refused)
 
-    def engine(self, name: str, url: str | None = None) -> NatsEngine:
-        """url: another way to the server."""
-        return NatsEngine(name, [url] if url else self.urls, self.tls[name], list(self.tls), spool=self.folder)
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+        self.provision()
+
+    def provision(self) -> None:
+        provision(self.urls, self.operator, self.access, **self.setting)
+
+    def engine(self, name: str, url: str | None = None, **setting: Any) -> NatsEngine:
+        """A connection of this party. Its older ones are closed: a party has one at a time. url: another way there."""
+        for older in [one for one in self.engines if one.name == name]:
+            older.close()
+            self.engines.remove(older)
+        setting = {"tls": self.tls[name], "parties": self.parties, "spool": self.folder, **setting}
+        found = NatsEngine(name, [url] if url else self.urls, **setting)
+        self.engines.append(found)
+        return found
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.close()
+        for server in self.servers:
+            server.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[NatsServer]:
@@ -136,16 +191,8 @@ def pin(tls: Tls) -> str:
 
 @contextmanager
 def deployment(servers: int = 1, parties: Sequence[str] = (HUB, CLIENT)) -> Iterator[Deployment]:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Deployment(Path(folder), servers, parties)
-        try:
-            for server in made.servers:
-                server.start()
-            made.provision()
-            yield made
-        finally:
-            for server in made.servers:
-                server.stop()
+    with tempfile.TemporaryDirectory() as folder, Deployment(Path(folder), parties, servers) as made:
+        yield made
 
 
 @contextmanager
@@ -193,8 +240,6 @@ def hops() -> dict[str, float]:
         with echoing(client):
             times = [there_and_back(hub, os.urandom(SMALL), f"{n}") / 2 * 1000 for n in range(HOPS)]
         resident = _resident(made.server.pid)
-        hub.close()
-        client.close()
     return {"median_ms": median(times), "p95_ms": quantiles(times, n=20)[-1], "server_mb": resident / 1e6}
 
 
@@ -209,8 +254,6 @@ def large(repeats: int) -> tuple[dict[str, float], dict[str, float]]:
                 times = [there_and_back(hub, os.urandom(size * 1_000_000), f"{size}.{n}") for n in range(repeats)]
                 found[str(size)] = median(times)
                 spent[str(size)] = (time.process_time() + _busy(made.server.pid) - before_s) / repeats
-        hub.close()
-        client.close()
     return found, spent
 
 
@@ -231,10 +274,7 @@ def server_killed() -> float:
             there_and_back(hub, b"before", "0")
             kill(made.server)
             made.server.start()
-            found = there_and_back(hub, b"after", "1")
-        hub.close()
-        client.close()
-    return found
+            return there_and_back(hub, b"after", "1")
 
 
 PARTY = """
@@ -258,10 +298,7 @@ def leader_killed() -> float:
         with echoing(client):
             there_and_back(hub, b"before", "0")
             kill(leader(made.servers, made.operator))
-            found = there_and_back(hub, b"after", "1")
-        hub.close()
-        client.close()
-    return found
+            return there_and_back(hub, b"after", "1")
 
 
 def party_killed() -> float:
@@ -279,10 +316,7 @@ def party_killed() -> float:
         client = made.engine(CLIENT)
         began = time.perf_counter()
         assert waited(client).body == b"not done"
-        found = time.perf_counter() - began
-        hub.close()
-        client.close()
-    return found
+        return time.perf_counter() - began
 
 
 def revoked() -> float:
@@ -291,16 +325,12 @@ def revoked() -> float:
         client = made.engine(CLIENT)
         client.pull(0.1)
         began = time.perf_counter()
-        pins = dict(made.access.parties)
-        gone = str(pins.pop(CLIENT))
-        reload(made.server, replace(made.access, parties=pins, refused=[gone]))
+        reload(made.server, made.admitting([HUB]))
         try:
             while time.perf_counter() - began < 60:
                 client.pull(0.05)
         except NotAdmittedError:
             return time.perf_counter() - began
-        finally:
-            client.close()
     raise AssertionError("it goes on")
 
 

@@ -123,10 +123,14 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="where the record is written, as JSON")
     given = parser.parse_args()
     record = clients() if given.table == "clients" else workers()
-    rounded = json.loads(
-        json.dumps(record), parse_float=lambda text: float(np.format_float_positional(float(text), 4, fractional=False))
-    )
-    write_record(given.file, f"python -m benchmarks.scale {given.table} {given.file.as_posix()}", rounded)
+    command = f"python -m benchmarks.scale {given.table} {given.file.as_posix()}"
+    write_record(given.file, command, rounded(record, 4))
+
+
+def rounded(record: Mapping[str, Any], digits: int) -> dict[str, Any]:
+    """All floats to so many significant digits."""
+    found: dict[str, Any] = json.loads(json.dumps(record), parse_float=lambda text: float(f"{float(text):.{digits}g}"))
+    return found
 
 
 if __name__ == "__main__":

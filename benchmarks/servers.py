@@ -10,7 +10,6 @@ busy machine slows all alike. Processor seconds are those of all threads, and th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scale import rounded
 from coterie.clustering.evidence import twisted
 from coterie.crypto import norm_proof, one_hot, shared_rows
 from coterie.crypto.signing import OpeningKey, VerifyKey, digest
@@ -37,6 +37,7 @@ from coterie.record.provenance import write_record
 from coterie.runs import RunConfig, experiment
 from coterie.runs.recorded import record
 from coterie.systems.coterie.messages import HELPER, HUB
+from papers.mingledpie_costs import timed
 
 WEIGHTS = 178_110
 MODEL_BYTES = 4 * WEIGHTS
@@ -214,12 +215,7 @@ def constants(groups: int, repeats: int = 20) -> dict[str, float]:
 
 def least(call: Callable[[], Any], repeats: int) -> float:
     """The fewest processor seconds of a call: what else a machine does can only add to them."""
-    found = []
-    for _ in range(repeats):
-        began = time.process_time()
-        call()
-        found.append(time.process_time() - began)
-    return min(found)
+    return min(timed(call)[0] for _ in range(repeats))
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -279,11 +275,8 @@ def main() -> None:
     parser.add_argument("table", choices=MEASURES)
     parser.add_argument("file", type=Path, help="where the record is written, as JSON")
     given = parser.parse_args()
-    rounded = json.loads(
-        json.dumps(MEASURES[given.table]()),
-        parse_float=lambda text: float(np.format_float_positional(float(text), 3, fractional=False)),
-    )
-    write_record(given.file, f"python -m benchmarks.servers {given.table} {given.file.as_posix()}", rounded)
+    command = f"python -m benchmarks.servers {given.table} {given.file.as_posix()}"
+    write_record(given.file, command, rounded(MEASURES[given.table](), 3))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ import pytest
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 import pytest
-from nats_rig import PARTIES, Authority, Rig, drain
+from nats_rig import PARTIES, Rig, drain
 
-from benchmarks.engines import pin, reload
+from benchmarks.engines import Authority, pin, reload
 from coterie.deploy.engine import EngineError, NotAdmittedError, Tls, UndeliverableError
 from coterie.deploy.nats import NatsEngine
 from coterie.operate.nats_server import free_port

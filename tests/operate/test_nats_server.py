@@ -21,9 +21,9 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 from deployments import FACTS, NOW_S, Study, members
 from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError
-from nats_rig import Authority, Rig, drain
+from nats_rig import Rig, drain
 
-from benchmarks.engines import kill, leader, stream_of
+from benchmarks.engines import Authority, kill, leader, stream_of
 from coterie.deploy import nats_stream
 from coterie.deploy.engine import Access, EngineError, UndeliverableError, subject
 from coterie.deploy.engines import connect
