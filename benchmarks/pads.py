@@ -66,9 +66,9 @@ def costs(weights: int = WEIGHTS, vectors: int = 8, parameters: str = "ckks-8192
     ]
 
 
-def _least(work: Callable[[], Any], times: int = 3) -> tuple[float, Any]:
-    """The least CPU seconds of a few times, and what the work then gives."""
-    return min((timed(work) for _ in range(times)), key=itemgetter(0))
+def _least(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The least CPU seconds of three times, and what the work then gives."""
+    return min((timed(work) for _ in range(3)), key=itemgetter(0))
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -24,8 +24,8 @@ class Worker:
     Raises UserError if this place has other data or code.
     """
 
-    def __init__(self, text: str, inputs: str, threads: int = 1) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, text: str, inputs: str) -> None:
+        torch.set_num_threads(1)
         config = replace(from_text(text), workers=None)
         hub = next(iter(config.definition.roles(config.own, ())))
         found = inputs_of(config, hub)
