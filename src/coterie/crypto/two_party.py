@@ -227,7 +227,8 @@ def lifted(dealt: Dealt, name: str, bits: Words64) -> Exchange[Words64]:
 def greatest(dealt: Dealt, used: int, values: Sequence[Words64], marks: Sequence[Sequence[int]]) -> Exchange[list[int]]:
     """Of each list of shared numbers (k,), read as signed, the mark of the greatest, or of the first of the greatest.
 
-    Both parties learn these marks, and nothing else. used: comparisons so far; a list takes k - 1.
+    Both parties learn these marks, and nothing else. Numbers of a list must be less than 2^63 apart. used: comparisons
+    so far; a list takes k - 1.
     """
     left = [
         np.column_stack([own, np.array(named, np.uint64) * (dealt.party == 0)])

@@ -280,8 +280,12 @@ class HelperGroups(ServerGroups):
             raise fl.PeerError(f"a step in round {msg.round} of a grouping of round {now.round}")
         if msg.number != running.number:
             raise fl.PeerError(f"step {msg.number} of a grouping after step {running.number}")
-        answer, self.party.running = running.data, None  # a step that fails ends the program, which is then made again
-        running.step(msg.data)
+        answer, self.party.running = running.data, None
+        try:
+            running.step(msg.data)
+        except (fl.PeerError, fl.CryptoError):
+            self.secret.under_way = None  # a second try would tell more than the first
+            return Stepped(msg.round, msg.number, b"")
         if running.placed is None:
             self.party.running = running
             now.heard.append(msg.data)
