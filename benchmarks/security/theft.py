@@ -42,16 +42,16 @@ def thieves(seeds: int, sizes: Sequence[int] = (12, 20, 31), each: int = 2, **op
 
 def _robbed(config: RunConfig, client: str) -> Row:
     """One thief's run in numbers, so that its record is not kept. error: of the others' updates, if it has the key."""
-    stolen = steal(partial(record, replace(config, record=True)), client)
-    key, *opened = by_theft(stolen)
+    run, thief = steal(partial(record, replace(config, record=True)), client)
+    key, *opened = by_theft(client, run, thief)
     return {
         "error": opened[0].results[0].value if opened else None,
-        "forged": len(stolen.thief.forged_in),
+        "forged": len(thief.forged_in),
         "in round": key.round,
         "agreement": key.results[0].value,
         "chance": key.results[0].chance,
-        "accuracy": stolen.run.lines[-1]["global_accuracy"],
-        "rounds skipped": sum("skipped" in line["notes"] for line in stolen.run.lines),
+        "accuracy": run.lines[-1]["global_accuracy"],
+        "rounds skipped": sum("skipped" in line["notes"] for line in run.lines),
     }
 
 

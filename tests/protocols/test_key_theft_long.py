@@ -17,24 +17,25 @@ from coterie.systems.pafed.messages import HELPER, SERVICE
 
 @pytest.mark.long
 def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
-    stolen = steal(partial(record, RunConfig("pafed", clients=12, rounds=10, model="mlp", record=True)), "client/4")
-    key, updates = by_theft(stolen)
+    config = RunConfig("pafed", clients=12, rounds=10, model="mlp", record=True)
+    run, thief = steal(partial(record, config), "client/4")
+    key, updates = by_theft("client/4", run, thief)
     assert key.round is not None
     assert key.results[0].value == 1.0
-    truth = held_key(stolen.run.views[HELPER], SERVICE)
+    truth = held_key(run.views[HELPER], SERVICE)
     assert truth.size == "ckks-8192-deep"
-    np.testing.assert_array_equal(stolen.thief.guess, key_coefficients(truth))
+    np.testing.assert_array_equal(thief.guess, key_coefficients(truth))
     assert (updates.results[0].value, updates.results[0].n) == (0.0, 11)
-    assert stolen.run.lines[-1]["global_accuracy"] > 0.7
+    assert run.lines[-1]["global_accuracy"] > 0.7
 
 
 @pytest.mark.long
 def test_where_uploads_are_padded_it_reads_nothing() -> None:
     config = RunConfig("pafed", mode="hardened", clients=12, rounds=10, model="mlp", record=True)
-    stolen = steal(partial(record, config), "client/4")
-    (key,) = by_theft(stolen)
+    run, thief = steal(partial(record, config), "client/4")
+    (key,) = by_theft("client/4", run, thief)
     (agreement,) = key.results
-    assert stolen.thief.key is None
-    assert len(stolen.thief.forged_in) > 1
+    assert thief.key is None
+    assert len(thief.forged_in) > 1
     assert abs(agreement.value - agreement.chance) < 3 * np.sqrt(2 * agreement.chance * (1 - agreement.chance) / 8192)
-    assert stolen.run.lines[-1]["global_accuracy"] > 0.7
+    assert run.lines[-1]["global_accuracy"] > 0.7

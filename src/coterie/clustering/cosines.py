@@ -13,9 +13,7 @@ from coterie.protocol.errors import UserError
 
 
 def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], list[float]]:
-    """(n,) groups 0, 1, ... numbered by their first row, and the similarity of each merge in turn.
-
-    FLACC: Mehta and Shao, 2023.
+    """(n,) groups 0, 1, ... numbered by their first row, and each merge's similarity (FLACC: Mehta and Shao, 2023).
 
     vectors: (n, d) finite; a row is the sum of a group. The two groups of largest cosine similarity merge, and their
     rows add up, while that is above ``least``. Ties go to the pair of lowest numbers. A row of zeros stays alone.

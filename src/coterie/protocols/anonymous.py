@@ -54,14 +54,19 @@ def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
     yield from fl.for_each({helper: Forget(r)}, fl.Done)
 
 
-def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
-    """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
-
-    Raises PeerError for another sender than the hub, an impossible position, and another length.
-    """
+def check_relayed(helper: fl.Party, msg: Relayed, src: str) -> None:
+    """Raises PeerError for another sender than the hub, and an impossible position."""
     fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
         raise fl.PeerError(f"position {msg.position} of {len(helper.clients)}")
+
+
+def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
+    """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
+
+    Raises PeerError as ``check_relayed``, and for another length.
+    """
+    check_relayed(helper, msg, src)
     vector = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
         raise fl.PeerError(f"{len(vector)} {'blinded ' * blinded}numbers; expected {length}")

@@ -35,7 +35,7 @@ from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Words64
-from coterie.protocols.anonymous import Relayed
+from coterie.protocols.anonymous import Relayed, check_relayed
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import sealed_to
 from coterie.protocols.openings import shows_few
@@ -208,9 +208,7 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Relayed)
     def hold(self, msg: Relayed, src: str) -> None:
-        fl.from_hub(self.party, msg, src)
-        if not 0 <= msg.position < len(self.party.clients):
-            raise fl.PeerError(f"position {msg.position} of {len(self.party.clients)}")
+        check_relayed(self.party, msg, src)
         if msg.round != self.secret.round:
             self.secret.round, self.secret.held, self.secret.placed = msg.round, {}, ()
         self.secret.held[msg.position] = msg.cipher

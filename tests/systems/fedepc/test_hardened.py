@@ -306,5 +306,5 @@ def test_members_take_no_sum_of_too_few_and_the_helper_converts_none() -> None:
         list(device.handlers[ClusterModel].run(device, small, "server"))
     with pytest.raises(Exception, match="a sum of 2 models, where at least 3"):
         list(helper.handlers[Convert].run(helper, Convert(2, 0, 2, b""), "server"))
-    with pytest.raises(Exception, match="place 99"):
+    with pytest.raises(Exception, match="position 99"):
         list(helper.handlers[Relayed].run(helper, Relayed(2, 99, b""), "server"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,15 +232,7 @@ update in time is so long that |m|^2 is implausible to PAFed's helper if others 
 """
 
 
-class Theft(NamedTuple):
-    """client: the thief's name."""
-
-    thief: KeyThief
-    client: str
-    run: Recorded
-
-
-def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
+def steal(play: Callable[[Meddle], Recorded], client: str) -> tuple[Recorded, KeyThief]:
     """A run with this client as a thief. play: runs it with changed parties."""
     thieves: list[KeyThief] = []
 
@@ -251,8 +243,7 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
         wrap(party, thieves[0].between)
         delays.least[client] = LATE
 
-    run = play(meddle)
-    return Theft(thieves[0], client, run)
+    return play(meddle), thieves[0]
 
 
 @attack(
@@ -261,12 +252,11 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     "other",
     "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
 )
-def by_theft(theft: Theft) -> Iterator[Measured]:
+def by_theft(client: str, run: Recorded, thief: KeyThief) -> Iterator[Measured]:
     """How much of the last reading is correct. If all is, also the error of others' updates opened with it.
 
     Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for.
     """
-    thief, client, run = theft
     truth = whole_key(run.views)
     if thief.guess is None:
         raise fl.UserError(f"{client} received no model after its forged update: take more rounds")
@@ -302,7 +292,8 @@ def active(run: Recorded) -> list[Finding]:
     Raises UserError for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
     """
     check_real(run)
-    return by_theft(steal(run.again, asked_most(run)))
+    client = asked_most(run)
+    return by_theft(client, *steal(run.again, client))
 
 
 AUDIT = Audit(passive, active, (by_signs, by_real_mask, by_mask, by_both, by_clients_key, by_theft))

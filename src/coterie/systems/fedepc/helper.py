@@ -16,7 +16,7 @@ from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
 from coterie.protocols import cluster_sums
-from coterie.protocols.anonymous import SERVICE, Relayed
+from coterie.protocols.anonymous import SERVICE, Relayed, check_relayed
 from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
 from coterie.protocols.key_centre import HeldKeys
 from coterie.systems.fedepc import messages
@@ -51,9 +51,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(Relayed)
     def open(self, msg: Relayed, src: str) -> fl.Work[None]:
-        fl.from_hub(self, msg, src)
-        if not 0 <= msg.position < len(self.clients):
-            raise fl.PeerError(f"place {msg.position} of {len(self.clients)}")
+        check_relayed(self, msg, src)
         if msg.round != self.state.round:
             self.state.round, self.state.come = msg.round, {}
         numbers = yield fl.Open(self.keys.own(SERVICE), msg.cipher)
