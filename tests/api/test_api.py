@@ -203,9 +203,8 @@ def test_an_audit_for_notebooks(here: Path) -> None:
     assert html.count("<tr>") == len(found["attacks"])
     assert "models, as they are sent</th><td>everything (1.00 ± 0.00)</td>" in html
     assert json.loads(json.dumps(found)) == found
-    two = coterie.audit(
-        result.folder, coterie.run("fedavg", samples=300, clients=4, rounds=2, record=True, seed=1).folder
-    )
+    other = coterie.run("fedavg", samples=300, clients=4, rounds=2, record=True, seed=1)
+    two = coterie.audit(result.folder, other.folder)
     assert two._repr_html_().count("<table>") == len(two["methods"]) == 1
 
 

@@ -90,7 +90,10 @@ def test_tables_have_means_and_worst_seeds() -> None:
     assert "| d | f | pretrained | 2 to 3; 0.60 |" in lines
 
 
-def test_it_runs_and_shows_what_it_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_and_shows_what_it_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "FEATURES", {"digits": ("mlp_small dense", "cnn dense")})
     out = tmp_path / "features.json"
     picked = ["--data", "digits", "--partition", "iid", "--partition", "sets:10", "--partition", "hsu:0.1"]
     features.main([str(out), "--seeds", "1", *picked])

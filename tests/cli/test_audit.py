@@ -25,19 +25,7 @@ from coterie.runs.recorded import read_recorded
 from coterie.runs.registry import audit_of
 from coterie.transport.transcript import Seen, View
 
-QUICK = [
-    "--samples",
-    "500",
-    "--clients",
-    "6",
-    "--rounds",
-    "2",
-    "--crypto",
-    "emulated",
-    "--set",
-    "max_epochs=1",
-    "--quiet",
-]
+QUICK = ["--samples=500", "--clients=6", "--rounds=2", "--crypto=emulated", "--set=max_epochs=1", "--quiet"]
 RUNS = {
     "mingledpie": ["--partition", "labelsets:3", "--set", "clusters=3", "--set", "start=pretrained"],
     "fedcaprivacy": ["--set", "clusters=2"],

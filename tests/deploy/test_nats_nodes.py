@@ -59,6 +59,7 @@ def test_a_hub_whose_broker_has_lost_its_stream_waits_and_loses_no_round(
 ) -> None:
     """It was not asking for packets when the stream went, so it hears of it only when it sends some."""
     monkeypatch.setattr(engine_over_nats, "PULL_S", 0.3)
+    monkeypatch.setattr(engine_over_nats, "ANSWER_S", 2.0)
     parties = rig(registry.get("fedavg"), TARGETS, links=Steady())
     apart = nodes(parties, "fedavg", TARGETS, limits=NodeLimits(patience_s=20.0, grace_s=2.0, poll_s=0.1))
     made = OverNats(tmp_path, list(parties.federation.parties))

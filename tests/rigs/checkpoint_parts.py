@@ -22,14 +22,7 @@ from coterie.runs import RunConfig
 from coterie.runs.checkpoint import CHECKPOINT
 
 TOY = RunConfig(
-    "toy_federation:SYSTEM",
-    samples=300,
-    clients=6,
-    rounds=4,
-    devices="mobile",
-    model="linear",
-    checkpoint_every=1,
-    record=True,
+    "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
 )
 
 

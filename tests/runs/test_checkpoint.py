@@ -93,9 +93,7 @@ def test_a_party_is_digested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made: list[bytes] = []
     usual = files.digest
     monkeypatch.setattr(files, "digest", lambda data: made.append(data) or usual(data))
-    config = RunConfig(
-        "fedavg", samples=300, clients=3, rounds=1, settings={"max_epochs": 1}, out=str(tmp_path / "run")
-    )
+    config = RunConfig("fedavg", clients=3, rounds=1, settings={"max_epochs": 1}, out=str(tmp_path / "run"))
     run(config)
     assert len(made) == len(head(tmp_path / "run").parties) == 4
 

@@ -42,15 +42,8 @@ def test_what_cannot_be_held_out() -> None:
 
 
 def experiment(**options: object) -> Experiment:
-    given = {
-        "samples": 400,
-        "clients": 4,
-        "rounds": 1,
-        "model": "linear",
-        "partition": "shards:2",
-        "fine_tune": "held_out",
-    }
-    return build(RunConfig("fedavg", **{**given, **options}))  # type: ignore[arg-type]
+    given = {"clients": 4, "rounds": 1, "model": "linear", "partition": "shards:2", "fine_tune": "held_out"}
+    return build(RunConfig("fedavg", samples=400, **{**given, **options}))  # type: ignore[arg-type]
 
 
 def held_out(one: Experiment) -> dict[str, TensorSamples]:

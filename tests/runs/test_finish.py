@@ -96,14 +96,7 @@ PLAIN = replace(
     parties=lambda config: {"server": type("S", (Stopping,), {"finish": fl.Server.finish}), "client": Keeper},
 )
 HERE = RunConfig(
-    "tests.runs.test_finish:SYSTEM",
-    data="digits",
-    model="linear",
-    samples=300,
-    clients=5,
-    rounds=4,
-    record=True,
-    checkpoint_every=1,
+    "tests.runs.test_finish:SYSTEM", data="digits", model="linear", clients=5, rounds=4, record=True, checkpoint_every=1
 )
 
 

@@ -50,9 +50,7 @@ def test_a_gain_is_shown_from_a_standard_error_on() -> None:
 
 def test_a_tuned_model_counts_only_where_loss_and_accuracy_gain() -> None:
     """Against a plain twin, on each client's held-out samples."""
-    one = build(
-        RunConfig("fedavg", samples=300, clients=8, rounds=3, model="linear", partition="iid", fine_tune="held_out")
-    )
+    one = build(RunConfig("fedavg", clients=8, rounds=3, model="linear", partition="iid", fine_tune="held_out"))
     one.set_up()
     for r in (1, 2, 3):
         line = one.round(r)
@@ -74,14 +72,7 @@ def test_a_tuned_model_counts_only_where_loss_and_accuracy_gain() -> None:
 
 
 def test_a_comparison_has_the_worst_decile_and_the_interval_over_clients_of_every_form(tmp_path: Path) -> None:
-    options = {
-        "samples": 300,
-        "clients": 6,
-        "rounds": 2,
-        "model": "linear",
-        "partition": "dirichlet:0.3",
-        "progress": False,
-    }
+    options = {"samples": 300, "clients": 6, "rounds": 2, "model": "linear", "progress": False}
     done = coterie.compare(["fedavg", "fedem"], "digits", seeds=2, out=tmp_path / "c", max_epochs=2, **options)
     fedavg, fedem, _ = done.content["rows"]
     of_seeds = [json.loads((done.folder / name / "clients.json").read_text()) for name in fedavg["runs"]]
@@ -113,15 +104,8 @@ def test_where_less_is_better_leads_turn_and_the_worst_are_above_in_every_form(
 ) -> None:
     """Accuracy keeps its own direction."""
     monkeypatch.setattr(benefit, "SLOW_DRAWS", 2)  # for the intervals, which are not looked at
-    options: dict[str, Any] = {
-        "samples": 300,
-        "clients": 6,
-        "rounds": 2,
-        "model": "linear",
-        "metrics": "log_loss",
-        "progress": False,
-    }
-    done = coterie.compare(["fedavg"], "digits", seeds=1, out=tmp_path / "c", **options)
+    options: dict[str, Any] = {"samples": 300, "clients": 6, "rounds": 2, "model": "linear", "progress": False}
+    done = coterie.compare(["fedavg"], "digits", seeds=1, metrics="log_loss", out=tmp_path / "c", **options)
     (fedavg, local), (lead,) = done.content["rows"], done.content["leads"]
     scores = json.loads((done.folder / fedavg["runs"][0] / "clients.json").read_text())
     for name, decile, sign in (("log_loss", 0.9, -1), ("accuracy", 0.1, 1)):

@@ -266,9 +266,7 @@ def test_several_logs(cli: Command, mlflow: Mlflow, tmp_path: Path) -> None:
     assert cli("run", "fedavg", *QUICK, "--log", "csv", "--log", "mlflow", "--out", "a").code == 0
     assert 'log = "csv,mlflow"' in Path("a/config.toml").read_text().splitlines()
     assert [len(rows(Path("a"))), len(mlflow.metrics)] == [2, 2]
-    coterie.run(
-        "fedavg", samples=300, clients=3, rounds=1, log=["csv", "mlflow"], out=str(tmp_path / "b"), progress=False
-    )
+    coterie.run("fedavg", clients=3, rounds=1, log=["csv", "mlflow"], out=str(tmp_path / "b"), progress=False)
     assert [len(rows(tmp_path / "b")), len(mlflow.metrics)] == [1, 3]
 
 

@@ -32,15 +32,7 @@ from coterie.runs.trained import Mixed
 from tests.systems.test_parties_restart import CASES
 
 QUICK = RunConfig(
-    "fedavg",
-    samples=300,
-    clients=4,
-    rounds=2,
-    model="linear",
-    crypto="emulated",
-    seed=1,
-    settings={"max_epochs": 1},
-    eval_every=1,
+    "fedavg", clients=4, rounds=2, model="linear", crypto="emulated", seed=1, settings={"max_epochs": 1}, eval_every=1
 )
 MIXED = replace(QUICK, system="fedem", model="mlp_small")
 NORMED = "batch_norm_models:small"
@@ -234,9 +226,7 @@ def test_a_module_that_was_given_as_an_object_predicts_at_once(tmp_path: Path, m
         return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
     for i, model in enumerate((net, net((1, 8, 8), 10))):
-        result = coterie.run(
-            "fedavg", model=model, samples=300, clients=3, rounds=1, out=f"run{i}", progress=False, max_epochs=1
-        )
+        result = coterie.run("fedavg", model=model, clients=3, rounds=1, out=f"run{i}", progress=False, max_epochs=1)
         found = result.predict("client/1", load_data("digits").x_test)
         assert float((found == load_data("digits").y_test).mean()) == pytest.approx(result.summary["global_accuracy"])
         result.export("client/1", f"one{i}")

@@ -25,14 +25,7 @@ from coterie.runs import FinishedRun, Interrupted, RunConfig, run
 from coterie.runs.views import read_views
 
 TOY = RunConfig(
-    "toy_federation:SYSTEM",
-    samples=300,
-    clients=9,
-    rounds=6,
-    devices="mobile",
-    record=True,
-    checkpoint_every=1,
-    eval_every=2,
+    "toy_federation:SYSTEM", clients=9, rounds=6, devices="mobile", record=True, checkpoint_every=1, eval_every=2
 )
 
 

@@ -1,4 +1,4 @@
-"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes those that are never drawn."""
+"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes most of them."""
 
 from __future__ import annotations
 
