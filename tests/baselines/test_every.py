@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from every_system import BASELINES, CASES, Case, made
-from federation import Rig, Steady, misbehaving
+from every_system import BASELINES, CASES, Case, after
+from federation import Rig, misbehaving
 
 from coterie.protocol.errors import UserError
 from coterie.protocols.averaging import MOST_SAMPLES
@@ -44,7 +44,8 @@ def models(run: Rig) -> bytes:
 
 @EVERY
 def test_an_update_that_does_not_fit_counts_as_none(case: Case) -> None:
-    without = made(case, links=Steady(away={("client/2", 1): "offline"}))
+    without = after(case)
+    without.links.away = {("client/2", 1): "offline"}
     without.round(1)
     sent: list[Any] = []
 
@@ -54,7 +55,7 @@ def test_an_update_that_does_not_fit_counts_as_none(case: Case) -> None:
 
     tried = 0
     while not sent or tried < len(sent):
-        run = made(case)
+        run = after(case)
         (request,) = (kind for kind in run.party("client/2").handlers if kind.__name__ == "Train")
         misbehaving(run.party("client/2"), request, lie)
         run.round(1)
@@ -66,8 +67,7 @@ def test_an_update_that_does_not_fit_counts_as_none(case: Case) -> None:
 
 @EVERY
 def test_each_role_receives_exactly_what_its_system_says(case: Case) -> None:
-    run = made(case)
-    run.round(1)
+    run = after(case, 1)
     assert run.transport.transcript is not None
     for role, sees in run.system.views("paper").items():
         kinds = set[str]().union(*(view.kinds() for view in run.transport.transcript.of_role(role)))
@@ -76,8 +76,8 @@ def test_each_role_receives_exactly_what_its_system_says(case: Case) -> None:
 
 @EVERY
 def test_a_round_without_answers_changes_no_model(case: Case) -> None:
-    run = made(case, links=Steady(away={(f"client/{i}", 2): "offline" for i in range(6)}))
-    run.round(1)
+    run = after(case, 1)
+    run.links.away = {(f"client/{i}", 2): "offline" for i in range(6)}
     before = models(run)
     assert run.round(2)["participants"] == 0
     assert models(run) == before

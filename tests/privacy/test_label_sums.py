@@ -58,7 +58,7 @@ def test_of_three_a_member_knows_the_sum_of_two_and_the_server_that_of_three() -
 
 def test_nothing_hides_a_client_from_all_others_of_its_model() -> None:
     """Also where a part of the data is held out, and where the server has several models and lists."""
-    for one in (recorded(clients=8, fine_tune="held_out"), recorded("ifca", clients=12, settings=IN_TWO)):
+    for one in (recorded(clients=5, samples=300, fine_tune="held_out"), recorded("ifca", clients=12, settings=IN_TWO)):
         result = found(one)[ALL_BUT_ONE]
         assert result.verdict == "everything"
         assert all(each.value == 0 < each.chance for each in result.results)

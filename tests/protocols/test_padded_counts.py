@@ -78,7 +78,7 @@ def test_clients_are_told_the_counts_of_all_that_hold_their_model(name: str) -> 
 def test_what_a_simulation_supplies_and_what_messages_tell_give_the_same_scores() -> None:
     scores = []
     for counts in (True, False):
-        options = {**OPTIONS, "rounds": 2, "fine_tune": "held_out"}
+        options = {**OPTIONS, "clients": 4, "samples": 200, "rounds": 2, "fine_tune": "held_out"}
         experiment = build(RunConfig("fedavg", settings={"label_counts": counts, "lr": 0.1}, **options))
         experiment.set_up()
         lines = [experiment.round(r) for r in (1, 2)]

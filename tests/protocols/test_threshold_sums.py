@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from federation import Rig
 from joint_parts import BOTH, HOLDERS, KEY, SIZE, Fresh, drive, keyed, opened_by, sent, summed, weighted_sum
+from prepared import begun
 
 import coterie.method as fl
 from coterie.crypto import threshold_opening, threshold_pads
@@ -29,8 +30,12 @@ def ready(
     r: int = 1, senders: tuple[str, ...] = HOLDERS, **settings: Any
 ) -> tuple[Rig, dict[str, Any], dict[str, Any]]:
     """A federation with a key, and by sender the completed ciphertexts and the pads of one round."""
-    run = keyed(**{"emulated": False, **PADS, **settings})
-    return (run, *completed(run, r, senders))
+
+    def make() -> tuple[Rig, dict[str, Any], dict[str, Any]]:
+        run = keyed(**{"emulated": False, **PADS, **settings})
+        return (run, *completed(run, r, senders))
+
+    return begun(f"completed pads {r} {senders} {settings}", make)
 
 
 def completed(run: Rig, r: int = 1, senders: tuple[str, ...] = HOLDERS) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, rig
+from prepared import begun
 
 import coterie.method as fl
 from coterie.crypto import ckks, threshold, wire
@@ -139,9 +140,15 @@ def made(
 
 def keyed(**options: Any) -> Rig:
     """A federation whose first four clients have made a key."""
-    run = joint(**options)
-    made(run)
-    return run
+
+    def make() -> Rig:
+        run = joint(**options)
+        made(run)
+        return run
+
+    if not all(isinstance(value, int | float | str) for value in options.values()):
+        return make()  # somebody on the wire, say, who is there from the beginning
+    return begun(f"joint key, {sorted(options.items())}, {threshold_keys.Group}", make)
 
 
 def summed(run: Rig, *vectors: np.ndarray, r: int = 1) -> SignedSum:

@@ -6,10 +6,11 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from prepared import prepared
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.experiment import Experiment
 from coterie.systems.coterie.config import CoterieConfig
 
 SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "min_cluster": 4, "fewest": 2}
@@ -18,9 +19,7 @@ SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "min_clust
 def made(**settings: Any) -> Experiment:
     options = {"partition": "permute:2", "crypto": "emulated", "model": "linear", "seed": 3, "devices": "slow_tail"}
     both = {**SETTINGS, **settings}
-    experiment = build(RunConfig("coterie", clients=12, rounds=8, settings=both, **options))
-    experiment.set_up()
-    return experiment
+    return prepared(RunConfig("coterie", clients=12, rounds=8, settings=both, **options))
 
 
 def test_rounds_are_shorter_and_everybody_is_asked_again() -> None:

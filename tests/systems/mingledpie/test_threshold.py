@@ -13,6 +13,7 @@ import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire
 from joint_keys import open_together
 from mingledpie_parts import EVERYBODY, REALLY, TARGETS, change, chosen, held, pies
+from prepared import begun
 
 from coterie.crypto import roster, threshold, threshold_opening
 from coterie.crypto.ckks_parameters import INSECURE
@@ -47,7 +48,10 @@ _named = layout.named
 
 
 def joint(**options: Any) -> Rig:
-    return pies(**{**JOINT, **options})
+    given = {**JOINT, **options}
+    if not all(isinstance(value, int | float | str) for value in given.values()):
+        return pies(**given)
+    return begun(f"mingledpie, {sorted(given.items())}", lambda: pies(**given))
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------

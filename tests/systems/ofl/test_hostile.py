@@ -11,6 +11,7 @@ import pytest
 from federation import misbehaving, on_the_wire, planted
 from matrix import few
 from ofl_parts import counted, ofl
+from prepared import begun
 
 import coterie.method as fl
 from coterie.crypto.roster import signed
@@ -26,9 +27,8 @@ replace = msgspec.structs.replace
 
 def settled(mode: str = "paper", **settings: Any) -> Any:
     """After round 1, so that clusters and leaders are known."""
-    made = ofl(TARGETS, mode=mode, clusters=3, recluster_every=9, **settings)
-    made.round(1)
-    return made
+    given = {"mode": mode, "clusters": 3, "recluster_every": 9, **settings}
+    return begun(f"ofl {given}", lambda: ofl(TARGETS, **given), 1)
 
 
 def member_of(made: Any, cluster: int = 0) -> str:
