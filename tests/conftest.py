@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import shipped  # noqa: F401  reads what the package has, before fast tests take less
 import torch
 import typer
 from command import Command, caller

@@ -155,7 +155,7 @@ def test_a_connection_that_is_cut_while_tls_begins_is_made_again(rig: Rig) -> No
         engine = NatsEngine("client/5", [url], own, PARTIES)
         assert engine.pull(0.1) is None
         engine.push("client/5", b"x", "k")
-        assert [each.body for each in drain(engine)] == [b"x"]
+        assert [each.body for each in drain(engine, 1)] == [b"x"]
         engine.close()
 
 
@@ -182,7 +182,7 @@ def test_a_server_that_goes_away_is_an_error_of_push_and_nothing_for_pull(tmp_pa
             hub.push("client/1", b"", "k")
         made.server.start()
         hub.push("client/1", b"", "k")
-        assert len(drain(made.engine("client/1"))) == 1
+        assert len(drain(made.engine("client/1"), 1)) == 1
 
 
 def test_without_a_stream_there_is_a_clear_error(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_party_that_is_revoked_is_cut_off_within_seconds_and_the_others_go_on(
     with pytest.raises(UndeliverableError, match="no stream takes packets to client/7"):
         hub.push("client/7", b"", "k3")
     hub.push("client/8", b"next round", "k")
-    assert [each.body for each in drain(stays)] == [b"next round"]
+    assert [each.body for each in drain(stays, 1)] == [b"next round"]
 
 
 def test_a_party_that_is_enrolled_again_is_admitted_by_its_new_key_alone(rig: Rig) -> None:
@@ -240,7 +240,7 @@ def test_a_party_that_is_enrolled_again_is_admitted_by_its_new_key_alone(rig: Ri
     reload(rig.server, rig.access)
     rig.provision()
     assert "the certificate was replaced" in cut_off(old)
-    assert [each.body for each in drain(rig.engine("client/6", tls=new))] == [b"waits"]
+    assert [each.body for each in drain(rig.engine("client/6", tls=new), 1)] == [b"waits"]
     assert hub._link.connections == 1
 
 

@@ -205,7 +205,7 @@ def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for
         hub, one = made.engine("hub"), made.engine("client/1")
         for number in range(5):
             hub.push("client/1", b"old", f"{number}")
-        assert len(drain(one)) == 5
+        assert len(drain(one, 5)) == 5
         give_new_disk(made)
         for number in range(5):
             hub.push("client/1", b"new", f"{number}")
@@ -252,7 +252,7 @@ def test_a_store_that_was_put_back_uses_numbers_again_and_no_new_packet_is_taken
         made.server.start()
         for number in range(6):
             hub.push("client/1", b"lost %d" % number, f"lost {number}")
-        assert [each.body for each in drain(one)] == [b"before", *(b"lost %d" % number for number in range(6))]
+        assert [each.body for each in drain(one, 7)] == [b"before", *(b"lost %d" % number for number in range(6))]
         hub.push("client/1", b"held", "held")
         held = one.pull(2)
         interrupted(two, "client/1", 4 * PART)
@@ -320,10 +320,10 @@ def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
         one.push("hub", b"done", "1")
         held = {("client/2", "hub"): 4, ("client/2", "client/1"): 4, ("hub", "client/1"): 1, ("client/1", "hub"): 1}
         assert waits(made) == held
-        assert [each.body for each in drain(one)] == [b"x"] * 4 + [b"work"]
+        assert [each.body for each in drain(one, 5)] == [b"x"] * 4 + [b"work"]
         assert waits(made) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
         flooding.push("client/1", b"x", "4")
-        assert len(drain(one)) == 1
+        assert len(drain(one, 1)) == 1
     finally:
         made.close()
 

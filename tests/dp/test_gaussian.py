@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -43,7 +43,6 @@ def test_known_values():
 
 
 @given(z=st.floats(0.5, 50), releases=st.integers(1, 400))
-@settings(max_examples=8)
 def test_releases_compose_to_one_with_less_noise(z, releases):
     """By the loss distribution composed with itself, not by the formula that the code uses."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism

@@ -117,7 +117,7 @@ def test_a_record_grows_cell_by_cell_and_keeps_what_is_still_the_item_s(tmp_path
 def test_runs_side_by_side_give_the_numbers_of_one_after_another(tmp_path, monkeypatch):
     warm()  # processes that are forked have their imports already
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: {"spawn": context}[kind])
     cells = (Cell("a", TINY), Cell("b", replace(TINY, settings={"lr": 0.01})), Cell("again", TINY))
     item, told = Item("toy/table", "A toy", (*cells,), table), []
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.protocols.sealed_groups import isolates
@@ -51,7 +51,6 @@ def fewest_shown(lists: Lists) -> int:
     lists=st.lists(st.frozensets(st.integers(0, CLIENTS - 1), min_size=1), min_size=1, max_size=5),
     fewest=st.integers(2, 5),
 )
-@settings(max_examples=50, deadline=None)
 def test_lists_that_are_let_in_one_after_the_other_show_no_few_clients(lists: Lists, fewest: int) -> None:
     held: list[frozenset[int]] = []
     for one in lists:

@@ -15,7 +15,7 @@ from joint_parts import ALL, BOTH, CLIENTS, HOLDERS, KEY, drive, halves, keyed, 
 from coterie.crypto.roster import sign_roster, signing_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.errors import UserError
-from coterie.protocols.openings import Opening, OpeningCount, Statements, check, collected, read, stated
+from coterie.protocols.openings import Opening, OpeningCount, Statements, check, collected, read, shows_few, stated
 from coterie.protocols.threshold import HubKey, open_padded
 from coterie.protocols.threshold.halves import signed
 
@@ -296,3 +296,9 @@ def test_honest_rounds_of_every_system_with_shares_have_statements_without_fault
     assert (checked.senders or 2) >= 2
     if case[:2] == ("ofl", "paper") and "mechanism" not in case[2]:
         assert checked.scalars > 0
+
+
+def test_a_combination_of_four_sums_is_found() -> None:
+    """No three of these sums show fewer than five vectors; all four do."""
+    sums = [{1, 3, 4, 5, 7, 8}, {2, 3, 4, 6, 8}, {0, 3, 5, 6, 7}, {0, 1, 2, 3, 4, 6, 7}]
+    assert [shows_few(list(map(frozenset, sums[:k])), 5) for k in (1, 2, 3, 4)] == [False, False, False, True]

@@ -76,11 +76,12 @@ def test_epsilon_stands_beside_those_who_see_so_much(tmp_path: Path) -> None:
     assert found is not None
     assert found["against"] == {"4": ["server", "public"], "no proof": ["own leader"]}
     page = render([out]).read_text()
-    assert "Against server and public: 4." in page
-    assert "Against own leader: no proof." in page
+    assert "Against server or public, each of them alone: 4." in page
+    assert "Against own leader alone: no proof." in page
     assert '<td class="words">server, public</td>' in page
     told = ledger.released(statements({"a": seen}, DELTA))
-    assert "all together, seen by server and public: epsilon 4; all together, seen by own leader: no epsilon" in told
+    assert "all together, against server or public, each of them alone: epsilon 4" in told
+    assert "all together, against own leader alone: no proof" in told
 
 
 def test_a_run_without_a_ledger_has_no_table(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def load_own(
     def samples(file: Path, by: str | None) -> Samples:
         return read(file, by, target, prepared) if schema is None else prepared_by(file, schema, by)
 
-    with _advising(path, schema):
+    with _advising(path, schema, target):
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
             if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
@@ -115,7 +115,7 @@ def load_own(
 
 
 @contextlib.contextmanager
-def _advising(path: Path, schema: Schema | None) -> Iterator[None]:
+def _advising(path: Path, schema: Schema | None, target: str | None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
@@ -124,9 +124,11 @@ def _advising(path: Path, schema: Schema | None) -> Iterator[None]:
         if schema is not None or not tables:
             raise
         those = path if path.is_file() else path / f"*{tables[0].suffix}"
+        label = f" --label {target}" if target else ""
         raise UserError(
             f"{error}\nFor gaps, categories and dates, stated once, and all findings at once: coterie prepare propose "
-            f"{those} --out schema.toml, coterie prepare check schema.toml {those}, and --schema schema.toml here"
+            f"{those}{label} --out schema.toml, coterie prepare check schema.toml {those}, and --schema schema.toml "
+            "here"
         ) from None
 
 

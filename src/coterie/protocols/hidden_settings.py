@@ -141,6 +141,8 @@ def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int
     ways = [f"{enough} uploads are enough"] if enough <= enlisted else []
     if groups > 1 and fit < len(larger):
         ways.append(f"these are with min_cluster={larger[fit]}, which finds no smaller groups")
+    if groups > 1 and not _may_show(enlisted, added, 1, enlisted, fewest):
+        ways.append("these are with clusters=1, one group for all")
     ways.append("any number is with fewest=1, by which a member may see the only other one's update, under some noise")
     return f"{added} uploads of {enlisted} clients: a group's sum might be of fewer than {fewest}. {'; '.join(ways)}"
 

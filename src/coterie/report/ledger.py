@@ -11,6 +11,9 @@ from coterie.record.schema import CLIENT, SAMPLE, Epsilon, LedgerRecord, NoiseRe
 from coterie.report.words import MISSING, number
 
 NO_PROOF = "no proof"
+ALONE = "each of them alone"
+"""Noise that one server draws is none against a coalition with it, so no total is one against those that pool what they
+know."""
 
 
 def released(ledgers: Any) -> str:
@@ -25,7 +28,7 @@ def released(ledgers: Any) -> str:
     ]
     parts = [f"{'; '.join(proved)} (delta {found['delta']})"] if proved else []
     parts += [
-        f"all together, seen by {' and '.join(names)}: {'no epsilon' if epsilon == NO_PROOF else f'epsilon {epsilon}'}"
+        f"all together, against {against(names)}: {NO_PROOF if epsilon == NO_PROOF else f'epsilon {epsilon}'}"
         for epsilon, names in found["against"].items()
     ]
     if proved and not found["open"]:
@@ -34,6 +37,10 @@ def released(ledgers: Any) -> str:
         parts.append(f"no proof for: {'; '.join(found['open'])}")
     parts += [f"its paper claims epsilon {row['claimed']}" for row in found["rows"] if row["claimed"] != MISSING]
     return "; ".join(parts)
+
+
+def against(names: Sequence[str]) -> str:
+    return " or ".join(names) + (f", {ALONE}" if len(names) > 1 else " alone")
 
 
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:

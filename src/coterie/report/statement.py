@@ -54,13 +54,16 @@ def _attacks(run: Run) -> dict[str, Any]:
     return {"audit": audit, "attacks": [row for row in rows if row not in controls], "controls": controls}
 
 
+ANY = "anybody who sees it all, and knows no server's noise"
+
+
 def _ledger(run: Run) -> dict[str, Any]:
     every, names = run.result.ledger or {}, run.partition.names
     alike: dict[tuple[str, str, str], list[str]] = {}
     for party, one in every.items():
         place = party.rpartition("/")[2]
         name = names[int(place)] if place.isdigit() and int(place) < len(names) else party
-        for by, epsilon in {"everybody together": one.epsilon, **one.against}.items():
+        for by, epsilon in {ANY: one.epsilon, **one.against}.items():
             of_sample, of_client = (between([epsilon.get(of, "infinite")]) for of in (SAMPLE, CLIENT))
             alike.setdefault((by, of_sample, of_client), []).append(name)
     return {

@@ -115,12 +115,16 @@ def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_co
     others = ", ".join(f"{words} (here {value:g})" for words, value in own.items())
     label = first.facts["label"]
     ours, constant = (f"{100 * value:.1f} %" if first.share else f"{value:.3g}" for value in (found, chance))
-    return (
-        f"{config.system} has learnt nothing: {label} is {ours} on all test data, and a model that gives every sample "
-        f"the same answer has {constant}. Try more rounds (here {config.rounds})" + (f", {others}" if others else "")
+    told = f"{label} is {ours} on all test data, and a model that gives every sample the same answer has {constant}"
+    if first.share and label_counts.shape[1] == 2 and chance > RARE:
+        return f"{told}, so it cannot show what {config.system} has learnt: take --metrics auroc,average_precision"
+    return f"{config.system} has learnt nothing: {told}. Try more rounds (here {config.rounds})" + (
+        f", {others}" if others else ""
     )
 
 
+RARE = 0.8
+"""From this share of one of two labels on, accuracy is near that share whatever was learnt."""
 CLEARLY = 0.05
 """How much worse than the best round the last one clearly is: of a share the difference, else a part of the best."""
 
