@@ -80,7 +80,7 @@ def test_the_number_of_comparisons_is_bounded(count: int, most: int, seed: int) 
     gains = np.random.default_rng(seed).normal(size=(count, count))
     gains, asked = gains + gains.T, 0
 
-    def answer(choices: list[correlation.Choice]) -> list[int]:
+    def answer(choices: list[correlation.Question]) -> list[int]:
         nonlocal asked
         asked += sum(len(one.sums) - 1 for one in choices)
         return [correlation.chosen(one, gains) for one in choices]
@@ -95,7 +95,7 @@ def test_a_client_that_stays_tells_nothing_else() -> None:
     told: list[tuple[int, int]] = []
     gains, _ = planted([4, 4, 4], 0.3, 5)
 
-    def answer(choices: list[correlation.Choice]) -> list[int]:
+    def answer(choices: list[correlation.Question]) -> list[int]:
         marks = [correlation.chosen(one, gains) for one in choices]
         told.extend((mark, len(set(one.marks))) for mark, one in zip(marks, choices, strict=True))
         return marks
@@ -114,7 +114,7 @@ def test_newcomers_join_the_group_that_gains_most() -> None:
 def test_searches_side_by_side_ask_together_and_end_alone() -> None:
     def search(rounds: int):  # type: ignore[no-untyped-def]
         for _ in range(rounds):
-            yield [correlation.Choice([[((0,), (0,))]], [1])]
+            yield [correlation.Question([[((0,), (0,))]], [1])]
         return rounds
 
     batches = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.clustering import evidence
-from coterie.clustering.correlation import Choice
+from coterie.clustering.correlation import Question
 from coterie.clustering.evidence import DIMENSION, ResidualSpread, twisted
 from coterie.privacy.attacks import hidden_groups
 from coterie.protocol.errors import UserError
@@ -74,10 +74,10 @@ def test_the_cosine_of_a_guess_is_compared_with_the_other_members() -> None:
 
 def test_what_choices_say_is_counted_by_hand() -> None:
     """0 joins 1, not alone; 2 stays alone; 0 prefers 1 to 2; and 1 stays where it is, or does not."""
-    joins = Choice([[((0,), ())], [((0,), (1,))]], [0, 1])
-    alone = Choice([[((2,), ())], [((2,), (0, 1))]], [0, 1])
-    prefers = Choice([[((0,), (1,))], [((0,), (2,))]], [0, 1])
-    moves = Choice([[((1,), ())], [((1,), (0,))], [((1,), (2,))]], [0, 1, 0])
+    joins = Question([[((0,), ())], [((0,), (1,))]], [0, 1])
+    alone = Question([[((2,), ())], [((2,), (0, 1))]], [0, 1])
+    prefers = Question([[((0,), (1,))], [((0,), (2,))]], [0, 1])
+    moves = Question([[((1,), ())], [((1,), (0,))], [((1,), (2,))]], [0, 1, 0])
     answers = [(joins, 1), (alone, 0), (prefers, 0), (moves, 0)]
     outcomes = [one for choice, mark in answers for one in hidden_groups.outcomes_of(choice, mark)]
     assert len(outcomes) == 3, "that it moves does not say where"

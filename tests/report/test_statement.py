@@ -31,7 +31,7 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "**broker**" not in page
     assert "| all 4 clients | anybody who sees it all, and knows no server's noise | no proof | no proof |" in page
     assert "Counted: trained model and number of samples." in page
-    assert "| server: models, as they are sent | everything | 1.00 |" in page
+    assert "| server: models, as they are sent | everything | 1.00 ± 0.00 |" in page
     assert "## Does it help? AUROC on each client's own test samples, together against alone" in page
     assert sum(line.startswith("| cleveland | ") for line in page.splitlines()) == 2
     assert len(page.split()) < 800

@@ -27,7 +27,7 @@ Sum = list[tuple[Group, Group]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Question:
     """Which of these sums is the greatest, or the first of the greatest? The answer is its mark."""
 
     sums: list[Sum]
@@ -35,7 +35,7 @@ class Choice:
 
 
 T = TypeVar("T")
-Questions = Generator[list[Choice], list[int], T]
+Questions = Generator[list[Question], list[int], T]
 
 
 def labelled(groups: Groups, count: int) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
     return answered(questions, lambda asked: [chosen(one, gains) for one in asked])
 
 
-def answered(questions: Questions[T], answer: Callable[[list[Choice]], list[int]]) -> T:
+def answered(questions: Questions[T], answer: Callable[[list[Question]], list[int]]) -> T:
     try:
         asked = next(questions)
         while True:
@@ -81,12 +81,12 @@ def answered(questions: Questions[T], answer: Callable[[list[Choice]], list[int]
         return result
 
 
-def chosen(choice: Choice, gains: NDArray[Any]) -> int:
+def chosen(choice: Question, gains: NDArray[Any]) -> int:
     """The answer by gains (n, n)."""
     return choice.marks[int(sums(choice, gains).argmax())]
 
 
-def sums(choice: Choice, gains: NDArray[Any]) -> NDArray[Any]:
+def sums(choice: Question, gains: NDArray[Any]) -> NDArray[Any]:
     """(k,) its sums, of the dtype of gains (n, n)."""
     totals = np.zeros(len(choice.sums), gains.dtype)
     for at, blocks in enumerate(choice.sums):
@@ -97,7 +97,7 @@ def sums(choice: Choice, gains: NDArray[Any]) -> NDArray[Any]:
 
 def side_by_side(searches: Sequence[Questions[T]]) -> Questions[list[T]]:
     """Independent searches, whose questions are asked together."""
-    results, asked = dict[int, T](), dict[int, list[Choice]]()
+    results, asked = dict[int, T](), dict[int, list[Question]]()
 
     def step(at: int, answers: list[int] | None) -> None:
         try:
@@ -144,7 +144,7 @@ def _stays(one: int, groups: Groups) -> Questions[bool]:
     """Whether it gains most where it is. Where else it would gain more is not told."""
     own = next(tuple(i for i in group if i != one) for group in groups if one in group)
     others = [(), *_without(one, groups)]
-    (stays,) = yield [Choice(_joins(one, others), [int(group == own) for group in others])]
+    (stays,) = yield [Question(_joins(one, others), [int(group == own) for group in others])]
     return bool(stays)
 
 
@@ -174,7 +174,7 @@ def _without_small(groups: Groups, smallest: int) -> Questions[Groups]:
 def _greatest(candidates: list[Sum]) -> Questions[int]:
     if len(candidates) == 1:
         return 0
-    (best,) = yield [Choice(candidates, list(range(len(candidates))))]
+    (best,) = yield [Question(candidates, list(range(len(candidates))))]
     return best
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering import evidence
-from coterie.clustering.correlation import Choice, Sum
+from coterie.clustering.correlation import Question, Sum
 from coterie.clustering.evidence import DIMENSION, RANK, ResidualSpread, row_length, twisted
 from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.result import AttackResult, handed_out
@@ -85,7 +85,7 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
     return AttackResult("cosine with the update", float(np.mean(values)), float(np.mean(others)), 1.0, len(values), sd)
 
 
-def outcomes_of(choice: Choice, mark: int) -> Iterator[Outcome]:
+def outcomes_of(choice: Question, mark: int) -> Iterator[Outcome]:
     """What an answer says: the sum with this mark is the greatest. A mark of several does not say which."""
     greatest = [at for at, one in enumerate(choice.marks) if one == mark]
     if len(greatest) == 1:

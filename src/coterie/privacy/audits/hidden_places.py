@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.clustering.correlation import Choice, Groups, answered, chosen, labelled
+from coterie.clustering.correlation import Groups, Question, answered, chosen, labelled
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OpeningKey
 from coterie.crypto.two_party import Dealt, Exchange, Words64
@@ -114,7 +114,7 @@ def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Group
     """Groups by these gains (n, n) in an order that the seed tosses, and the outcomes of all choices."""
     outcomes, signed = list[Outcome](), gains.view(np.int64)
 
-    def answer(asked: list[Choice]) -> list[int]:
+    def answer(asked: list[Question]) -> list[int]:
         marks = [chosen(one, signed) for one in asked]
         for one, mark in zip(asked, marks, strict=True):
             outcomes.extend(outcomes_of(one, mark))
