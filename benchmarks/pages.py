@@ -487,12 +487,18 @@ def part(text: str, number: str, *kept: str) -> str:
 
 
 def narrowed(text: str, choices: Sequence[str]) -> str:
-    """A table with fewer rows and columns. Each choice is ``only A | B`` or ``without A | B``."""
+    """A table with fewer rows and columns. Each choice is ``only A | B`` or ``without A | B``.
+
+    Raises ValueError for a name that the table lacks: a row would go without a word.
+    """
     head, _, *found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()]
     left_out: set[str] = set()
     for choice in choices:
         verb, _, words = choice.partition(" ")
         named = {word.strip(" `") for word in words.split("|")}
+        cells = {cell.strip("`") for row in found for cell in row} if verb == "only" else set(head)
+        if lacking := named - cells:
+            raise ValueError(f"{choice}: the table lacks {', '.join(sorted(lacking))}")
         if verb == "only":
             found = [row for row in found if named & {cell.strip("`") for cell in row}]
         else:

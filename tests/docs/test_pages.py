@@ -258,3 +258,12 @@ def test_every_command_of_a_page_is_one_of_coteries(path: Path) -> None:
             context = group.make_context(
                 group.name, list(words), parent=context, resilient_parsing=hasattr(group, "commands")
             )
+
+
+def test_a_table_without_a_row_that_its_page_names_is_refused() -> None:
+    """Rows are named by text that has numbers in it: a new record would else drop them without a word."""
+    table = "| attack | found |\n| --- | --- |\n| by steps (0.16) | 0.2 |\n"
+    assert pages.narrowed(table, ["only by steps (0.16)"]).count("by steps") == 1
+    for choice in ("only by steps (0.17)", "without lost"):
+        with pytest.raises(ValueError, match="the table lacks"):
+            pages.narrowed(table, [choice])
