@@ -91,7 +91,7 @@ def test_the_number_of_comparisons_is_bounded(count: int, most: int, seed: int) 
 
 
 def test_a_client_that_stays_tells_nothing_else() -> None:
-    """The answer is the same whichever other group it would gain more in, or less."""
+    """The question has two answers: whether it gains most where it is, and no other group by number."""
     told: list[tuple[int, int]] = []
     gains, _ = planted([4, 4, 4], 0.3, 5)
 

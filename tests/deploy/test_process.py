@@ -218,5 +218,5 @@ def test_a_client_that_adds_nothing_says_so_at_its_own_home_alone(why: str) -> N
     party = SimpleNamespace(state=SimpleNamespace(why=why))
     say_why(party, said.append)
     assert said == (
-        [f"In the last round this party kept its model, or added nothing to the others': {why}."] * bool(why)
+        [f"In its last round this party kept its model, or added nothing to the others': {why}."] * bool(why)
     )

@@ -74,7 +74,7 @@ def test_epsilon_stands_beside_those_who_see_so_much(tmp_path: Path) -> None:
     out = folder(tmp_path, a=seen, b=seen)
     found = ledger.ledger_table(load.load(out).result.ledger)
     assert found is not None
-    assert found["against"] == {"4": ["server", "public"], "no proof": ["own leader"]}
+    assert found["against"] == {"4": "server or public, each of them alone", "no proof": "own leader alone"}
     page = render([out]).read_text()
     assert "Against server or public, each of them alone: 4." in page
     assert "Against own leader alone: no proof." in page

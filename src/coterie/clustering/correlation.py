@@ -1,6 +1,6 @@
-"""Correlation clustering by choices alone: groups with the greatest sum of pairs' gains.
+"""Correlation clustering by questions of one kind: groups with the greatest sum of pairs' gains.
 
-All questions are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
+All are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
 and on shares of two servers (``protocols/shared_groups.py``), who learn the answers alone.
 
 Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
@@ -81,15 +81,15 @@ def answered(questions: Questions[T], answer: Callable[[list[Question]], list[in
         return result
 
 
-def chosen(choice: Question, gains: NDArray[Any]) -> int:
+def chosen(question: Question, gains: NDArray[Any]) -> int:
     """The answer by gains (n, n)."""
-    return choice.marks[int(sums(choice, gains).argmax())]
+    return question.marks[int(sums(question, gains).argmax())]
 
 
-def sums(choice: Question, gains: NDArray[Any]) -> NDArray[Any]:
+def sums(question: Question, gains: NDArray[Any]) -> NDArray[Any]:
     """(k,) its sums, of the dtype of gains (n, n)."""
-    totals = np.zeros(len(choice.sums), gains.dtype)
-    for at, blocks in enumerate(choice.sums):
+    totals = np.zeros(len(question.sums), gains.dtype)
+    for at, blocks in enumerate(question.sums):
         for rows, columns in blocks:
             totals[at : at + 1] += gains[np.ix_(rows, columns)].sum(dtype=gains.dtype)  # mod 2^64 without a warning
     return totals
@@ -163,9 +163,9 @@ def _merged(groups: Groups) -> Questions[Groups]:
 def _without_small(groups: Groups, smallest: int) -> Questions[Groups]:
     while len(groups) > 1 and len(small := min(groups, key=lambda group: (len(group), group))) < smallest:
         rest = [group for group in groups if group != small]
-        chosen = yield from joined(rest, small)
+        places = yield from joined(rest, small)
         groups = [
-            tuple(sorted((*group, *(one for one, k in zip(small, chosen, strict=True) if k == at))))
+            tuple(sorted((*group, *(one for one, k in zip(small, places, strict=True) if k == at))))
             for at, group in enumerate(rest)
         ]
     return groups

@@ -42,9 +42,9 @@ _MASK, _BITS, _U, _V, _UV, _R, _LIFTED, _D, _RD = (
     *(slice(0, 1), slice(1, 2), slice(2, 4), slice(4, 6), slice(6, 8)),
     *(slice(8, 9), slice(9, 10), slice(10, 12), slice(12, 14)),
 )
-_DRAWN = 14
+_DRAWN = _RD.stop
 _CORRECTED = (_BITS, _UV, _LIFTED, _RD)  # at party 1, which has no seed that gives them
-_CORRECTIONS = 6  # words
+_CORRECTIONS = sum(place.stop - place.start for place in _CORRECTED)
 _BLOCKS = 8 * _DRAWN // 16  # of the keystream
 
 
@@ -253,7 +253,7 @@ def _greater(dealt: Dealt, used: int, a: Words64, b: Words64) -> Exchange[Words6
     """(p, 2) shares of the rows of b (p, 2) whose first number is above that of a's row, and of a's rows otherwise."""
     numbers, apart = _comparisons(dealt, used, len(a)), b - a
     above = yield from _above_zero(dealt.party, numbers, apart[:, 0])
-    flips, hidden = above ^ (numbers[:, 8] & np.uint64(1)).astype(np.uint8), apart - numbers[:, _D]
+    flips, hidden = above ^ _bits(numbers[:, _R])[:, 0], apart - numbers[:, _D]
     data = yield np.packbits(flips).tobytes() + hidden.astype("<u8").tobytes()
     size = -(-len(a) // 8)
     flipped = flips ^ _unpacked(data[:size], len(a))

@@ -11,25 +11,22 @@ from coterie.record.schema import CLIENT, SAMPLE, Epsilon, LedgerRecord, NoiseRe
 from coterie.report.words import MISSING, number
 
 NO_PROOF = "no proof"
-ALONE = "each of them alone"
-"""Noise that one server draws is none against a coalition with it, so no total is one against those that pool what they
-know."""
 
 
 def released(ledgers: Any) -> str:
     found = ledger_table(msgspec.convert(ledgers or {}, dict[str, LedgerRecord]))
     if found is None:
         return ""
-    whom = {True: "a whole client", False: "one sample"}
+    unit = {True: "a whole client", False: "one sample"}
     proved = [
-        f"{row['what']}: epsilon {row['epsilon']} for {whom[row['neighbours'] == CLIENT]}"
+        f"{row['what']}: epsilon {row['epsilon']} for {unit[row['neighbours'] == CLIENT]}"
         for row in found["rows"]
         if row["epsilon"] != NO_PROOF
     ]
     parts = [f"{'; '.join(proved)} (delta {found['delta']})"] if proved else []
     parts += [
-        f"all together, against {against(names)}: {NO_PROOF if epsilon == NO_PROOF else f'epsilon {epsilon}'}"
-        for epsilon, names in found["against"].items()
+        f"all together, against {whom}: {NO_PROOF if epsilon == NO_PROOF else f'epsilon {epsilon}'}"
+        for epsilon, whom in found["against"].items()
     ]
     if proved and not found["open"]:
         parts.append(f"together {found['together']}, after one more round {found['further']}")
@@ -39,16 +36,12 @@ def released(ledgers: Any) -> str:
     return "; ".join(parts)
 
 
-def against(names: Sequence[str]) -> str:
-    return " or ".join(names) + (f", {ALONE}" if len(names) > 1 else " alone")
-
-
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 
     claimed: by a publication, for one client's releases of this kind.  together: of all its releases.
     further: after one more round.  of: the protected unit, a client where every release with a proof protects that.
-    open: the kinds without a proof.  against: by an epsilon, the observers against whom it holds.
+    open: the kinds without a proof.  against: by an epsilon, against whom it holds, in words.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str, tuple[str, ...]], list[list[ReleaseRecord]]] = {}
@@ -88,12 +81,16 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
     }
 
 
-def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, list[str]]:
+def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, str]:
+    """Never against observers that pool what they know: noise that a server draws is none to that server."""
     found: dict[str, list[str]] = {}
     for observer in dict.fromkeys(name for one in every for name in one.against):
         seen = [one.against[observer].get(relation, "infinite") for one in every if observer in one.against]
         found.setdefault(between(seen), []).append(observer)
-    return found
+    return {
+        epsilon: " or ".join(names) + (", each of them alone" if len(names) > 1 else " alone")
+        for epsilon, names in found.items()
+    }
 
 
 def claimed(releases: Sequence[ReleaseRecord]) -> float:

@@ -85,11 +85,11 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
     return AttackResult("cosine with the update", float(np.mean(values)), float(np.mean(others)), 1.0, len(values), sd)
 
 
-def outcomes_of(choice: Question, mark: int) -> Iterator[Outcome]:
+def outcomes_of(question: Question, mark: int) -> Iterator[Outcome]:
     """What an answer says: the sum with this mark is the greatest. A mark of several does not say which."""
-    greatest = [at for at, one in enumerate(choice.marks) if one == mark]
+    greatest = [at for at, one in enumerate(question.marks) if one == mark]
     if len(greatest) == 1:
-        yield from ((choice.sums[greatest[0]], one) for at, one in enumerate(choice.sums) if at != greatest[0])
+        yield from ((question.sums[greatest[0]], one) for at, one in enumerate(question.sums) if at != greatest[0])
 
 
 def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
