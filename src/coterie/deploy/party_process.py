@@ -103,9 +103,7 @@ def say_why(party: fl.Party, say: Say) -> None:
     """What a client of hidden groups tells nobody else, since an alarm by name would show who is in a group."""
     if why := getattr(party.state, "why", ""):
         event("kept", reason=why)
-        say(
-            f"In its last round this party kept its model, or added nothing to the others': {why}."
-        )
+        say(f"In its last round this party kept its model, or added nothing to the others': {why}.")
 
 
 def _log_privacy(built: BuiltParty, node: Node) -> None:
