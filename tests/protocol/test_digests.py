@@ -38,6 +38,16 @@ def test_remembered_digests_are_those_of_the_bytes_whatever_was_hashed_before() 
         assert digests.sha256(others[0]) == sha256(others[0]).digest()
 
 
+def test_parts_of_one_object_with_equal_ends_are_told_apart() -> None:
+    ends, middles = bytes(range(64)), [np.random.default_rng(seed).bytes(LONG) for seed in range(3)]
+    parts = [ends + middle + ends for middle in (*middles, middles[0])]
+    whole, size = b"".join(parts), len(parts[0])
+    with remembered(len(whole)):
+        for at in (*range(4), *range(4)):
+            part = memoryview(whole)[at * size : (at + 1) * size]
+            assert digests.sha256(part) == sha256(part).digest()
+
+
 def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
 

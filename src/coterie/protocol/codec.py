@@ -117,11 +117,13 @@ def _cut(frame: bytes) -> Iterator[memoryview]:
     try:
         # One piece for each field of bytes, and for each part of a bundle of long ones; one for all of what is no
         # message.
-        elements = [memoryview(element) for element in _elements.decode(frame)]
+        lengths = [len(memoryview(element)) for element in _elements.decode(frame)]
     except (msgspec.MsgspecError, RecursionError):
-        elements = []
-    yield memoryview(frame)[: len(frame) - sum(map(len, elements))]
-    for element in elements:
+        lengths = []
+    rest = memoryview(frame)
+    yield rest[: (at := len(frame) - sum(lengths))]
+    for length in lengths:
+        element, at = rest[at : at + length], at + length
         parts = None
         if element[0] == _LONG_BYTES:
             yield element[:5]

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 LEAST = 1 << 14  # bytes; shorter strings are hashed sooner than found
 _ENDS = 64  # bytes, by which equal strings are found before they are compared
 
@@ -16,21 +18,28 @@ _ENDS = 64  # bytes, by which equal strings are found before they are compared
 class _Held:
     def __init__(self, room: int) -> None:
         self._room = room
-        self._of = OrderedDict[tuple[int, bytes, bytes], tuple[bytes, bytes]]()
+        self._of = OrderedDict[tuple[int, bytes, bytes], tuple[bytes, int, bytes]]()
 
     def digest(self, data: memoryview) -> bytes:
         ends = data.nbytes, bytes(data[:_ENDS]), bytes(data[-_ENDS:])
-        known = self._of.get(ends)
-        if known is not None and known[0].startswith(data):  # which are of one length, so they are equal
-            return known[1]
-        if known is None:
-            self._room -= data.nbytes
-        held, found = data.obj, hashlib.sha256(data).digest()
-        own = isinstance(held, bytes) and len(held) == data.nbytes
-        self._of[ends] = bytes(held if own else data), found  # its own object is not copied
+        whole = data.obj if isinstance(data.obj, bytes) else None  # bytes stay as they are, so they are not copied
+        at = 0 if whole is None else _address(data) - _address(whole)
+        held, start, found = self._of.get(ends, (b"", 0, b""))
+        if held is whole and start == at:
+            return found
+        equal = bool(found) and held.startswith(data, start)
+        if not equal:
+            self._room -= 0 if found else data.nbytes
+            found = hashlib.sha256(data).digest()
+        if not equal or whole is not None:  # the object that came last is the likeliest to come again
+            self._of[ends] = bytes(data) if whole is None else whole, at, found
         while self._room < 0:
             self._room += self._of.popitem(last=False)[0][0]
         return found
+
+
+def _address(data: bytes | memoryview) -> int:
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
 _held: ContextVar[_Held | None] = ContextVar("digests", default=None)
