@@ -223,25 +223,24 @@ SHIFTED = Item(
 )
 
 
-def _learned(form: str, method: str, seed: int) -> Mapping[str, float | None]:
-    """By topic, what the servers of a method on digits learn on their own (``runs.findings.by_topic``)."""
+def _seen(form: str, method: str, seed: int) -> list[Mapping[str, Any]]:
+    """The rows of what each server of a method on digits finds out on its own."""
     first = _config("digits", form, "coterie")
     shared, _ = with_budget(method, _config("digits", form, method), budget_of(resolve(first), first.settings), ())
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run(replace(shared, seed=seed, fine_tune="no", record=True, evaluate="all", out=str(out)))
-        found = by_topic([attack(out)["attacks"]])
-        return {topic: None if of is None else of["mean"] for topic, of in found.items()}
+        return [row for row in attack(out)["attacks"] if row["topic"] is not None]
 
 
-def _learned_row(name: str, found: Sequence[Mapping[str, float | None]]) -> Row:
-    """Means over the seeds, in percent; None where no attack applies or could tell."""
+def _learned_row(name: str, found: Sequence[Sequence[Mapping[str, Any]]]) -> Row:
+    """By the best attack of all seeds together, in percent; None where no attack applies or could tell."""
     form, method = name.split("/")
+    best = by_topic(found)
     row: dict[str, Any] = {"partition": form, "method": method}
     for topic in LEARNT:
-        values = [one.get(topic) for one in found]
-        known = [value for value in values if value is not None]
-        row[topic] = round(100 * max(0.0, fmean(known))) if len(known) == len(values) else None
+        of = best.get(topic)
+        row[topic] = None if of is None else round(100 * max(0.0, of["mean"]))
     return row
 
 
@@ -250,7 +249,7 @@ SHOWN = Item(
     "shown",
     "What servers learn on their own on digits, percent of everything",
     tuple(
-        Calculation(f"{form}/{method}", partial(_learned, form, method), {"data": "digits", "rounds": ROUNDS})
+        Calculation(f"{form}/{method}", partial(_seen, form, method), {"data": "digits", "rounds": ROUNDS})
         for form in ("dirichlet:0.3", "permute:4+dirichlet:0.5")
         for method in METHODS
     ),

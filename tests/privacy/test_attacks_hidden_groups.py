@@ -86,6 +86,8 @@ def test_what_choices_say_is_counted_by_hand() -> None:
     assert (hidden_groups.sides(outcomes, 3) == expected).all()
     assert hidden_groups.agreement(outcomes, np.array([0, 0, 1])) == pytest.approx([2 / 3] * 3)
     assert hidden_groups.agreement(outcomes, np.array([0, 1, 0])) == pytest.approx([-2 / 3, 0, 0])
+    assert hidden_groups.surprises(outcomes, np.array([0, 0, 1])).tolist() == [0, 0, 0]
+    assert hidden_groups.surprises(outcomes, np.array([0, 1, 0])).tolist() == [1, 0, 1], "2 alone, and 0 with 1"
 
 
 def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:

@@ -36,9 +36,9 @@ def test_what_is_found_in_one_round_of_ten_is_a_tenth() -> None:
     assert told == {"groups": pytest.approx(0.3), "models": pytest.approx(0.1), "identity": 1.0}
 
 
-def test_the_slow_attacks_run_in_some_rounds_only() -> None:
-    told = found(row("labels", *[0.3] * 100), row("samples", *[0.6] * 10))
-    assert told == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
+@pytest.mark.parametrize("topic", ["labels", "groups", "samples", "other"])
+def test_what_does_not_change_over_the_rounds_is_learned_once(topic: str) -> None:
+    assert found(row(topic, *[0.3] * 100), row(topic, *[0.6] * 10)) == {topic: pytest.approx(0.6)}
 
 
 def test_where_no_attack_could_tell_is_not_nothing() -> None:

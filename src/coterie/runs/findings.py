@@ -15,6 +15,8 @@ from coterie.runs.intervals import mean_and_interval
 
 Content = dict[str, Any]
 Row = Mapping[str, Any]
+OF_ROUNDS = ("models", "identity")
+"""Topics with something new in every round. A client's labels, groups and samples are learned once."""
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
@@ -129,8 +131,8 @@ def cut_short(folder: Path, stopped: int) -> str:
 def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
-    mean: 0 for "nothing found", 1 for everything; a round without a result counts 0.  interval: the ``noise``.
-    None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
+    mean: 0 for "nothing found", 1 for everything; ``OF_ROUNDS`` a round without a result counts 0.  interval: the
+    ``noise``. None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
     """
     rows = merged(runs)
     rounds = max((row["rounds"] for row in rows), default=0)
@@ -142,7 +144,7 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
             continue
         if row["verdict"] == CANNOT_TELL:
             unsure.add(topic)
-        partly = row["rounds"] < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
+        partly = row["rounds"] < rounds - 1 and topic in OF_ROUNDS  # pairs of rounds are one fewer
         part = row["rounds"] / rounds if partly else 1.0
         found = {
             "mean": 0.0 if row["verdict"] in (VERDICTS[0], CANNOT_TELL) else part * row["leak"],

@@ -61,6 +61,7 @@ def test_a_server_finds_nothing(who: str, least: int) -> None:
 def test_both_servers_together_learn_everything() -> None:
     """The control: else the other findings say nothing."""
     assert leak(TOGETHER, "which pairs are of one group") > 0.95
+    assert leak(TOGETHER, "updates, by adding shares") == 1
     assert leak(TOGETHER, "label shares") > 0.4
 
 

@@ -113,6 +113,25 @@ def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
     return np.asarray(np.where(labels[:, None] == labels, found, -found).mean(axis=1))
 
 
+def surprises(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
+    """(n,) how often the groups (n,) that were found would have let a client choose another group than it did.
+
+    A client's choice is an outcome whose sums are of its pairs alone.
+    """
+
+    def of_its_group(part: Sum, client: int) -> float:
+        others = [one for _, columns in part for one in columns if one != client]
+        return float(np.mean(labels[others] == labels[client])) if others else 0.0
+
+    found = np.zeros(len(labels))
+    for greater, less in outcomes:
+        rows = {row for block, _ in (*greater, *less) for row in block}
+        if len(rows) == 1:
+            (client,) = rows
+            found[client] += of_its_group(greater, client) < of_its_group(less, client)
+    return found
+
+
 def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResult:
     """Share of clients that a second grouping links with the first, by the order of ``agreement`` (n,) within a group.
 

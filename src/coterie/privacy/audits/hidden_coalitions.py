@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coterie.crypto import shared_rows
 from coterie.crypto.one_hot import SEED_BYTES, fold, seeds_of
 from coterie.privacy.attacks import hidden_groups
+from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Finding, Measured, Recorded, attack, tried
 from coterie.privacy.measures import memberships, profiles
 from coterie.privacy.views import by_round
@@ -116,8 +117,12 @@ COUNTED = "hub, if counts were opened"
 
 @attack("both-servers", TOGETHER, "groups", "adds both servers' shares of single uploads: a control")
 def both_servers(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
+    longest = run.settings.grid(len(run.clients), run.spec).longest
     for one in rounds:
         who = np.array(run.numbers(one.names))
+        read = np.linalg.norm(one.updates.astype(np.float64), axis=1) <= longest  # which random words never are
+        result = AttackResult("updates read (share)", float(read.mean()), 0.0, 1.0, len(who))
+        yield Measured(TOGETHER, "updates, by adding shares", result, topic="models")
         yield from profiles(TOGETHER, one.updates.astype(np.float64), run.label_counts[who], run.spec)
         yield from memberships(TOGETHER, one.groups, who, run.label_counts, run.groups)
 

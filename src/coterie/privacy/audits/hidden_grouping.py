@@ -33,19 +33,21 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
     """The hub sees the same steps, at places that it cannot relate to names or positions."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
-    sure = hidden_groups.agreement(groups.outcomes, groups.labels)
     seed = int(np.random.default_rng(0).integers(1 << 62))
-    _, outcomes = compared(groups.gains, seed, groups.most, run.settings.min_cluster)
-    again = hidden_groups.agreement(outcomes, groups.labels)
-    linked = hidden_groups.linked(sure, again, groups.labels)
-    guessed = sure + 1e-9 * np.random.default_rng(0).random(len(sure))  # nearly all agree alike: their order is a guess
-    told = {"shares of weights": groups.weights.astype(np.float64), "steps": guessed}
+    _, again = compared(groups.gains, seed, groups.most, run.settings.min_cluster)
+    numbers = {"steps": hidden_groups.agreement, "choices against the groups": hidden_groups.surprises}
+    told, linked = {"shares of weights": groups.weights.astype(np.float64)}, dict[str, AttackResult]()
+    for by, count in numbers.items():
+        first, second = (count(outcomes, groups.labels) for outcomes in (groups.outcomes, again))
+        linked[by] = hidden_groups.linked(first, second, groups.labels)
+        told[by] = first + 1e-9 * np.random.default_rng(0).random(len(first))  # of equal numbers the order is a guess
     for _ in run.lines:  # it knows them in every round
         for by, guess in told.items():
             for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
                 score = partial(labels.rank_correlation, guess, truth, what)
                 yield tried(HELPER, f"{what} of unnamed clients, by {by}", score)
-        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
+        for by, result in linked.items():
+            yield Measured(AGAIN, f"re-linked in its group, by {by}", result, topic="identity")
 
 
 @attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
