@@ -1,7 +1,8 @@
 """What Coterie's two servers cost: ``python -m benchmarks.servers rounds|grouping|million|workers FILE``.
 
-``rounds``: Coterie beside FedAvg, 100 clients of MNIST with 178,110 weights, rounds in turns in one process, so that a
-busy machine slows all alike. Processor seconds are those of all threads, and the least of the rounds are taken.
+``rounds``: Coterie beside FedAvg, 100 clients of MNIST with 178,110 weights, each in a process of its own with one
+thread, as a user runs it. Rounds take turns, so that a busy machine slows all alike. The least processor seconds of the
+rounds are taken.
 ``grouping``: what they exchange, once, to make groups of rows in shares, and what is dealt for it.
 ``million``: what each server spends, sends and holds, on paper, from constants that are measured here.
 ``workers``: uploads that one process checks and adds, and two that take them from one queue and add their sums.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -55,24 +57,24 @@ MEMBERS = (100, 1_000, 10_000, 100_000, 1_000_000)
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
 
-def rounds(clients: int = 100, repeats: int = 3) -> dict[str, Any]:
+def rounds(clients: int = 100, repeats: int = 5) -> dict[str, Any]:
     """A row for each variant."""
-    torch.set_num_threads(1)
-    plain = RunConfig("fedavg", data="mnist", model="mlp", clients=clients, partition="permute:4", rounds=repeats + 1)
-    training = {"lr": 0.1, "slowest": 1.0}
     lines: dict[str, list[Mapping[str, Any]]] = {name: [] for name in VARIANTS}
     spent: dict[str, list[float]] = {name: [] for name in VARIANTS}
     with ExitStack() as stack:
-        made = {}
+        ends = {}
         for name, (system, own) in VARIANTS.items():
-            config = replace(plain, system=system, settings={**training, **own}, eval_every=repeats + 1)
-            made[name] = stack.enter_context(closing(experiment.build(config)))
-            made[name].set_up()
-        for r in range(1, repeats + 1):
-            for name, one in made.items():
-                began = time.process_time()
-                lines[name].append(one.round(r))
-                spent[name].append(time.process_time() - began)
+            ends[name], theirs = get_context("spawn").Pipe()
+            process = get_context("spawn").Process(target=_in_turns, args=(theirs, system, own, clients, repeats))
+            process.start()
+            stack.callback(process.join)
+            stack.enter_context(ends[name]).recv()  # once it is set up
+        for _ in range(repeats):
+            for name, end in ends.items():
+                end.send(None)
+                line, seconds = end.recv()
+                lines[name].append(line)
+                spent[name].append(seconds)
     found, least_s = [], min(spent["FedAvg"])
     whole = sum(_moved(lines["FedAvg"][-1]))
     for name in VARIANTS:
@@ -90,6 +92,22 @@ def rounds(clients: int = 100, repeats: int = 3) -> dict[str, Any]:
             }
         )
     return {"clients": clients, "weights": WEIGHTS, "rounds": repeats, "cores": os.cpu_count(), "rows": found}
+
+
+def _in_turns(end: Connection, system: str, own: Mapping[str, Any], clients: int, repeats: int) -> None:
+    """Sets a run up, and at each word from the other end trains a round and says what it took."""
+    torch.set_num_threads(1)
+    settings = {"lr": 0.1, "slowest": 1.0, **own}
+    options: dict[str, Any] = {"clients": clients, "rounds": repeats + 1, "eval_every": repeats + 1}
+    config = RunConfig(system, data="mnist", model="mlp", partition="permute:4", settings=settings, **options)
+    with closing(experiment.build(config)) as one:
+        one.set_up()
+        end.send(None)
+        for r in range(1, repeats + 1):
+            end.recv()
+            began = time.process_time()
+            line = one.round(r)
+            end.send((line, time.process_time() - began))
 
 
 def _moved(line: Mapping[str, Any]) -> tuple[int, int]:
