@@ -8,7 +8,7 @@ from typing import Any
 from coterie.protocol.system import BROKER
 from coterie.record.load import Run, compared, load
 from coterie.record.schema import CLIENT, SAMPLE
-from coterie.report import comparison
+from coterie.report import comparison, gains
 from coterie.report.ledger import between
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
@@ -82,12 +82,12 @@ def _help(folder: Path) -> dict[str, Any] | None:
         return None
     told, measure = {**told, "benefits": own}, comparison.measures(told)[0]
     return {
-        "title": comparison.help_title(told),
-        "note": comparison.help_note(told),
-        "heads": comparison.HELP_HEADS,
-        "rows": comparison.help_rows(told),
-        "sentences": list(comparison.help_sentences(told)),
-        "clients": list(comparison.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
+        "title": gains.help_title(told),
+        "note": gains.help_note(told),
+        "heads": gains.HELP_HEADS,
+        "rows": gains.help_rows(told),
+        "sentences": list(gains.help_sentences(told)),
+        "clients": list(gains.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
     }
 
 
