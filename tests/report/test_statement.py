@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -80,5 +81,11 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     assert "This run was not attacked: use `coterie audit`." in page
     assert "Samples stayed where they were" in page
     assert ", the mean over the 1 of 4 clients that report it. Whether" in page
-    with pytest.raises(UserError, match="missing"):
+    with pytest.raises(UserError, match="no such folder"):
         statement(tmp_path / "nothing")
+
+
+def test_a_comparison_is_refused_with_the_runs_in_it(compared: Path) -> None:
+    names = re.escape(f"{compared / 'fedavg-0'}, {compared / 'local-0'}")
+    with pytest.raises(UserError, match=f"a statement is about one: give one of {names}$"):
+        statement(compared)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from coterie.protocol.errors import UserError
 from coterie.protocol.system import BROKER
-from coterie.record.load import Run, compared, load
+from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import CLIENT, SAMPLE
 from coterie.report import comparison, gains
 from coterie.report.ledger import between
@@ -22,7 +23,7 @@ def statement(folder: Path) -> str:
     """In Markdown: what left the house, how private it is, whether it helps (by the comparison that the run's folder
     lies in). Raises UserError.
     """
-    run = load(folder)
+    run = load(_of_one(folder))
     result, role, d = run.result, run.client_role, run.result.deployment
     sent = [(key.split(" "), n) for key, n in run.total("message_bytes").items() if key.startswith(f"{role} > ")]
     sees = [
@@ -44,6 +45,13 @@ def statement(folder: Path) -> str:
         help=_help(folder.resolve()),
         **_ledger(run),
     )
+
+
+def _of_one(folder: Path) -> Path:
+    if (found := find([folder])) == [folder]:
+        return folder
+    names = ", ".join([*map(str, found[:_MOST]), *["..."] * (len(found) > _MOST)])
+    raise UserError(f"{folder} is no run, and a statement is about one: give one of {names}")
 
 
 def _attacks(run: Run) -> dict[str, Any]:
