@@ -133,6 +133,7 @@ def test_nothing_is_invented(recorder: Recorder) -> None:
     )
     assert any("common test set" in words for words in result["deployment"]["unknown"])
     assert result["deployment"]["reporting"] == [0, 0]
+    assert result["assumes"].startswith("business_server and csp do not collude")
     assert "What nobody knows" in render([recorder.folder]).read_text()
 
 
