@@ -189,12 +189,14 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
 
 
 def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> str:
+    from coterie.report import comparison
     from coterie.report.score_table import interval_note
 
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if note := interval_note(max(len(row["runs"]) for row in rows)):
         notes.append(note.removesuffix("."))
     notes += dict.fromkeys(explained)
+    notes += comparison.sent_notes(rows)
     if attacked:
         notes.append(
             "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "

@@ -274,6 +274,11 @@ def budget(content: Content) -> str:
     return f"One budget, that of {content['budget_from']}: {'; '.join(told)}."
 
 
+def sent_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if any(row.get("system") == LOCAL for row in rows):
+        yield f"sent by {LOCAL}: that rounds begin and end, which every method's messages say; no model"
+
+
 def attack(content: Content) -> str:
     if content.get("attack") is None:
         return ""
