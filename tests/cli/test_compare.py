@@ -124,7 +124,7 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
     row |= {"runs": ["a", "b"], "learned": {topic: spread(0.123) for topic in TOPICS}}
     rows = [
         {**row, "method": "fedcaprivacy@hardened", "crypto": "emulated"},
-        {**row, "method": "local", "crypto": "none"},
+        {**row, "method": "local", "system": "local", "crypto": "none"},
     ]
     for width, parts in ((160, 1), (100, 3), (80, 3), (72, 3)):
         shell = Console(width=width, record=True, file=io.StringIO())
@@ -135,6 +135,7 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
         assert len(made) == parts
         assert shown.count("fedcaprivacy@hardened") == parts
         assert "…" not in shown
+        assert "Sent by local: that rounds begin and end" in " ".join(shown.split())
         assert all(
             word in shown for word in ("emulated", "91.1", "87.6", "65.4", "0.98", "1.23 GB", "6 min 40 s", "12")
         )

@@ -87,6 +87,13 @@ def test_a_line_a_round_without_a_terminal(cli: Command) -> None:
     assert cli(*words, "--quiet").err == ""
 
 
+def test_a_skipped_round_shows_no_scores_of_earlier_models() -> None:
+    scored, pace = {"local_accuracy": 0.5, "global_accuracy": 0.25}, Pace({"a": 3})
+    told = [line(1, **scored), line(2, **scored, notes={"skipped": "no update came"}), line(3, **scored, notes={})]
+    shown_lines = [shown._line(pace, "a", one, shown._ACCURACY).split("  ")[2] for one in told]
+    assert shown_lines == ["local 50.0 %", "skipped", "local 50.0 %"]
+
+
 def test_a_comparison_says_which_run_it_is_at(cli: Command) -> None:
     ended = cli("compare", "fedavg", *(word for word in QUICK if word != "--quiet"), "--seeds", "2")
     told = [text.split("  ") for text in ended.err.splitlines()]

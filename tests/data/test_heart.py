@@ -155,8 +155,19 @@ def test_words_may_be_categories(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'m' is not a number; say categories=sex \(--categories\)"):
         load(str(tmp_path), own={"gaps": "mean"})
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2)), y=[0, 1, 0, 1])
-    with pytest.raises(UserError, match="gaps and categories are read from csv and parquet files, not from npz"):
+    with pytest.raises(UserError, match="from csv and parquet files, not from npz: write it as one of these, or fill"):
         load(str(tmp_path / "a.npz"), own={"gaps": "mean"})
+
+
+def test_arrays_with_gaps_are_refused_with_a_way_that_works(tmp_path: Path) -> None:
+    x, y = np.arange(60.0).reshape(20, 3), np.arange(20) % 2
+    x[3, 1] = np.nan
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(UserError, match="write csv or parquet files, whose gaps --gaps mean or a schema fills"):
+        load(str(tmp_path / "a.npz"))
+    rows = ["one,two,three,label", *(",".join(map(str, (*row, label))) for row, label in zip(x, y, strict=True))]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    assert load(str(tmp_path / "a.csv"), own={"gaps": "mean"}).features == ("one", "two", "three")
 
 
 def test_a_run_has_the_hospitals_a_logistic_model_and_auroc_first() -> None:

@@ -133,6 +133,7 @@ def test_nothing_is_invented(recorder: Recorder) -> None:
     )
     assert any("common test set" in words for words in result["deployment"]["unknown"])
     assert result["deployment"]["reporting"] == [0, 0]
+    assert result["assumes"].startswith("business_server and csp do not collude")
     assert "What nobody knows" in render([recorder.folder]).read_text()
 
 
@@ -373,6 +374,25 @@ def test_the_status_file_says_what_the_operator_must_know(recorder: Recorder) ->
     assert all(by_name[one.name].fingerprint == fingerprint(one) for one in roster.entries)
     assert len({one.fingerprint for one in status.parties}) == len(status.parties)
     assert (recorder.folder / "status.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_status_counts_skipped_rounds_and_shows_no_scores_of_theirs(recorder: Recorder, cli: Command) -> None:
+    """Parties report scores there, too: of models that have not moved, and only of those that were there."""
+    rounds(recorder, 2)
+    recorder.closed(RoundOutcome(3, {"participants": 4, "skipped": "2 uploads are too few"}))
+    for name in CLIENTS:
+        recorder.heard(name, told(2, scores=scores(0.8)))
+        recorder.heard(name, told(3, scores=scores(0.3) if name == CLIENTS[0] else {}))
+    recorder.ended()
+    line = read_lines(recorder.folder / "metrics.jsonl")[-1]
+    assert (line["local_accuracy"], line["reported"]["local_accuracy"]) == (pytest.approx(0.3), 1)
+    status = recorder.status
+    assert (status.done, status.skipped) == (3, 1)
+    assert (status.scores["local_accuracy"], status.reported["local_accuracy"]) == (pytest.approx(0.8), 4)
+    recorder.close()
+    shown = " ".join(cli("deploy", "status", str(recorder.folder)).out.split())
+    assert "3 rounds done, 1 of them skipped" in shown
+    assert "Scores of the last round that was not skipped: local accuracy 80.0 %" in shown
 
 
 def test_members_that_have_not_joined_and_that_are_revoked_are_shown(tmp_path: Path) -> None:

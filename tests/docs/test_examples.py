@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from functools import partial
@@ -129,6 +130,30 @@ def test_tasks() -> None:
     written(Path("visits.csv"), *({("cost" if of == "label" else of): one[of] for of in one} for one in costs))
     (code,) = page("tasks")[1]
     run(code, coterie=SimpleNamespace(run=partial(coterie.run, rounds=1, crypto="emulated")))
+
+
+def test_practice_with_few_who_are_ill(cli: Command) -> None:
+    """Three tables with gaps and 6 % of one label, by the page's command; then with one group, as the page advises."""
+    rng = np.random.default_rng(4)
+    Path("hospitals").mkdir()
+    for name in ("a", "b", "c"):
+        table = visits(150, len(name)) | {"sex": rng.choice(["f", "m"], 150), "smoker": rng.choice(["no", "yes"], 150)}
+        gaps = rng.random(150) < 0.1
+        dose = ["" if gap else value for gap, value in zip(gaps, table.pop("dose"), strict=True)]
+        ill = (np.arange(150) % 17 == 3).astype(int)
+        del table["label"]
+        table["age"] += 12 * ill
+        written(Path("hospitals", f"{name}.csv"), {**table, "dose": dose, "diagnosis": ill})
+    text, _ = page("start_practice")
+    (command,) = re.findall(r"```\n(coterie compare [^`]*--class-weights[^`]*)```", text)
+    assert "`--set clusters=1`" in text
+    words = [*shlex.split(command.replace("\\\n", ""))[1:], "--seeds", "1", "--rounds", "2", "--set", "clusters=1"]
+    ended = cli(*words, "--out", "c")
+    assert ended.code == 0, ended.err
+    measures = [one["name"] for one in json.loads(Path("c/compare.json").read_text())["measures"]]
+    assert measures == ["auroc", "average_precision", "recall", "accuracy"]
+    result = json.loads(Path("c/coterie-0/result.json").read_text())
+    assert (result["skipped"], result["rounds_done"]) == ({}, 2)
 
 
 def test_features() -> None:

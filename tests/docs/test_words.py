@@ -13,7 +13,7 @@ import pytest
 from benchmarks import pages
 from coterie.cli.comparing import tables
 from coterie.record.comparison import ACCURACY
-from coterie.report import comparison, score_table
+from coterie.report import comparison, gains, score_table
 from coterie.report.words import sides
 from coterie.runs.options import OPTIONS
 
@@ -109,7 +109,7 @@ def printed() -> Iterator[str]:
     content = {"rows": [row], "leads": [{"over": "local", **accuracies}]}
     yield from score_table.form_table(content)[0]
     yield from (head for _, head, _ in comparison.lead_columns(content))
-    yield from comparison.HELP_HEADS
+    yield from gains.HELP_HEADS
     yield from (column.head for column in score_table.score_columns([row]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from every_system import model_for
 from torch.nn.utils import parameters_to_vector
 
+from coterie.deploy.kills import Kill, parse
 from coterie.operate.local_deployment import HOMES
 from coterie.operate.rehearsal import rehearse
 from coterie.operate.watching import read_log
@@ -141,6 +143,20 @@ def test_a_party_that_stays_away_for_a_while(tmp_path: Path) -> None:
     assert notes["gone"] == {"csp": "gone"}
     assert "skipped" not in result.rounds[0]["notes"]
     assert len(events(tmp_path / "d" / HOMES / "csp", "start")) == 2
+
+
+def test_a_kill_takes_every_name_of_a_party(tmp_path: Path) -> None:
+    parties, own = ["server", "client/0", "client/1"], {"client/0": "va", "client/1": "client-0"}
+    names = {"hub": 0, "server": 0, "client/0": 1, "client-0": 1, "va": 1, "client/1": 2, "client-1": 2}
+    for name, place in names.items():  # homes go before names of data
+        assert parse(f"{name}@2:mid", parties, 3, own) == Kill(parties[place], 2, mid=True)
+    config = RunConfig("fedavg", "heart", rounds=2)
+    there = re.escape("'cleve'. There are: hub, client/0 (cleveland), client/1 (hungarian), client/2 (switzerland), ")
+    with pytest.raises(UserError, match=there + re.escape("client/3 (va)")):
+        rehearse(tmp_path / "d", config, ["cleve@2"])
+    with pytest.raises(UserError, match="rounds are 1 to 2"):  # of one that is known
+        rehearse(tmp_path / "d", config, ["va@3"])
+    assert not (tmp_path / "d").exists()
 
 
 def test_what_cannot_be_rehearsed_is_refused(tmp_path: Path) -> None:

@@ -41,10 +41,11 @@ def test_a_leak_has_one_direction_whatever_the_measure() -> None:
     [
         (0.0, 0.0, "nothing found"),
         (0.01, 0.0, "nothing found"),
-        (0.5, 0.6, "nothing found"),
+        (0.5, 0.6, "cannot tell"),  # -0.1 to 1.1: chance and everything
         (-0.5, 0.1, "nothing found"),
         (1.0, 1.155, "cannot tell"),
-        (0.0, 0.98, "cannot tell"),
+        (0.0, 0.5, "cannot tell"),  # as long as from chance to everything
+        (0.4, 0.49, "nothing found"),  # everything is far beyond it
         (1.0, 0.98, "everything"),
         (0.1, 0.05, "a little"),
         (0.3, 0.05, "much"),
@@ -68,7 +69,7 @@ def test_luck_in_one_round_is_luck_in_all_of_them() -> None:
     """The same clients are guessed in every round, so many rounds make no chance result sure."""
     one, many = finding(0.6, sd=0.24), finding(*[0.6] * 50, sd=0.24)
     assert one.error == many.error == pytest.approx(0.3)
-    assert one.verdict == many.verdict == "nothing found"
+    assert one.verdict == many.verdict == "cannot tell"
     assert finding(0.6, sd=0.1).verdict == "much"
 
 
@@ -76,7 +77,8 @@ def test_rounds_that_differ_widely_prove_little() -> None:
     values = [0.2, 1.0, 0.1, 0.2]
     leaks = (np.array(values) - 0.2) / 0.8
     assert finding(*values).error == pytest.approx(np.std(leaks, ddof=1) / 2)
-    assert finding(*values).verdict == "nothing found"
+    assert finding(*values).verdict == "cannot tell"
+    assert finding(0.2, 0.8, 0.1, 0.2).verdict == "nothing found"
 
 
 def test_random_guesses_are_seldom_called_a_leak() -> None:

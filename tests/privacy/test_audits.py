@@ -297,7 +297,7 @@ def test_seeds_are_one_row_with_mean_and_interval(race: Path) -> None:
         assert row["leaks"] == [one["leak"] for one in each]
         found = row["leak"] > max(noise(row), 0.02)
         assert found != (row["verdict"] in ("nothing found", "cannot tell"))
-        assert found or (row["verdict"] == "cannot tell") == (noise(row) >= 0.98 or not row["chance_known"])
+        assert found or (row["verdict"] == "cannot tell") == (noise(row) >= 0.5 or not row["chance_known"])
     assert coterie.audit(race / "fedavg-0", race / "fedavg-1")["methods"][0]["seeds"] == [0, 1]
     code, out, err = call(str(race))
     assert (code, err) == (0, "")
@@ -311,7 +311,7 @@ def test_rows_are_merged_by_hand() -> None:
         numbers = {"value": leak, "first": leak, "last": leak, "chance": 0.0, "closed_form": None}
         return {"name": name, "verdict": words, "leak": leak, "error": error, **numbers}
 
-    found = merged([[row("a", 0.5), row("b", 0.05)], [row("a", 0.7), row("b", -0.05), row("c", 1.0, 0.0)]])
+    found = merged([[row("a", 0.5), row("b", 0.03)], [row("a", 0.7), row("b", -0.03), row("c", 1.0, 0.0)]])
     assert [one["name"] for one in found] == ["c", "a", "b"]  # with two seeds .6 +- 1.27 is not sure
     assert [one["verdict"] for one in found] == ["everything", "cannot tell", "nothing found"]
     assert found[1]["interval"] == pytest.approx(12.7062 * 0.1, rel=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,14 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "| server | Update | " in page
     assert f"{result['bytes_up_by_role']['client'] / 4:.0f} B from each client, on average" in page
     assert "- **server** learns every client's plain model and number of samples in every round, by name." in page
+    assert "**This holds only if** all parties follow the protocol. " in page
     assert "**broker**" not in page
     assert "| all 4 clients | anybody who sees it all, and knows no server's noise | no proof | no proof |" in page
     assert "Counted: trained model and number of samples." in page
     assert "| server: models, as they are sent | everything | 1.00 ± 0.00 |" in page
     assert "## Does it help? AUROC on each client's own test samples, together against alone" in page
-    assert sum(line.startswith("| cleveland | ") for line in page.splitlines()) == 2
+    (cleveland,) = [line for line in page.splitlines() if line.startswith("| cleveland | ")]
+    assert " | fedavg, tuned or not | " in cleveland  # nobody has taken its fine-tuned model
     assert len(page.split()) < 800
     head = page.partition("## What left")[0]
     assert "In this simulation all files were on one computer" in head
@@ -79,5 +82,11 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     assert "This run was not attacked: use `coterie audit`." in page
     assert "Samples stayed where they were" in page
     assert ", the mean over the 1 of 4 clients that report it. Whether" in page
-    with pytest.raises(UserError, match="missing"):
+    with pytest.raises(UserError, match="no such folder"):
         statement(tmp_path / "nothing")
+
+
+def test_a_comparison_is_refused_with_the_runs_in_it(compared: Path) -> None:
+    names = re.escape(f"{compared / 'fedavg-0'}, {compared / 'local-0'}")
+    with pytest.raises(UserError, match=f"a statement is about one: give one of {names}$"):
+        statement(compared)

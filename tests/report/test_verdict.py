@@ -13,8 +13,8 @@ from report_folders import edit, write_run
 from coterie.record.comparison import ACCURACY
 from coterie.record.load import load
 from coterie.report import compared_plots, verdict
-from coterie.report.comparison import help_sentences
 from coterie.report.figure import Labelled, Line
+from coterie.report.gains import help_sentences
 from coterie.runs.intervals import spread
 
 MEASURE = msgspec.structs.asdict(ACCURACY)

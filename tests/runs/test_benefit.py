@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 import coterie
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
-from coterie.report.comparison import help_rows, help_sentences
+from coterie.report.gains import help_rows, help_sentences
 from coterie.report.statement import statement
 from coterie.runs import benefit
 from coterie.runs.benefit import Predicted, benefits, drawn_differences, gain
@@ -231,6 +231,26 @@ def test_clients_with_names_are_one_over_all_seeds_and_others_one_with_each() ->
     many = {**content, "benefits": [{**content["benefits"][0], "clients": content["benefits"][0]["clients"] * 20}]}
     assert len(help_rows(content)) == 6
     assert not help_rows(many)
+
+
+def test_a_gain_that_tuning_does_not_change_stands_once() -> None:
+    """Clients take a fine-tuned model only where held-out samples gain by it."""
+    alone, together = runs(1, 2)
+    names = {f"client/{i}": f"h{i}" for i in range(2)}
+    (found,) = benefits(CLASSES["auroc"], alone, {"fedavg": together}, names)
+    plain = to_builtins(found)
+    moved = {**plain["clients"][1], "together": 0.99}
+    tuned = {**plain, "tuned": True, "clients": [plain["clients"][0], moved]}
+
+    def told(*benefits: Any) -> tuple[list[tuple[str, ...]], list[str]]:
+        content = {"benefits": benefits, "measures": [CLASSES["auroc"].facts]}
+        return [row[::2][:2] for row in help_rows(content)], [one.split(", of ")[0] for one in help_sentences(content)]
+
+    rows = [("h0", "fedavg, tuned or not"), ("h1", "fedavg"), ("h1", "fedavg, both tuned")]
+    assert told(plain, tuned) == (rows, ["fedavg", "fedavg, both tuned"])
+    once = [("h0", "fedavg, tuned or not"), ("h1", "fedavg, tuned or not")]
+    assert told(plain, {**plain, "tuned": True}) == (once, ["fedavg, tuned or not"])
+    assert told(plain) == ([("h0", "fedavg"), ("h1", "fedavg")], ["fedavg"])
 
 
 def test_a_slow_metric_is_judged_only_where_it_takes_little(monkeypatch: pytest.MonkeyPatch) -> None:

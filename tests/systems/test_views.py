@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import numpy as np
@@ -10,6 +11,7 @@ from every_system import CASES, Case, after, made, one_mode, parameters
 from federation import Rig, Steady
 
 from coterie.protocol.system import Mixture
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.runs import registry
 
 ROUNDS = 4
@@ -70,3 +72,34 @@ def test_a_slow_client_holds_up_no_round(case: Case) -> None:
     run.rounds(ROUNDS)
     assert finite(run)
     assert run.transport.clock_s - before < 15.0 * ROUNDS * 3
+
+
+# -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", registry.SYSTEMS)
+def test_a_method_that_hides_something_says_who_must_not_help_whom(name: str) -> None:
+    system = registry.get(name)
+    for mode in system.modes:
+        words = system.assumed(mode)
+        assert not words.endswith(".")  # it stands in a sentence
+        assert bool(re.search("collude|helps? the server", words)) == system.encrypts(mode)
+        roles = set(system.factories(system.config(**system.defaults(mode)), mode))
+        assert "key centre" not in words or KEY_CENTRE in roles
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("ofl", {}, "the server does not collude with all leaders but one; "),
+        ("ofl", {"threshold": 3}, "fewer than 3 leaders collude with the server; "),
+        ("ofl", {"keys": "dealer"}, "the key centre forgets the leaders' key"),
+        ("mingledpie", {}, "all clients share one secret key"),
+        ("mingledpie", {"keys": "threshold"}, "fewer holders of shares than open a sum help the server; "),
+        ("pafed", {"keys": "threshold"}, "with as many of the committee as open an update; "),
+        ("secagg", {"threshold": 0.75}, "no more than a share of 0.75 of the clients that a round asks help"),
+    ],
+)
+def test_what_must_hold_follows_the_settings(name: str, settings: dict[str, object], words: str) -> None:
+    system = registry.get(name)
+    assert words in system.assumed("paper", system.config(**settings))

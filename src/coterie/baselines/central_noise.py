@@ -269,6 +269,7 @@ SYSTEMS = {
             "server": "every client's clipped change in every round that it takes part in, by name",
             "client": "the noisy global model of every round that it takes part in",
         },
+        assumes="the server adds its noise as it says, and shows nobody a client's change",
         check=check,
         ledger=ledger,
     )

@@ -483,6 +483,9 @@ SYSTEM = fl.system(
         "than the threshold's share of its clients help",
         "client": "the global model of every round that it takes part in, and who else does, by name",
     },
+    assumes=lambda config, mode: (
+        f"no more than a share of {config.threshold:.2f} of the clients that a round asks help the server"
+    ),
     check=check,
     encrypted=True,
 )

@@ -128,14 +128,14 @@ def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
 
 
 def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
-    from coterie.report import comparison
+    from coterie.report import gains
 
-    shell.print(comparison.help_title(content), markup=False)
-    for line in comparison.help_sentences(content):
+    shell.print(gains.help_title(content), markup=False)
+    for line in gains.help_sentences(content):
         shell.print(f"  {line}", markup=False)
-    if comparison.help_rows(content):
+    if gains.help_rows(content):
         shell.print(benefit_table(content))
-    shell.print(comparison.help_note(content), markup=False)
+    shell.print(gains.help_note(content), markup=False)
     if hint := folds_hint(content, given):
         shell.print(hint, markup=False)
 
@@ -189,12 +189,14 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
 
 
 def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> str:
+    from coterie.report import comparison
     from coterie.report.score_table import interval_note
 
     notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if note := interval_note(max(len(row["runs"]) for row in rows)):
         notes.append(note.removesuffix("."))
     notes += dict.fromkeys(explained)
+    notes += comparison.sent_notes(rows)
     if attacked:
         notes.append(
             "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "
@@ -244,13 +246,13 @@ def alone_table(content: Row) -> Table | None:
 
 
 def benefit_table(content: Row) -> Table:
-    from coterie.report import comparison
+    from coterie.report import gains
 
     made = new_table()
-    for head in comparison.HELP_HEADS:
+    for head in gains.HELP_HEADS:
         made.add_column(head, justify="left" if head in ("client", "method", "") else "right", no_wrap=True)
     last = ""
-    for client, tested, *cells in comparison.help_rows(content):
+    for client, tested, *cells in gains.help_rows(content):
         made.add_row(*(("", "") if client == last else (escape(client), tested)), *cells)
         last = client
     return made

@@ -60,8 +60,9 @@ def rehearse(
         list[str] | None,
         typer.Option(
             metavar="PARTY@ROUND[:mid]",
-            help="Kill this party's process when that round begins (or the `setup`), and start it again at once. With "
-            ":mid, kill it in the middle of its work, and leave it away until the others notice. Can be repeated.",
+            help="Kill this party's process when that round begins (or the `setup`), and start it again at once. A "
+            "party is `hub`, `client/1`, its home `client-1`, or its data's name, such as `va`. With :mid, kill it in "
+            "the middle of its work, and leave it away until the others notice. Can be repeated.",
             rich_help_panel=opt.HOW,
         ),
     ] = None,

@@ -94,7 +94,8 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
         told = (f"{_in_words(name)} {_score(name, value)}" for name, value in status.scores.items())
         most = max(status.reported.values(), default=0)
         whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
-        yield Text(f"Scores of the last round: {', '.join(told)}, as {whose}")
+        last = "last round that was not skipped" if status.skipped else "last round"
+        yield Text(f"Scores of the {last}: {', '.join(told)}, as {whose}")
     yield from (Text(line, "bold yellow") for line in _ending(status, now))
     for count in range(len(_SPARED) + 1):
         table = _table(status, now, _SPARED[:count])
@@ -114,7 +115,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
 def _where(status: RunStatus, now: float) -> Text:
     from coterie.operate.watching import is_alive
 
-    done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
+    done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} of them skipped" if status.skipped else "")
     done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
     if status.phase == "failed":
         return Text.assemble(("Failed", "bold red"), f" ({done}): {shown(status.why)}")

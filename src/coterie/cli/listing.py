@@ -95,7 +95,9 @@ def _sees(system: System) -> Table:
         column.no_wrap = True
     told: dict[str, dict[str, str]] = {}
     for mode in system.modes:
-        for role, words in system.seen_by(mode, system.config(**system.defaults(mode))).items():
+        settings = system.config(**system.defaults(mode))
+        seen = {**system.seen_by(mode, settings), "only if": system.assumed(mode, settings)}
+        for role, words in seen.items():
             known = told.setdefault(role, {})
             if words not in known.values():
                 known[mode] = words

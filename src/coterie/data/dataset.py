@@ -259,20 +259,23 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
     return x
 
 
+GAPS = ". Arrays take no gaps (NaN): fill them, or write csv or parquet files, whose gaps --gaps mean or a schema fills"
+
+
 def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
-        return finite(x.astype(np.float32, copy=False), where)
+        return finite(x.astype(np.float32, copy=False), where, GAPS if x.ndim == 2 else "")
 
 
-def finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    """The same samples or targets (n, ...); raises UserError for non-finite ones."""
+def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.float32]:
+    """The same samples or targets (n, ...); raises UserError for non-finite ones. gaps: what to do with NaN, too."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(
             f"{where}: {bad.sum():,} of {len(x):,} samples hold NaN, infinity or a value too large for float32, the "
-            f"first is sample {int(bad.argmax())}; clean them first"
+            f"first is sample {int(bad.argmax())}; clean them first{gaps}"
         )
     return x
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.columns import Schema, inputs_of
-from coterie.data.dataset import finite, fixed_split
+from coterie.data.dataset import GAPS, finite, fixed_split
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.preparing import prepared
 from coterie.protocol.errors import UserError, suggest
@@ -133,7 +133,7 @@ def _samples(x: NDArray[np.generic], where: str) -> NDArray[np.float32]:
         return np.asarray(x, np.float32) / np.float32(255)
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(x, np.float32)
-    return finite(found, where)
+    return finite(found, where, GAPS if x.ndim == 2 else "")
 
 
 def _check_labels(y: NDArray[np.generic], samples: int, facts: SampleForm, where: str) -> None:

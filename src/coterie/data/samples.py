@@ -87,7 +87,10 @@ def read(path: Path, by: str | None, target: str | None, prepared: Prepared | No
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
         if prepared is not None:
-            raise UserError(f"{path}: gaps and categories are read from csv and parquet files, not from npz")
+            raise UserError(
+                f"{path}: gaps and categories are read from csv and parquet files, not from npz: write it as one of "
+                "these, or fill its gaps and leave --gaps and --categories out"
+            )
         return from_npz(read_npz(path, lambda arrays: npz_keys(arrays, by, str(path))), by, str(path))
     return from_table(read_table(path), by, target, prepared)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.deploy.logs import NodeObserver
+from coterie.deploy.names import safe
 from coterie.deploy.packets import Era
 from coterie.protocol.errors import UserError
 from coterie.transport.envelope import Opened
@@ -35,15 +36,21 @@ class Kill:
         return f"{self.party}@{self.round or SETUP}{':mid' * self.mid}"
 
 
-def parse(text: str, parties: Sequence[str], rounds: int) -> Kill:
-    """``hub@2``, ``client/1@2:mid`` or ``key_centre@setup``. ``hub`` is the first party. Raises UserError."""
+def parse(text: str, parties: Sequence[str], rounds: int, own_names: Mapping[str, str]) -> Kill:
+    """``hub@2``, ``client/1@2:mid`` or ``key_centre@setup``. ``hub`` is the first party. Raises UserError.
+
+    A party is also named as its home's folder (``client-1``), or as its data are (own_names: by party).
+    """
     found = _FORM.fullmatch(text)
     if found is None:
         raise UserError(f"--kill {text!r}: write PARTY@ROUND, PARTY@ROUND:mid or PARTY@setup, such as client/1@2")
     name = found["party"]
-    party = parties[0] if name == "hub" else name
-    if party not in parties:
-        raise UserError(f"--kill {text!r}: there is no party {name!r}. There are: hub, {', '.join(parties[1:])}")
+    data = {own: party for party, own in own_names.items()}
+    homes = {safe(party): party for party in parties}
+    known = {**data, **homes, **{party: party for party in parties}, "hub": parties[0]}
+    if (party := known.get(name)) is None:
+        there = (f"{one} ({own_names[one]})" if one in own_names else one for one in ("hub", *parties[1:]))
+        raise UserError(f"--kill {text!r}: there is no party {name!r}. There are: {', '.join(there)}")
     at = 0 if found["round"] == SETUP else int(found["round"])
     if found["round"] != SETUP and not 1 <= at <= rounds:
         raise UserError(f"--kill {text!r}: the rounds are 1 to {rounds}, and {SETUP} comes before them")

@@ -317,7 +317,9 @@ class Recorder(Journal):
         line = jsonable({**line, **reported.scored(scores)})
         if scores:
             of.by_client = {name: dict(own) for name, own in scores.items()}
-            self._tell(scores=reported.means_of(line, self._check.measures), reported=line["reported"])
+            if "skipped" not in line["notes"]:  # else they are of earlier models, and of those that were there
+                means = reported.means_of(line, self._check.measures)
+                self._tell(scores=means, reported=line["reported"])
         if round == 0:
             of.set_up = line
         elif self._is_finish(round):

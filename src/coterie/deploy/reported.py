@@ -144,6 +144,7 @@ def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], runnin
         "task": config.task,
         "virtual_seconds": None,
         "sees": config.definition.seen_by(config.mode, config.own),
+        "assumes": config.definition.assumed(config.mode, config.own),
         "deployment": deployment,
     }
 

@@ -49,11 +49,11 @@ class PartyStatus(Traffic, kw_only=True):
 
 class RunStatus(msgspec.Struct, kw_only=True):
     """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file. plan:
-    its version.  done: committed rounds.  skipped: those of them that were given up.
-    repeated: attempts beyond the first.  scores: means of the last round that clients have reported on.  reported:
-    by score, how many did.  why: of a failure.  waits: why nothing can be stored at the engine.  attempt: from 0;
-    people are shown it from 1.  certificates: Unix times when they end, by holder; filled in by the server of the
-    status. aborted: the operator ends it early.
+    its version.  done: committed rounds.  skipped: those of them that moved no model or were given up.
+    repeated: attempts beyond the first.  scores: means of the last other round that clients have reported on.
+    reported: by score, how many did.  why: of a failure.  waits: why nothing can be stored at the engine.  attempt:
+    from 0; people are shown it from 1.  certificates: Unix times when they end, by holder; filled in by the server of
+    the status. aborted: the operator ends it early.
     """
 
     system: str

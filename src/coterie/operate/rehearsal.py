@@ -74,7 +74,8 @@ def rehearse(
         experiment = build(config)
         held.callback(experiment.close)
         names = list(experiment.common.roster.by_name)
-        wanted = [parse(text, names, experiment.config.rounds) for text in kills]
+        own = dict(zip(experiment.names, experiment.split.names, strict=False))  # only one's own data have names
+        wanted = [parse(text, names, experiment.config.rounds, own) for text in kills]
         ready = prepared(path, experiment, scores_of(config) if scores is None else scores, GRACE_S)
         held.enter_context(ready.serving())
         run_parties(ready, wanted, tell)

@@ -139,6 +139,7 @@ class System:
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
     learns: by role, in words; or a function of a config and a mode that gives this.
+    assumes: what must hold for nobody to learn more, in words; or a function as ``learns``.
     own_model: a client's prediction model from its own state alone. Deployments need it.
     counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
     ``label_counts``), or None before it was told.  uncounted: why there are none.
@@ -164,6 +165,7 @@ class System:
     parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
     learns: Mapping[str, str] | Callable[[Any, str], Mapping[str, str]] = field(default_factory=dict)
+    assumes: str | Callable[[Any, str], str] = "all parties follow the protocol"
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
@@ -280,6 +282,11 @@ class System:
         kinds = received(parties, lambda handler: handler.when(config, mode))
         roles = frozenset[str]().union(*(party.roles for party in parties.values()))
         return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items() if role in roles}
+
+    def assumed(self, mode: str, config: Any = None) -> str:
+        """In words, what must hold in this mode, under these or the default settings."""
+        config = config or self.config(**self.defaults(mode))
+        return self.assumes(config, mode) if callable(self.assumes) else self.assumes
 
     def kinds(self, config: Any = None) -> tuple[type[Message], ...]:
         """Every message type that a party may read, in any mode, under these or the default settings."""

@@ -328,6 +328,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     metrics: dict[str, float | None] = {}
     client_role: str | None = None
     sees: dict[str, str] = {}
+    assumes: str = ""
     refused: Count = 0
     lost: Count = 0
     late: Count = 0

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from coterie.record.comparison import Measure
 from coterie.record.load import Run
 from coterie.report import figure as fig
-from coterie.report.comparison import RunGroup, helped, leading
+from coterie.report.comparison import RunGroup, leading
+from coterie.report.gains import helped
 from coterie.report.plots import WIDTH, measure_axis, rounds_axis, share_y
 from coterie.report.verdict import MethodStanding
 from coterie.report.words import explained, metric, percent, plural, size

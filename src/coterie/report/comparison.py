@@ -274,6 +274,11 @@ def budget(content: Content) -> str:
     return f"One budget, that of {content['budget_from']}: {'; '.join(told)}."
 
 
+def sent_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if any(row.get("system") == LOCAL for row in rows):
+        yield f"sent by {LOCAL}: that rounds begin and end, which every method's messages say; no model"
+
+
 def attack(content: Content) -> str:
     if content.get("attack") is None:
         return ""
@@ -476,114 +481,3 @@ def _told(row: Mapping[str, Any]) -> str:
     parts += [f"nothing found of {none}"] if none else []
     parts += [f"the attacks cannot tell of {unsure}"] if unsure else []
     return "".join(f"; {part}" for part in parts)
-
-
-# -- whether training together helps each client ----------------------------------------------------------------------
-
-
-MOST_ROWS = 48
-"""Of the table of gains. For more clients there are the counts, and ``compare.json``."""
-HELP_HEADS = ("client", "tested", "method", "alone", "together", "gain [95 %]", "")
-"""Of the table of gains: its columns."""
-_MOST_NAMES = 6
-
-
-def help_title(content: Content) -> str:
-    first = measures(content)[0]
-    return f"Does it help? {first['label']} on each client's own test samples, together against alone"
-
-
-def help_sentences(content: Content) -> Iterator[str]:
-    """For each method and form: for how many clients it is better or worse than training alone."""
-    for benefit in content["benefits"]:
-        clients = benefit["clients"]
-        parts = []
-        for verdict, words in (("better", "better for"), ("worse", "worse for"), ("undecided", "undecided for")):
-            found = [one for one in clients if one["verdict"] == verdict]
-            named = [one["name"] for one in found if one["name"] and verdict != "undecided"][:_MOST_NAMES]
-            named += ["..."] if _MOST_NAMES == len(named) < len(found) else []
-            parts.append(f"{words} {len(found) or 'none'}" + (f" ({', '.join(named)})" if named else ""))
-        if missing := sum(one["verdict"] is None for one in clients):
-            parts.append(f"no interval for {missing}")
-        seeds = len({one["seed"] for one in clients})
-        every = f" with each of {seeds} seeds" if seeds > 1 else ""
-        said = f"{_helper(benefit)}, of {len(clients) // seeds} clients{every}: {', '.join(parts)}."
-        unsure = undecided(benefit, measures(content)[0])
-        yield f"{said} {unsure}" if unsure else said
-
-
-def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
-    """For each client of a method, whether training together is better for it, and by how much."""
-    tuned = ", both tuned" if benefit["tuned"] else ""
-    for one in benefit["clients"]:
-        what, share = f"{helped(one)}: training together", measure["share"] or one.get("instead") is not None
-        unit = f"points of {one.get('instead') or measure['label']}" if share else f"in {measure['label']}"
-        if one["gain"] is None:
-            yield f"{what} could not be compared with training alone."
-        elif one["verdict"] in ("better", "worse"):
-            yield f"{what} is {one['verdict']} than training alone: {_gain(one, share)} {unit}{tuned}."
-        elif one["verdict"]:
-            yield f"{what} is not shown to be better or worse than training alone: {_gain(one, share)} {unit}{tuned}."
-        else:
-            yield f"{what} against training alone: {_gain(one, share)} {unit}{tuned}, without an interval."
-
-
-def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    """The gains that clients' test samples cannot show."""
-    judged = (one for one in benefit["clients"] if not one.get("instead"))
-    known = [one for one in judged if None not in (one["low"], one["high"])]
-    if not any(one["verdict"] == "undecided" for one in known):
-        return ""
-    half = float(np.median([(one["high"] - one["low"]) / 2 for one in known]))
-    size = f"about {100 * half:.1f} points" if measure["share"] else f"about {half:.3g}"
-    return f"Undecided: with these test samples gains below {size} cannot be seen."
-
-
-def help_note(content: Content) -> str:
-    first = measures(content)[0]
-    unit = "in points" if first["share"] else "in the metric's own unit"
-    lower = "" if first["higher"] else ", above 0 where the metric is lower"
-    every = [one for benefit in content["benefits"] for one in benefit["clients"]]
-    instead = f" One label: {first['label']} is not defined on the client's test samples, so accuracy judges it."
-    return (
-        f"Gain: {unit}{lower}. Its interval is a paired bootstrap over the client's test samples, and over seeds "
-        "that test the same samples. Better and worse: it leaves out 0. One in twenty intervals does so by chance."
-    ) + (instead if any(one.get("instead") for one in every) else "")
-
-
-def help_rows(content: Content) -> list[tuple[str, ...]]:
-    """A row for each client, method and form, under ``HELP_HEADS``; none if there are too many."""
-    benefits, first = content["benefits"], measures(content)[0]
-    if sum(len(benefit["clients"]) for benefit in benefits) > MOST_ROWS:
-        return []
-    found = []
-    for place in range(max((len(benefit["clients"]) for benefit in benefits), default=0)):
-        for benefit in benefits:
-            if place < len(benefit["clients"]):
-                one = benefit["clients"][place]
-                instead = one.get("instead")
-                share = first["share"] or instead is not None
-                values = (metric(one.get(key), share) for key in ("alone", "together"))
-                why = f"one label: {instead} instead" if instead else ""
-                verdict = f"{one['verdict']} ({why})" if one["verdict"] and why else one["verdict"] or why
-                found.append((helped(one), str(one["samples"]), _helper(benefit), *values, _gain(one, share), verdict))
-    return found
-
-
-def _helper(benefit: Mapping[str, Any]) -> str:
-    return f"{benefit['method']}, both tuned" if benefit["tuned"] else str(benefit["method"])
-
-
-def helped(one: Mapping[str, Any]) -> str:
-    name = one["name"] or one["client"]
-    return str(name) if one["seed"] is None else f"{name}, seed {one['seed']}"
-
-
-def _gain(one: Mapping[str, Any], share: bool) -> str:
-    if one["gain"] is None:
-        return MISSING
-    scale, form = (100, "+z.1f") if share else (1, "+.4g")
-    interval = (
-        "" if None in (one["low"], one["high"]) else f" [{scale * one['low']:{form}}, {scale * one['high']:{form}}]"
-    )
-    return f"{scale * one['gain']:{form}}{interval}"

@@ -8,10 +8,9 @@ from typing import Any
 
 from coterie import __version__
 from coterie.protocol.errors import UserError
-from coterie.record.comparison import Measure
 from coterie.record.files import atomic_write
 from coterie.record.load import Run, compared, find, load
-from coterie.report import compared_plots, comparison, score_table, tables, verdict, words
+from coterie.report import compared_plots, comparison, gains, score_table, tables, verdict, words
 from coterie.report.run_view import run_view
 from coterie.report.templates import TEMPLATES
 
@@ -69,7 +68,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "emulated": sorted({run.result.name for run in runs if run.result.crypto == "emulated"}),
         "first": runs[0].result,
         "table": tables.comparison_table(groups),
-        "race": _race(told, measure) if told else None,
+        "race": _race(told, groups) if told else None,
         "audits": [
             (one.label, audit)
             for one in groups
@@ -98,15 +97,15 @@ def _home(folders: Sequence[Path]) -> Path:
 _WIDTHS = (compared_plots.WIDE, compared_plots.NARROW)
 
 
-def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
+def _race(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> dict[str, Any]:
     topics, heads = comparison.topics_of(told["rows"]), comparison.lead_columns(told)
     return {
-        "help": comparison.help_title(told) if told["benefits"] else None,
-        "gains": _gains(told, measure),
-        "helps": list(comparison.help_sentences(told)),
-        "help_heads": comparison.HELP_HEADS,
-        "help_rows": comparison.help_rows(told),
-        "help_note": comparison.help_note(told),
+        "help": gains.help_title(told) if told["benefits"] else None,
+        "gains": _gains(told, groups),
+        "helps": list(gains.help_sentences(told)),
+        "help_heads": gains.HELP_HEADS,
+        "help_rows": gains.help_rows(told),
+        "help_note": gains.help_note(told),
         "budget": " ".join([comparison.budget(told), *comparison.chosen(told)]),
         "attack": comparison.attack(told),
         "not_shared": list(comparison.not_shared(told)),
@@ -127,7 +126,8 @@ def _race(told: Mapping[str, Any], measure: Measure) -> dict[str, Any]:
     }
 
 
-def _gains(told: Mapping[str, Any], measure: Measure) -> list[dict[str, Any]]:
+def _gains(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> list[dict[str, Any]]:
+    measure = comparison.leading(groups)
     by_method = {one["method"]: one for one in sorted(told["benefits"], key=lambda one: one["tuned"])}
     known = (one for one in by_method.values() if compared_plots.judged(one))
     return [

@@ -11,7 +11,8 @@ import msgspec
 from coterie.protocol.errors import UserError, to_install
 from coterie.record.comparison import Measure
 from coterie.report.compared_plots import COSTS, WIDE, mark_radii, tradeoff
-from coterie.report.comparison import Content, RunGroup, help_sentences, measures
+from coterie.report.comparison import Content, RunGroup, measures
+from coterie.report.gains import help_sentences
 from coterie.report.verdict import MethodStanding, standings, verdict
 from coterie.report.verdict import table as standing_table
 from coterie.report.words import size

@@ -199,6 +199,9 @@ def _left(pace: Pace) -> str:
 
 
 def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
+    """Of a skipped round nothing but this: its scores are those of earlier models."""
+    if "skipped" in line.get("notes", {}):
+        return "skipped"
     name, share = leading["name"], leading["share"]
     found = {side: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side in ("local", "global")}
     head = "" if name == "accuracy" else f"{leading['label']} "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from coterie.protocol.errors import UserError
 from coterie.protocol.system import BROKER
-from coterie.record.load import Run, compared, load
+from coterie.record.load import Run, compared, find, load
 from coterie.record.schema import CLIENT, SAMPLE
-from coterie.report import comparison
+from coterie.report import comparison, gains
 from coterie.report.ledger import between
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
@@ -22,7 +23,7 @@ def statement(folder: Path) -> str:
     """In Markdown: what left the house, how private it is, whether it helps (by the comparison that the run's folder
     lies in). Raises UserError.
     """
-    run = load(folder)
+    run = load(_of_one(folder))
     result, role, d = run.result, run.client_role, run.result.deployment
     sent = [(key.split(" "), n) for key, n in run.total("message_bytes").items() if key.startswith(f"{role} > ")]
     sees = [
@@ -44,6 +45,13 @@ def statement(folder: Path) -> str:
         help=_help(folder.resolve()),
         **_ledger(run),
     )
+
+
+def _of_one(folder: Path) -> Path:
+    if (found := find([folder])) == [folder]:
+        return folder
+    names = ", ".join([*map(str, found[:_MOST]), *["..."] * (len(found) > _MOST)])
+    raise UserError(f"{folder} is no run, and a statement is about one: give one of {names}")
 
 
 def _attacks(run: Run) -> dict[str, Any]:
@@ -82,12 +90,12 @@ def _help(folder: Path) -> dict[str, Any] | None:
         return None
     told, measure = {**told, "benefits": own}, comparison.measures(told)[0]
     return {
-        "title": comparison.help_title(told),
-        "note": comparison.help_note(told),
-        "heads": comparison.HELP_HEADS,
-        "rows": comparison.help_rows(told),
-        "sentences": list(comparison.help_sentences(told)),
-        "clients": list(comparison.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
+        "title": gains.help_title(told),
+        "note": gains.help_note(told),
+        "heads": gains.HELP_HEADS,
+        "rows": gains.help_rows(told),
+        "sentences": list(gains.help_sentences(told)),
+        "clients": list(gains.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
     }
 
 

@@ -75,6 +75,7 @@ def summary(
         "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
         "client_role": experiment.common.roster.client_role,
         "sees": experiment.system.seen_by(config.mode, experiment.settings),
+        "assumes": experiment.system.assumed(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
         "dp_audit": _audited_noise(experiment),
         "devices_used": by_type(experiment, everything),

@@ -43,20 +43,22 @@ CANNOT_TELL = "cannot tell"
 VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
 """What an attack found, in words, from the least to the most.
 
-``CANNOT_TELL``: luck could pass for everything, chance is already perfect, or nothing was found beside a chance that is
-not known.
+``CANNOT_TELL``: nothing was found in an interval as long as all that there is to find, where chance is already perfect,
+or beside a chance that is not known.
 """
 _LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
+BLIND = 0.5
+"""A noise that hides half of everything: an interval around 0 is then as long as from chance to everything."""
 
 
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. With a noise of 0.98 or more no
-    leak could be told from chance.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. Within a noise of ``BLIND`` or
+    more nothing can be told: every interval that holds both chance and everything is so long.
     """
     if not leak > max(noise, _LEAST):
-        return VERDICTS[0] if chance_known and noise < 1 - _LEAST else CANNOT_TELL
+        return VERDICTS[0] if chance_known and noise < BLIND else CANNOT_TELL
     return VERDICTS[2 + (leak >= _MUCH) + (leak >= _ALL)]
 
 

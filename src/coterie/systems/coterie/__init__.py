@@ -4,8 +4,8 @@
     hub     --Fetch-->   helper                                 half of an answer, sealed to the client
     client  <--GroupRow--     hub                                    the sum of its own group
 
-What each party sees: the messages that its handlers take, and ``learns``. Groups: ``protocols/sealed_groups.py``;
-sums: ``protocols/hidden_sums.py``. Assumes that hub and helper do not collude, and an honest key centre at set-up.
+What each party sees: the messages that its handlers take, and ``learns``; what must hold: ``assumes``. Groups:
+``protocols/sealed_groups.py``; sums: ``protocols/hidden_sums.py``.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ SYSTEM = fl.System(
     own_model=lambda client: client.state.weights,
     counts=lambda client: client.counts.secret.total,
     learns=learns,
+    assumes="hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up; both "
+    "servers follow the protocol while groups are made",
     encrypted=True,
     observe=observe,
     ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},

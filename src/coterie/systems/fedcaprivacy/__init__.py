@@ -11,7 +11,6 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Done-->       csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-Assumes that the two servers do not collude, and that no participant, all of which share one secret key, helps one.
 Departures from the text, each with its reason: docs/systems/fedcaprivacy_appendix.md.
 """
 
@@ -112,6 +111,8 @@ SYSTEM = fl.System(
     own_model=Participant.model,
     uncounted="its server would learn label counts by cluster, which its summed uploads do not show",
     learns=learns,
+    assumes="business_server and csp do not collude, and no participant, all of which share one secret key, helps one; "
+    "the key centre is honest at set-up; all parties follow the protocol",
     modes=("paper", "literal", "hardened"),
     settings_in={"hardened": {"descriptor": "signature", "clusters": "auto", "cipher": "pads"}},
     encrypted=True,

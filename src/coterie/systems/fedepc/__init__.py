@@ -83,6 +83,17 @@ LEARNS_HARDENED = {
     "clusters, since all devices share one secret key",
 }
 
+
+def assumes(config: FedEPCConfig, mode: str) -> str:
+    follow = "all parties follow the protocol"
+    if mode != "hardened":
+        return follow
+    return (
+        "server and helper do not collude, and no device, all of which share one secret key, helps one; the key centre "
+        f"is honest at set-up; {follow}"
+    )
+
+
 SYSTEM = fl.System(
     name="fedepc",
     title="FedEPC",
@@ -100,6 +111,7 @@ SYSTEM = fl.System(
     own_model=Describer.model,
     uncounted="clusters of its hardened mode would show label counts that its noisy vectors hide",
     learns=lambda _, mode: LEARNS_HARDENED if mode == "hardened" else LEARNS,
+    assumes=assumes,
     settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round", "cipher": "pads"}},
     modes=("paper", "literal", "hardened"),
     encrypted=True,

@@ -8,9 +8,8 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-Assumes an honest-but-curious server with which no client colludes: all clients share one secret key. With
-keys=threshold it takes as many holders of shares as open a sum. A client whose encrypted indicator is not one-hot
-spoils all models; the others notice most of these, but not whose it was.
+A client whose encrypted indicator is not one-hot spoils all models; the others notice most of these, but not whose it
+was.
 
 Departures from the text, each with its reason: docs/systems/mingledpie_appendix.md.
 """
@@ -90,6 +89,13 @@ def learns(config: MingledPieConfig, mode: str) -> Mapping[str, str]:
     }
 
 
+def assumes(config: MingledPieConfig, mode: str) -> str:
+    keys = "no client helps the server, since all clients share one secret key; the key centre is honest at set-up"
+    if config.keys == "threshold":
+        keys = "fewer holders of shares than open a sum help the server"
+    return f"{keys}; all parties follow the protocol"
+
+
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
     sums = fl.FromTraining("model, in sums"), "cluster, in sums"
     return {Update: sums if mode == "hardened" else (*sums, "set of cluster identities")}
@@ -108,6 +114,7 @@ SYSTEM = fl.System(
     own_model=Client.model,
     uncounted="a list of the clients of a cluster would show the memberships that it hides",
     learns=learns,
+    assumes=assumes,
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,

@@ -73,6 +73,17 @@ def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
     }
 
 
+def assumes(config: OFLConfig, mode: str) -> str:
+    few = f"fewer than {config.threshold} leaders collude with the server"
+    said = [few if config.threshold else "the server does not collude with all leaders but one"]
+    said.append("all parties follow the protocol")
+    if config.keys == "dealer":
+        said.append("the key centre forgets the leaders' key")
+    if config.mechanism == "distributed":
+        said.append(f"at most {config.missing} of those that add noise collude")
+    return "; ".join(said)
+
+
 SYSTEM = fl.System(
     name="ofl",
     title="OFL",
@@ -88,6 +99,7 @@ SYSTEM = fl.System(
     own_model=lambda client: client.model,
     uncounted="its hub would learn label counts by cluster, which its noise does not cover",
     learns=learns,
+    assumes=assumes,
     settings_in={"hardened": {"mechanism": "standard"}},
     modes=("paper", "literal", "hardened"),
     encrypted=True,

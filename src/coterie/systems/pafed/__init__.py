@@ -8,9 +8,8 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-Assumes that the two servers do not collude: together they open every update. (With keys=threshold they also need
-members of a committee of clients, ``protocols/committee.py``.) The aggregator is trusted to follow the protocol, and so
-is every client, but in mode ``hardened``, where clients upload under one-time pads (``protocols/pads.py``).
+Mode ``hardened``: clients upload under one-time pads (``protocols/pads.py``). With keys=threshold servers that collude
+also need members of a committee of clients (``protocols/committee.py``).
 
     aggregator  --Unpad-->  helper  --Unpadded-->  aggregator          mode ``hardened``, before algorithm 4
     aggregator  --Stand, Switch-->  client  --Done, Turned-->  aggregator   keys=threshold, before the helper opens
@@ -106,6 +105,14 @@ def learns(config: PAFedConfig, mode: str) -> Mapping[str, str]:
     }
 
 
+def assumes(config: PAFedConfig, mode: str) -> str:
+    pooled = "aggregator and helper do not collude, which would open every update"
+    if config.keys == "threshold":
+        pooled = "aggregator and helper do not collude with as many of the committee as open an update"
+    follow = "both servers follow" if mode == "hardened" else "servers and clients follow"
+    return f"{pooled}; the key centre is honest at set-up; {follow} the protocol"
+
+
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
     told = ["update, in sums"]
     if compares(config, mode):
@@ -129,6 +136,7 @@ SYSTEM = fl.System(
     own_model=Client.model,
     uncounted="its server would learn the label counts of all clients together, and it sees no sum of theirs",
     learns=learns,
+    assumes=assumes,
     settings_in={"literal": PRINTED},
     modes=("paper", "literal", "hardened"),
     encrypted=True,
