@@ -215,8 +215,7 @@ def test_a_party_does_not_follow_a_plan_that_keeps_nothing_secret(tmp_path: Path
 @pytest.mark.parametrize("why", ["", "its training gave no numbers"])
 def test_a_client_that_adds_nothing_says_so_at_its_own_home_alone(why: str) -> None:
     said: list[str] = []
-    party = SimpleNamespace(state=SimpleNamespace(why=why))
-    say_why(party, said.append)
+    say_why(SimpleNamespace(kept_back=why), said.append)  # type: ignore[arg-type]
     assert said == (
         [f"In its last round this party kept its model, or added nothing to the others': {why}."] * bool(why)
     )

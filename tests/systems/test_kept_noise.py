@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import kstest
 from torch import nn
 
 import coterie.method as fl
 from coterie.baselines.haccs import Client, Describe, HaccsConfig
 from coterie.crypto.roster import new_identity, simulated
+from coterie.protocol.randomness import BLOCK
 from coterie.protocols.sparsity import Noise, describe
 from coterie.training.model import Model
 
@@ -66,6 +71,18 @@ def test_a_stream_gives_normal_numbers_and_permutations_and_shows_no_key() -> No
     assert np.array_equal(fl.Derived(b"k" * 32).permutation(50), fl.Derived(b"k" * 32).permutation(50))
     assert not fl.Derived(b"k" * 32).bytes(64).startswith(fl.Derived(b"k" * 32).bytes(32))
     assert "k" * 8 not in repr(source)
+
+
+def test_a_stream_is_aes_in_counter_mode_and_normal_numbers_are_box_and_mullers() -> None:
+    """Frozen: a party that is started again must draw the noise that it drew before."""
+    count = 2 * BLOCK + 3
+    of = b"key" + bytes(8) + (16 * count).to_bytes(8, "little")
+    block = Cipher(AES256(hashlib.sha256(of).digest()), ECB()).encryptor()
+    stream = block.update(b"".join(at.to_bytes(16, "big") for at in range(count)))
+    assert fl.Derived(b"key").bytes(16 * count) == stream
+    u, angle = ((np.frombuffer(stream, "<u8") >> 11) + 0.5).reshape(2, count) / 2**53
+    expected = np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * angle)
+    assert fl.Derived(b"key").normal(count) == pytest.approx(expected, abs=1e-12)
 
 
 def described(party: fl.Party, x: np.ndarray, noise: Noise, round: int = 1) -> np.ndarray:

@@ -146,8 +146,9 @@ def may_wrap(total: NDArray[np.int32]) -> bool:
 def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
     if not deviation:
         return np.zeros(shape, np.uint32)
-    drawn = np.rint(deviation * secrets.normal(int(np.prod(shape))))
-    return drawn.astype(np.int64).astype(np.uint32).reshape(shape)
+    drawn = secrets.normal(int(np.prod(shape)))
+    drawn *= deviation
+    return np.rint(drawn, out=drawn).astype(np.int64).astype(np.uint32).reshape(shape)
 
 
 def masked(totals: Words, masks: Sequence[bytes], nonce: bytes) -> Words:

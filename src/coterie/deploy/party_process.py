@@ -100,8 +100,7 @@ def _wait_for_plan(home: Home, plan: Plan, stopped: threading.Event, say: Say) -
 
 
 def say_why(party: fl.Party, say: Say) -> None:
-    """What a client of hidden groups tells nobody else, since an alarm by name would show who is in a group."""
-    if why := getattr(party.state, "why", ""):
+    if why := party.kept_back:
         event("kept", reason=why)
         say(f"In its last round this party kept its model, or added nothing to the others': {why}.")
 

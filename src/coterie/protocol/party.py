@@ -271,6 +271,13 @@ class Party:
         """(k, d) float32, its models, with which it can begin a further run; None if it holds none."""
         return None
 
+    @property
+    def kept_back(self) -> str:
+        """Why it kept its model in its last round, or added nothing to others', or "". For its own home alone: an alarm
+        by name can show who is in a group.
+        """
+        return ""
+
     def _built(self, struct: type[msgspec.Struct]) -> msgspec.Struct:
         check_forks(struct)
         fields = _fields(struct)

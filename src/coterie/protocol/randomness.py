@@ -14,7 +14,13 @@ import secrets
 from dataclasses import dataclass
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
+
+BLOCK = 1 << 14  # numbers at a time, so that the passes of one draw stay in the cache
+_ZEROS = bytes(8 * BLOCK)
 
 
 def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
@@ -35,20 +41,19 @@ class Secrets:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """(count,) independent numbers, uniform on (0, 1), without its ends."""
-        whole = np.frombuffer(self.bytes(8 * count), np.uint64) >> np.uint64(11)
-        numbers: NDArray[np.float64] = np.add(whole, 0.5, dtype=np.float64)
-        numbers /= 2.0**53
-        return numbers
+        return _uniform(np.frombuffer(self.bytes(8 * count), np.uint64))
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """(count,) independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
-        u, angle = self.uniform(2 * count).reshape(2, count)  # changed in place: noise is as long as all rows
-        np.log(u, out=u)
-        u *= -2
-        np.sqrt(u, out=u)
-        angle *= 2 * np.pi
-        u *= np.cos(angle, out=angle)
-        return u
+        drawn, normal = np.frombuffer(self.bytes(16 * count), np.uint64).reshape(2, count), np.empty(count)
+        for at in range(0, count, BLOCK):
+            u, angle = _uniform(drawn[:, at : at + BLOCK])
+            np.log(u, out=u)
+            u *= -2
+            np.sqrt(u, out=u)
+            angle *= 2 * np.pi
+            np.multiply(u, np.cos(angle, out=angle), out=normal[at : at + BLOCK])
+        return normal
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """A uniform permutation of ``range(count)``, (count,) int64."""
@@ -57,8 +62,15 @@ class Secrets:
         return order
 
 
+def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    numbers: NDArray[np.float64] = np.add(words >> np.uint64(11), 0.5, dtype=np.float64)
+    numbers /= 2.0**53
+    return numbers
+
+
 class Derived(Secrets):
-    """Secret randomness that follows from a key alone: SHAKE-256 of it (FIPS 202), in the order of the calls.
+    """Secret randomness that follows from a key alone, in the order of the calls: AES-256 in counter mode, by the
+    SHA-256 of the key, the call and the count.
 
     key: SECRET. Equal keys give equal numbers, so a key must have one use.
     """
@@ -72,7 +84,8 @@ class Derived(Secrets):
         """``count`` bytes, different for each call and each count: fewer are no prefix of more."""
         call: int = next(self._calls)  # type: ignore[attr-defined]
         of = self._key + call.to_bytes(8, "little") + count.to_bytes(8, "little")  # type: ignore[attr-defined]
-        return hashlib.shake_256(of).digest(count)
+        stream = Cipher(AES256(hashlib.sha256(of).digest()), CTR(bytes(16))).encryptor()
+        return b"".join(stream.update(_ZEROS[: count - at]) for at in range(0, count, len(_ZEROS)))
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """As of ``Secrets``."""

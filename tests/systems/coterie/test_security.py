@@ -129,7 +129,7 @@ def test_an_alarm_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_rows, "may_wrap", within)
     experiment.round(3)  # a sum that has wrapped may look as if it had not
     for name in experiment.common.clients:
-        assert party(experiment, name).state.why
+        assert party(experiment, name).kept_back
         assert (party(experiment, name).state.weights == before[name]).all()
     experiment.close()
 
@@ -150,7 +150,7 @@ def test_a_server_that_spoils_a_row_sees_nothing_of_who_is_in_the_group(
 
     monkeypatch.setattr(ServerRows, "masked", spoilt)
     lines = [experiment.round(r) for r in (1, 2, 3)]
-    why = {name: party(experiment, name).state.why for name in experiment.common.clients}
+    why = {name: party(experiment, name).kept_back for name in experiment.common.clients}
     assert {group_of(experiment, name) for name, one in why.items() if "diverged" in one} == {0}
     assert experiment.system.observe(experiment.seen)["kept_by"] == sum(map(bool, why.values()))
     assert [line["notes"]["added"] for line in lines] == [8, 8, 8]

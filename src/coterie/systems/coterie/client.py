@@ -164,6 +164,11 @@ class Client(fl.Party, role=CLIENT):
             self.state.weights = model
         return fl.Done(msg.round)
 
+    @property
+    def kept_back(self) -> str:
+        """As of ``Party``."""
+        return self.state.why
+
     def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights[None])
 

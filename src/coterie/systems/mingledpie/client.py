@@ -62,6 +62,11 @@ class Client(fl.Party, role=CLIENT):
         return rebuilding_of(self.config, self.spec, self.common.mode)
 
     @property
+    def kept_back(self) -> str:
+        """As of ``Party``."""
+        return self.state.why
+
+    @property
     def layout(self) -> Layout:
         return self.rebuild.layout
 
