@@ -91,11 +91,15 @@ def test_what_choices_say_is_counted_by_hand() -> None:
 
 
 def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:
-    labels, scores = np.repeat([0, 1, 2], 20), np.random.default_rng(1).normal(size=60)
+    labels, draw = np.repeat([0, 1, 2], 20), np.random.default_rng(1)
+    scores = draw.normal(size=60)
     assert hidden_groups.linked(scores, scores**3, labels).leak == 1
     constant = hidden_groups.linked(np.zeros(60), np.zeros(60), labels)
-    assert constant.chance == pytest.approx(3 / 60)
-    assert abs(constant.value - constant.chance) < 3 * constant.chance_sd
+    assert constant.value == pytest.approx(constant.chance) == pytest.approx(3 / 60)
+    ties = [draw.integers(0, 3, 60).astype(float) for _ in range(2)]
+    broken = [[side + 1e-9 * draw.random(60) for side in ties] for _ in range(4000)]
+    drawn = [hidden_groups.linked(*sides, labels).value for sides in broken]
+    assert hidden_groups.linked(*ties, labels).value == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 4000**0.5)
 
 
 def test_chance_links_a_group_of_one_always() -> None:
