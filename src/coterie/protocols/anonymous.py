@@ -79,8 +79,8 @@ def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
     return fl.Done(msg.round)
 
 
-def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
-    """Positions of the vectors that are under one mask, and their exact differences from one of them, (m, d).
+def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:
+    """By position, the vectors that are under one mask: their exact differences (d,) from one of them.
 
     Raises PeerError if there is no majority of them.
     """
@@ -93,5 +93,5 @@ def comparable(opened: Mapping[int, BlindedVector]) -> tuple[list[int], NDArray[
             except CiphertextError:
                 continue
         if 2 * len(differences) > len(opened):
-            return list(differences), np.stack(list(differences.values()))
+            return differences
     raise fl.PeerError(f"{len(opened)} vectors could be opened, but no majority of them are models under one mask")

@@ -183,12 +183,12 @@ def group(
     fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
     if before.base is None or before.found is None:
-        positions, differences = comparable(opened)
-        rows = np.asarray(differences * step, np.float64)
+        differences = comparable(opened)
+        positions, rows = list(differences), np.stack([one * step for one in differences.values()])
         honest = sig.plausible(rows)
         if 2 * honest.sum() <= len(opened):
             raise fl.PeerError(f"{len(opened)} signatures, but no majority of them can be some")
-        base = opened[positions[int(np.flatnonzero(~differences.any(axis=1))[0])]]
+        base = opened[positions[int(np.flatnonzero(~rows.any(axis=1))[0])]]
         found = sig.find_groups(rows[honest], helper.rng("signs of signatures"), groups, smallest)
         where = np.array(positions, np.int64)[honest]
         return GroupingState(base.stored(), found), Grouped(msg.round, where, found.labels, found.why)

@@ -75,15 +75,19 @@ class ServiceProvider(fl.Party, role=CSP):
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Step IV: the decaying coin, and algorithm 2 if it says so."""
         held = self.state.opened if msg.round == self.state.round else {}
-        positions, differences = comparable(self.blinded(held))
-        self.state.opened = {j: held[j] for j in positions}
-        where = np.array(positions, np.int64)
+        differences = comparable(self.blinded(held))
+        self.state.opened = {j: held[j] for j in differences}
+        where = np.array(list(differences), np.int64)
+        unchanged = messages.Clustered(msg.round, where, None, "")
         coin = float(self.rng("clustering coin", msg.round).uniform())  # against 1 / (1 + alpha r)
-        rows = differences * 2.0**-self.config.fraction_bits  # exact, and the mask is gone
+        due = msg.force or self.config.clusters_now(msg.round, coin)
+        if not due and self.config.clusters != "auto":
+            return unchanged
+        scale = 2.0**-self.config.fraction_bits
+        rows = np.stack([one * scale for one in differences.values()])  # exact, and the mask is gone
         number = self.counted(msg.round, rows) if self.config.clusters == "auto" else self.config.clusters
-        changed = self.config.clusters == "auto" and number != self.state.number
-        if not (msg.force or changed or self.config.clusters_now(msg.round, coin)):
-            return messages.Clustered(msg.round, where, None, "")
+        if not due and number == self.state.number:
+            return unchanged
         soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
         phi = without_small_clusters(soft, self.config.smallest(self.common.mode))
