@@ -49,16 +49,20 @@ def summary(runs: Sequence[Mapping[str, Sequence[AttackResult]]]) -> dict[str, d
     """Runs with different seeds -> by attack: mean over a run's rounds, its mean over runs and standard error.
 
     value, standard_error (0 for one run), chance, perfect; first: the mean over runs of the first round alone.
+    runs: in which the attack applies, if not in all.
     """
-    table = {}
-    for name in runs[0]:
-        means = [fmean(result.value for result in run[name]) for run in runs]
-        every = [result for run in runs for result in run[name]]
+    table = dict[str, dict[str, float]]()
+    for name in dict.fromkeys(name for run in runs for name in run):
+        applied = [run[name] for run in runs if name in run]
+        means = [fmean(result.value for result in one) for one in applied]
+        every = [result for one in applied for result in one]
         table[name] = {
             "value": fmean(means),
             "standard_error": stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0,
-            "first": fmean(run[name][0].value for run in runs),
+            "first": fmean(one[0].value for one in applied),
             "chance": fmean(result.chance for result in every),
             "perfect": every[0].perfect,
         }
+        if len(applied) < len(runs):
+            table[name]["runs"] = len(applied)
     return table

@@ -33,8 +33,7 @@ def measured(rounds: int, seeds: int, *, deviating: bool, **options: Any) -> dic
         run = record(config)
         found = [*passive(run), *(planted_row(run) if deviating else ())]
         runs.append({one.name: one.results for one in found if one.results})
-    everywhere = [name for name in runs[0] if all(name in run for run in runs)]
-    return {"attacks": summary([{name: run[name] for name in everywhere} for run in runs])}
+    return {"attacks": summary(runs)}
 
 
 def study(*, seeds: int = 3, clients: int = 24, partition: str = "permute:4+dirichlet:0.5") -> dict[str, Any]:

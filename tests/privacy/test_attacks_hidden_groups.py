@@ -78,16 +78,16 @@ def test_what_choices_say_is_counted_by_hand() -> None:
     alone = Question([[((2,), ())], [((2,), (0, 1))]], [0, 1])
     prefers = Question([[((0,), (1,))], [((0,), (2,))]], [0, 1])
     moves = Question([[((1,), ())], [((1,), (0,))], [((1,), (2,))]], [0, 1, 0])
-    answers = [(joins, 1), (alone, 0), (prefers, 0), (moves, 0)]
-    outcomes = [one for choice, mark in answers for one in hidden_groups.outcomes_of(choice, mark)]
+    choices = [(joins, 1), (alone, 0), (prefers, 0), (moves, 0)]
+    outcomes = [one for choice in choices for one in hidden_groups.outcomes_of(*choice)]
     assert len(outcomes) == 3, "that it moves does not say where"
     assert len(list(hidden_groups.outcomes_of(moves, 1))) == 2
     expected = np.array([[0.0, 1.0, -1.0], [1.0, 0.0, -1.0], [-1.0, -1.0, 0.0]])
-    assert (hidden_groups.sides(outcomes, 3) == expected).all()
-    assert hidden_groups.agreement(outcomes, np.array([0, 0, 1])) == pytest.approx([2 / 3] * 3)
-    assert hidden_groups.agreement(outcomes, np.array([0, 1, 0])) == pytest.approx([-2 / 3, 0, 0])
-    assert hidden_groups.surprises(outcomes, np.array([0, 0, 1])).tolist() == [0, 0, 0]
-    assert hidden_groups.surprises(outcomes, np.array([0, 1, 0])).tolist() == [1, 0, 1], "2 alone, and 0 with 1"
+    assert (hidden_groups.sides(choices, 3) == expected).all()
+    assert hidden_groups.agreement(choices, np.array([0, 0, 1])) == pytest.approx([2 / 3] * 3)
+    assert hidden_groups.agreement(choices, np.array([0, 1, 0])) == pytest.approx([-2 / 3, 0, 0])
+    assert hidden_groups.surprises(choices, np.array([0, 0, 1])).tolist() == [0, 1, 0], "1 does not stay with 0"
+    assert hidden_groups.surprises(choices, np.array([0, 1, 0])).tolist() == [1, 0, 1], "2 alone, and 0 with 1"
 
 
 def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:
@@ -100,6 +100,14 @@ def test_clients_are_linked_by_their_order_and_ties_are_luck() -> None:
     broken = [[side + 1e-9 * draw.random(60) for side in ties] for _ in range(4000)]
     drawn = [hidden_groups.linked(*sides, labels).value for sides in broken]
     assert hidden_groups.linked(*ties, labels).value == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 4000**0.5)
+
+
+def test_the_client_that_is_found_again_is_counted_over_pairs_that_have_one() -> None:
+    found = hidden_groups.found_again(np.array([[0, 2, 1], [0, 0, 0], [0, 1, 0], [3, 3, 0]]))
+    assert (found.value, found.n) == (pytest.approx((1 + 0.5 + 0.5) / 3), 3)
+    assert found.chance == pytest.approx(1 / 3)
+    with pytest.raises(UserError, match="no two groupings"):
+        hidden_groups.found_again(np.array([[0, 0], [1, 0]]))
 
 
 def test_chance_links_a_group_of_one_always() -> None:

@@ -7,6 +7,7 @@ choices of ``clustering/correlation.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from coterie.protocol.errors import UserError
 Floats = NDArray[np.float64]
 Outcome = tuple[Sum, Sum]
 """A sum of gains, and one that is not greater."""
+Choice = tuple[Question, int]
+"""A question of the grouping, with the mark that answers it."""
 RIDGE = 0.1
 ALWAYS = "the same clients were added in all rounds, so that sums do not tell one from another"
 
@@ -91,10 +94,10 @@ def outcomes_of(question: Question, mark: int) -> Iterator[Outcome]:
         yield from ((question.sums[greatest[0]], one) for at, one in enumerate(question.sums) if at != greatest[0])
 
 
-def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
+def sides(choices: Sequence[Choice], n: int) -> Floats:
     """(n, n) in -1 to 1: the share of outcomes for both clients being of one group, less that against."""
     total, count = np.zeros((n, n)), np.zeros((n, n))
-    for greater, less in outcomes:
+    for greater, less in (one for choice in choices for one in outcomes_of(*choice)):
         for sign, blocks in ((1, greater), (-1, less)):
             for rows, columns in blocks:
                 where = np.ix_(rows, columns)
@@ -103,31 +106,29 @@ def sides(outcomes: Sequence[Outcome], n: int) -> Floats:
     return np.asarray((total + total.T) / np.maximum(count + count.T, 1))
 
 
-def agreement(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
+def agreement(choices: Sequence[Choice], labels: NDArray[np.int64]) -> Floats:
     """(n,) how well a client's outcomes agree with the groups (n,) that were found.
 
     The more samples a client has, the fewer of its choices go against its group.
     """
-    found = sides(outcomes, len(labels))
+    found = sides(choices, len(labels))
     return np.asarray(np.where(labels[:, None] == labels, found, -found).mean(axis=1))
 
 
-def surprises(outcomes: Sequence[Outcome], labels: NDArray[np.int64]) -> Floats:
-    """(n,) how often the groups (n,) that were found would have let a client choose another group than it did.
+def surprises(choices: Sequence[Choice], labels: NDArray[np.int64]) -> Floats:
+    """(n,) how often a client's answer is none that its part of the groups (n,) found gives.
 
-    A client's choice is an outcome whose sums are of its pairs alone.
+    That is, where it goes, or may go if it only does not stay, are fewer of its group than elsewhere.
     """
-
-    def of_its_group(part: Sum, client: int) -> float:
-        others = [one for _, columns in part for one in columns if one != client]
-        return float(np.mean(labels[others] == labels[client])) if others else 0.0
-
     found = np.zeros(len(labels))
-    for greater, less in outcomes:
-        rows = {row for block, _ in (*greater, *less) for row in block}
-        if len(rows) == 1:
+    for question, mark in choices:
+        rows = {row for part in question.sums for block, _ in part for row in block}
+        if len(rows) == 1:  # else groups are merged
             (client,) = rows
-            found[client] += of_its_group(greater, client) < of_its_group(less, client)
+            others = [[one for _, columns in part for one in columns] for part in question.sums]
+            shares = [float(np.mean(labels[group] == labels[client])) if group else 0.0 for group in others]
+            chosen = [share for share, one in zip(shares, question.marks, strict=True) if one == mark]
+            found[client] += max(chosen) < max(shares)
     return found
 
 
@@ -148,6 +149,22 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
     n, k = len(labels), len(groups)
     sd = sum(len(members) > 1 for members in groups) ** 0.5 / n  # a group of one is certain, each other adds 1
     return AttackResult("clients that are linked (share)", hits / n, k / n, 1.0, n, sd)
+
+
+def found_again(counts: Floats) -> AttackResult:
+    """Whether the client with the greatest count is the same in two groupings, over all pairs that have one above 0.
+
+    counts: (groupings, n). Chance draws a client. Raises UserError without such a pair.
+    """
+    greatest = [(row == row.max()) / (row == row.max()).sum() for row in counts if row.max() > 0]
+    same = [float(one @ other) for one, other in combinations(greatest, 2)]
+    if not same:
+        raise UserError("in no two groupings a choice went against the groups")
+    chance = 1 / counts.shape[1]
+    sd = (chance * (1 - chance) / len(greatest)) ** 0.5
+    return AttackResult(
+        "pairs of groupings in which it is the same (share)", float(np.mean(same)), chance, 1.0, len(same), sd
+    )
 
 
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:

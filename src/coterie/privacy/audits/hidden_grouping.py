@@ -19,6 +19,8 @@ from coterie.systems.coterie.messages import HELPER, HUB
 
 AGAIN = "helper, if groups were made twice"
 PLANTED = "helper with a client, deviating"
+REPEATS = 4
+"""Times that groups are made again, to see which choices repeat."""
 STRENGTH = 1e4
 """The gain of a planted row with any other; honest gains are hundreds at most."""
 
@@ -33,21 +35,21 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
     """The hub sees the same steps, at places that it cannot relate to names or positions."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
-    seed = int(np.random.default_rng(0).integers(1 << 62))
-    _, again = compared(groups.gains, seed, groups.most, run.settings.min_cluster)
-    numbers = {"steps": hidden_groups.agreement, "choices against the groups": hidden_groups.surprises}
-    told, linked = {"shares of weights": groups.weights.astype(np.float64)}, dict[str, AttackResult]()
-    for by, count in numbers.items():
-        first, second = (count(outcomes, groups.labels) for outcomes in (groups.outcomes, again))
-        linked[by] = hidden_groups.linked(first, second, groups.labels)
-        told[by] = first + 1e-9 * np.random.default_rng(0).random(len(first))  # of equal numbers the order is a guess
+    draw, smallest = np.random.default_rng(0), run.settings.min_cluster
+    again = [compared(groups.gains, int(draw.integers(1 << 62)), groups.most, smallest)[1] for _ in range(REPEATS)]
+    sure = hidden_groups.agreement(groups.choices, groups.labels)
+    against = np.stack([hidden_groups.surprises(choices, groups.labels) for choices in (groups.choices, *again)])
+    linked = hidden_groups.linked(sure, hidden_groups.agreement(again[0], groups.labels), groups.labels)
+    guessed = sure + 1e-9 * draw.random(len(sure))  # nearly all agree alike: their order is a guess
+    told = {"shares of weights": groups.weights.astype(np.float64), "steps": guessed}
     for _ in run.lines:  # it knows them in every round
         for by, guess in told.items():
             for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
                 score = partial(labels.rank_correlation, guess, truth, what)
                 yield tried(HELPER, f"{what} of unnamed clients, by {by}", score)
-        for by, result in linked.items():
-            yield Measured(AGAIN, f"re-linked in its group, by {by}", result, topic="identity")
+        yield Measured(AGAIN, "re-linked in its group, by steps", linked, topic="identity")
+        what = "who most often chose against the groups, where both have one"
+        yield tried(AGAIN, what, partial(hidden_groups.found_again, against), topic="identity")
 
 
 @attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
@@ -81,7 +83,7 @@ def _read_by_planting(run: Recorded) -> AttackResult:
 
     spoilt = repeated(run, name, {fl.Local: plant})
     groups = found_groups(spoilt, HUB, HELPER)
-    gained = hidden_groups.sides(groups.outcomes, len(groups.names))[groups.names.index(name)]
+    gained = hidden_groups.sides(groups.choices, len(groups.names))[groups.names.index(name)]
     others = [at for at, one in enumerate(groups.names) if one != name]
     has = run.label_counts[run.numbers([groups.names[at] for at in others]), label] > 0
     return hidden_groups.bits_read(gained[others] > 0, has, "presence of a label")

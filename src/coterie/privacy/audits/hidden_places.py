@@ -14,7 +14,7 @@ from coterie.clustering.correlation import Groups, Question, answered, chosen, l
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OpeningKey
 from coterie.crypto.two_party import Dealt, Exchange, Words64
-from coterie.privacy.attacks.hidden_groups import Outcome, outcomes_of
+from coterie.privacy.attacks.hidden_groups import Choice
 from coterie.privacy.audits import Recorded
 from coterie.privacy.views import granted
 from coterie.protocol.errors import PeerError, UserError
@@ -76,12 +76,12 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 class PlacesFound:
     """The founding, as the helper sees it. names: the client at each place, which it does not know.
 
-    outcomes: of all choices, between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
+    choices: between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
     nobody knows.  most: groups that there may be.  weights: (n,) the helper's shares, of which it knows the places.
     """
 
     names: list[str]
-    outcomes: list[Outcome]
+    choices: list[Choice]
     labels: NDArray[np.int64]
     gains: Words64
     most: int
@@ -104,23 +104,22 @@ def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
     order = _concluded(program, [asked[number] for number in sorted(asked)]).order
     seed = int.from_bytes(asked[TOSS], "big") ^ int.from_bytes(answers[TOSS], "big")
     gains = gains_of((shares.ours + shares.theirs)[order])
-    groups, outcomes = compared(gains, seed, sizes.groups, run.settings.min_cluster)
+    groups, choices = compared(gains, seed, sizes.groups, run.settings.min_cluster)
     names = [shares.names[at] for at in order]
     weights = np.frombuffer(shares.weights, np.uint8).astype(np.int64)[order]
-    return PlacesFound(names, outcomes, labelled(groups, len(order)), gains, sizes.groups, weights)
+    return PlacesFound(names, choices, labelled(groups, len(order)), gains, sizes.groups, weights)
 
 
-def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Groups, list[Outcome]]:
-    """Groups by these gains (n, n) in an order that the seed tosses, and the outcomes of all choices."""
-    outcomes, signed = list[Outcome](), gains.view(np.int64)
+def compared(gains: Words64, seed: int, most: int, smallest: int) -> tuple[Groups, list[Choice]]:
+    """Groups by these gains (n, n) in an order that the seed tosses, and all choices."""
+    choices, signed = list[Choice](), gains.view(np.int64)
 
     def answer(asked: list[Question]) -> list[int]:
         marks = [chosen(one, signed) for one in asked]
-        for one, mark in zip(asked, marks, strict=True):
-            outcomes.extend(outcomes_of(one, mark))
+        choices.extend(zip(asked, marks, strict=True))
         return marks
 
-    return answered(founding(seed, len(gains), most, smallest), answer), outcomes
+    return answered(founding(seed, len(gains), most, smallest), answer), choices
 
 
 def _concluded(program: Exchange[T], heard: Sequence[bytes]) -> T:
