@@ -40,8 +40,7 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
     sure = hidden_groups.agreement(groups.choices, groups.labels)
     against = np.stack([hidden_groups.surprises(choices, groups.labels) for choices in (groups.choices, *again)])
     linked = hidden_groups.linked(sure, hidden_groups.agreement(again[0], groups.labels), groups.labels)
-    guessed = sure + 1e-9 * draw.random(len(sure))  # nearly all agree alike: their order is a guess
-    told = {"shares of weights": groups.weights.astype(np.float64), "steps": guessed}
+    told = {"shares of weights": groups.weights.astype(np.float64), "steps": sure}
     for _ in run.lines:  # it knows them in every round
         for by, guess in told.items():
             for what, truth in (("samples", counts.sum(axis=1)), ("label entropy", labels.label_entropy(counts))):
