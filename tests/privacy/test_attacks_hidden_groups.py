@@ -118,6 +118,19 @@ def test_chance_links_a_group_of_one_always() -> None:
     assert np.std(values) == pytest.approx(found[0].chance_sd, rel=0.06)
 
 
+@pytest.mark.parametrize("distinct", [2, 5, 1000])
+def test_chance_of_a_link_is_that_of_numbers_in_random_order(distinct: int) -> None:
+    labels, draw = np.repeat([0, 1, 2], [20, 6, 1]), np.random.default_rng(3)
+    one, other = (draw.integers(0, distinct, 27).astype(float) for _ in range(2))
+    orders = [np.concatenate([draw.permutation(np.flatnonzero(labels == k)) for k in range(3)]) for _ in range(4000)]
+    values = [hidden_groups.linked(one, other[order], labels).value for order in orders]
+    found = hidden_groups.linked(one, other, labels)
+    assert (found.chance, found.chance_sd) == (
+        pytest.approx(np.mean(values), abs=0.005),
+        pytest.approx(np.std(values), rel=0.1),
+    )
+
+
 @pytest.mark.parametrize("ratio", [0.05, 1.0, 5.0])
 def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
     """Whatever else a client has, its gain with the row says whether it has the label, from one sample on."""

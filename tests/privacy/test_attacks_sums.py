@@ -132,7 +132,7 @@ def test_models_that_learnt_their_samples_by_heart_are_found_out_and_others_are_
         leaks.append(found(plain_findings(run)[0])[name])
     assert leaks[0].leak > 0.15
     assert leaks[0].verdict in ("a little", "much")
-    assert leaks[1].verdict == "nothing found"
+    assert leaks[1].verdict in ("nothing found", "cannot tell")
 
 
 def heard_once(out: Path, **options: Any) -> tuple[Recorded, SentModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from hashlib import sha256
 from types import SimpleNamespace
@@ -46,6 +47,14 @@ def test_parts_of_one_object_with_equal_ends_are_told_apart() -> None:
         for at in (*range(4), *range(4)):
             part = memoryview(whole)[at * size : (at + 1) * size]
             assert digests.sha256(part) == sha256(part).digest()
+
+
+def test_a_small_part_does_not_keep_the_whole_in_memory() -> None:
+    large = bytes(10 * LONG)
+    before = sys.getrefcount(large)
+    with remembered(10 * LONG):
+        assert digests.sha256(memoryview(large)[:LONG]) == sha256(large[:LONG]).digest()
+        assert sys.getrefcount(large) == before
 
 
 def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,20 +48,26 @@ def test_where_no_attack_could_tell_is_not_nothing() -> None:
     assert found(unsure, sure)["labels"] == pytest.approx(0.5)
 
 
-def test_two_seeds_have_the_verdict_of_their_merged_audit() -> None:
-    """Each seed alone finds much; together the interval has 0 in it. And the reverse."""
+def test_seeds_have_the_verdict_of_their_merged_audit() -> None:
+    """What one seed of two shows is not sure; what both show is, however they differ."""
     name, sure = {"name": "a"}, {"name": "b"}
-    seeds = [[row("samples", value, **name), row("labels", 0.96, **sure)] for value in (0.1, 0.9)]
-    assert {one["name"]: one["verdict"] for one in merged(seeds)} == {"a": "cannot tell", "b": "much"}
+    seeds = [[row("samples", value, **name), row("labels", other, **sure)] for value, other in ((0.0, 0.1), (0.9, 0.9))]
+    assert {one["name"]: one["verdict"] for one in merged(seeds)} == {"a": "cannot tell", "b": "a little"}
     told = by_topic(seeds)
     assert told["samples"] is None
     assert told["labels"] is not None
-    assert told["labels"]["mean"] == pytest.approx(0.96)
-    seeds = [[row("samples", value, **name)] for value in (0.33, 0.40)]
+    assert told["labels"]["mean"] == pytest.approx(0.5)
+    seeds = [[row("samples", value, **name)] for value in (0.0, 0.04)]
     assert merged(seeds)[0]["verdict"] == "nothing found"
-    spread = by_topic(seeds)["samples"]
-    assert spread == {"mean": 0.0, "interval": pytest.approx(0.4447, abs=1e-3), "values": [0.33, 0.40]}
-    assert by_topic(seeds[:1])["samples"]["mean"] == 0.33  # type: ignore[index]
+    assert by_topic(seeds)["samples"] == {"mean": 0.0, "interval": pytest.approx(0.2541, abs=1e-3), "values": [0, 0.04]}
+    assert by_topic(seeds[1:])["samples"]["mean"] == 0.04  # type: ignore[index]
+
+
+def test_a_small_find_does_not_hide_an_attack_that_cannot_tell() -> None:
+    unsure = row("labels", 0.0, 0.9)
+    assert unsure["verdict"] == "cannot tell"
+    assert found(unsure, row("labels", 0.05)) == {"labels": None}
+    assert found(unsure, row("labels", 0.31)) == {"labels": pytest.approx(0.31)}
 
 
 def test_a_record_that_was_cut_short_is_not_told_as_learned() -> None:

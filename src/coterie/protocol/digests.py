@@ -22,17 +22,19 @@ class _Held:
 
     def digest(self, data: memoryview) -> bytes:
         ends = data.nbytes, bytes(data[:_ENDS]), bytes(data[-_ENDS:])
-        whole = data.obj if isinstance(data.obj, bytes) else None  # bytes stay as they are, so they are not copied
-        at = 0 if whole is None else _address(data) - _address(whole)
+        whole = data.obj if isinstance(data.obj, bytes) else b""
+        if len(whole) > 3 * data.nbytes:  # it would hold more than there is room for
+            whole = b""
+        at = _address(data) - _address(whole) if whole else 0  # bytes stay as they are, so they are not copied
         held, start, found = self._of.get(ends, (b"", 0, b""))
-        if held is whole and start == at:
+        if whole and held is whole and start == at:
             return found
         equal = bool(found) and held.startswith(data, start)
         if not equal:
             self._room -= 0 if found else data.nbytes
             found = hashlib.sha256(data).digest()
-        if not equal or whole is not None:  # the object that came last is the likeliest to come again
-            self._of[ends] = bytes(data) if whole is None else whole, at, found
+        if whole or not equal:  # the object that came last is the likeliest to come again
+            self._of[ends] = whole or bytes(data), at, found
         while self._room < 0:
             self._room += self._of.popitem(last=False)[0][0]
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from coterie.privacy.attacks.result import CANNOT_TELL, VERDICTS, verdict
+from coterie.privacy.attacks.result import CANNOT_TELL, MUCH, VERDICTS, verdict
 from coterie.record.folder import CONFIG
 from coterie.runs.config import SIDES
 from coterie.runs.config_file import read_toml
@@ -98,9 +98,9 @@ def _mean(rows: Sequence[Row]) -> Row:
     keys = ("value", "first", "last", "chance", "closed_form")
     known = all(row.get("chance_known", True) for row in rows)
     said = verdict(leak, noise({"interval": interval, "error": error}), chance_known=known)
-    same, exact = rows[0]["verdict"], all(row["closed_form"] is not None for row in rows)  # theory has no noise
-    if exact and same != CANNOT_TELL and all(row["verdict"] == same for row in rows):
-        said = max(said, same, key=VERDICTS.index)
+    least = min((row["verdict"] for row in rows), key=VERDICTS.index)
+    if VERDICTS.index(least) > VERDICTS.index(CANNOT_TELL):  # each seed shows it alone, however they differ
+        said = max(said, least, key=VERDICTS.index)
     return {
         **rows[0],
         **{key: mean(key) for key in keys},
@@ -132,7 +132,7 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; ``OF_ROUNDS`` a round without a result counts 0.  interval: the
-    ``noise``. None: one attack cannot tell, and none found any. Empty if there is nothing to attack.
+    ``noise``. None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
     """
     rows = merged(runs)
     rounds = max((row["rounds"] for row in rows), default=0)
@@ -153,4 +153,4 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
         }
         if topic not in best or found["mean"] > best[topic]["mean"]:
             best[topic] = found
-    return {topic: None if topic in unsure and not found["mean"] > 0 else found for topic, found in best.items()}
+    return {topic: None if topic in unsure and found["mean"] < MUCH else found for topic, found in best.items()}

@@ -139,16 +139,19 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
     """
     from scipy.stats import rankdata  # slow to import
 
-    groups, hits = [np.flatnonzero(labels == k) for k in np.unique(labels)], 0.0
-    for members in groups:
+    groups = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+    parts = np.zeros((len(groups), 3))
+    for part, members in zip(parts, groups, strict=True):
         (first, last), (least, most) = (
             [rankdata(side[members], method) for method in ("min", "max")] for side in (one, other)
         )
-        both = np.maximum(np.minimum(last, most) - np.maximum(first, least) + 1, 0)  # places that a client may have
-        hits += float((both / (last - first + 1) / (most - least + 1)).sum())
-    n, k = len(labels), len(groups)
-    sd = sum(len(members) > 1 for members in groups) ** 0.5 / n  # a group of one is certain, each other adds 1
-    return AttackResult("clients that are linked (share)", hits / n, k / n, 1.0, n, sd)
+        # Client i of the first may have the places first[i] to last[i], and so client j of the second.
+        both = np.minimum(last[:, None], most) - np.maximum(first[:, None], least) + 1
+        scores = np.maximum(both, 0) / np.outer(last - first + 1, most - least + 1)
+        part[:] = np.array(handed_out(scores)) * len(members)
+    found, chance = parts[:, :2].sum(axis=0) / len(labels)
+    sd = float(np.linalg.norm(parts[:, 2])) / len(labels)
+    return AttackResult("clients that are linked (share)", float(found), float(chance), 1.0, len(labels), sd)
 
 
 def found_again(counts: Floats) -> AttackResult:

@@ -43,23 +43,23 @@ CANNOT_TELL = "cannot tell"
 VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
 """What an attack found, in words, from the least to the most.
 
-``CANNOT_TELL``: nothing was found in an interval as long as all that there is to find, where chance is already perfect,
-or beside a chance that is not known.
+``CANNOT_TELL``: nothing was found in an interval that reaches ``BLIND``, where chance is already perfect, or beside a
+chance that is not known.
 """
-_LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
+_LEAST, MUCH, _ALL = 0.02, 0.3, 0.995
 BLIND = 0.5
-"""A noise that hides half of everything: an interval around 0 is then as long as from chance to everything."""
+"""Half of everything."""
 
 
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. Within a noise of ``BLIND`` or
-    more nothing can be told: every interval that holds both chance and everything is so long.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. Nothing can be told if the
+    interval has 0 and ``BLIND`` in it.
     """
     if not leak > max(noise, _LEAST):
-        return VERDICTS[0] if chance_known and noise < BLIND else CANNOT_TELL
-    return VERDICTS[2 + (leak >= _MUCH) + (leak >= _ALL)]
+        return VERDICTS[0] if chance_known and leak + noise < BLIND else CANNOT_TELL
+    return VERDICTS[2 + (leak >= MUCH) + (leak >= _ALL)]
 
 
 @dataclass(frozen=True)
