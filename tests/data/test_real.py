@@ -25,7 +25,7 @@ def real(name: str) -> Dataset:
     [
         ("mnist", [0.1307], [0.3081]),
         ("fashion_mnist", [0.2860], [0.3530]),
-        ("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        pytest.param("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616], marks=pytest.mark.long),
     ],
 )
 def test_moments_as_everybody_states_them(name: str, mean: list[float], std: list[float]) -> None:

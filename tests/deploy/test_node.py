@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from every_system import Case, one_mode
 from federation import Steady, planted, rig
 from nodes import nodes
 
@@ -16,10 +17,15 @@ ROUNDS, SIZE = 3, 24
 TARGETS = planted([0, 0, 1, 1], SIZE)
 
 
+def quick(case: Case) -> bool:
+    """The usual settings of each system, and proofs of lengths, which go between nodes in no other quick test."""
+    return one_mode(case, CASES) or "check" in case[2]
+
+
 @pytest.mark.parametrize("delta", [pytest.param(0.0, marks=pytest.mark.long), 0.5])
 @pytest.mark.parametrize(
     ("name", "mode", "settings"),
-    [pytest.param(*case, marks=() if case[1] == "paper" else pytest.mark.long) for case in CASES],
+    [pytest.param(*case, marks=() if quick(case) else pytest.mark.long) for case in CASES],
     ids=["-".join(map(str, case[:2])) for case in CASES],
 )
 def test_a_rehearsal_gives_the_models_of_one_process(

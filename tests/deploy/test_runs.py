@@ -190,10 +190,8 @@ JOINTLY: list[tuple[str, str, dict[str, Any]]] = [
 """Methods with groups or joint keys, and settings for five clients."""
 
 
-@pytest.mark.parametrize(
-    ("system", "mode", "settings"),
-    [pytest.param(*one, id=one[0], marks=[pytest.mark.long] * (one[0] != "fedavg")) for one in JOINTLY],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "mode", "settings"), [pytest.param(*one, id=one[0]) for one in JOINTLY])
 def test_a_set_up_anew_has_the_members_of_its_run(
     tmp_path: Path, system: str, mode: str, settings: dict[str, Any]
 ) -> None:

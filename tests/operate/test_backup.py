@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from deployments import NOW_S, Study, everything
+from every_system import one_mode
 from federation import planted
 from live_deployment import Live, live
 from nodes import Doom, Node, Nodes, steady
@@ -171,7 +172,7 @@ class Restored(Doom):
 
 @pytest.mark.parametrize(
     ("name", "mode", "settings"),
-    [pytest.param(*case, marks=() if case[0] in OF_ALL and case[1] == "paper" else pytest.mark.long) for case in CASES],
+    [pytest.param(*one, marks=() if one[0] in OF_ALL and one_mode(one, CASES) else pytest.mark.long) for one in CASES],
     ids=["-".join(map(str, case[:2])) for case in CASES],
 )
 def test_a_hub_that_is_put_back_goes_on_in_the_parties_round(name: str, mode: str, settings: dict[str, Any]) -> None:

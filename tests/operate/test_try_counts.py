@@ -36,7 +36,7 @@ def options(out: Path | None = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("coterie", {"clusters": 2}), pytest.param("fedavg", {}, marks=pytest.mark.long)]
+    ("name", "more"), [("fedavg", {}), pytest.param("coterie", {"clusters": 2}, marks=pytest.mark.long)]
 )
 def test_homes_hold_the_counts_and_predict_as_the_simulation_does(
     tmp_path: Path, name: str, more: dict[str, Any]

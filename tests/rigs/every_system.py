@@ -5,7 +5,7 @@ The federations are those of ``federation.rig``: six clients in two groups, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pkgutil import iter_modules
 from typing import Any
 
@@ -99,9 +99,9 @@ def first(case: Case) -> bool:
     return case is next(one for one in CASES if kind(one) == kind(case))
 
 
-def one_mode(case: Case) -> bool:
+def one_mode(case: Case, cases: Sequence[Case] = CASES) -> bool:
     """Whether no other case of the same system stands before it, in any mode."""
-    return case is next(one for one in CASES if one[0] == case[0])
+    return case is next(one for one in cases if one[0] == case[0])
 
 
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:

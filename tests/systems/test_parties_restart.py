@@ -66,11 +66,11 @@ CASES = [
 
 
 def made(system: str, mode: str, settings: dict[str, Any], crypto: str = "emulated") -> Experiment:
-    model, data = model_for(system), "digits" if system == "fedbn" else "synthetic:8x4"
+    data: dict[str, Any] = {"data": "digits", "samples": 200} if system == "fedbn" else {"data": "synthetic:8x4"}
     if "max_epochs" in {field.name for field in fields(registry.get(system).config)}:
         settings = {"max_epochs": 1, **settings}
     options = {"clients": 5, "rounds": ROUNDS, "partition": "permute:2", "mode": mode, "crypto": crypto, "seed": 1}
-    return build(RunConfig(system, data=data, model=model, settings=settings, **options))
+    return build(RunConfig(system, model=model_for(system), settings=settings, **data, **options))
 
 
 def again(experiment: Experiment, party: Party) -> Party:

@@ -53,8 +53,8 @@ def config(name: str, mode: str = "paper") -> RunConfig:
     wanted = {key: value for key, value in {**SETTINGS.get(name, {}), **more, "max_epochs": 1}.items() if key in known}
     given = {"delta": 0.5, "delay": "uniform:1-1"} if name == "pafed" else {}
     options: dict[str, Any] = {"clients": 4, "rounds": 3, "partition": "iid", "crypto": "emulated", **given}
-    options["model"], options["data"] = model_for(name), "digits" if name == "fedbn" else "synthetic:8x4"
-    return RunConfig(name, mode=mode, settings=wanted, **options)
+    data = {"data": "digits", "samples": 200} if name == "fedbn" else {"data": "synthetic:8x4"}
+    return RunConfig(name, mode=mode, settings=wanted, model=model_for(name), **data, **options)
 
 
 def listened(steps: Generator[Any, Any, Any], heard: list[str]) -> Generator[Any, Any, Any]:
