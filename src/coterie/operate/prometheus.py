@@ -33,7 +33,7 @@ _RUN: Mapping[str, tuple[str, Callable[[RunStatus], float]]] = {
     "round_attempt": ("Attempt of this round; 1 is the first.", lambda s: s.attempt + 1),
     "rounds": ("Rounds that were asked for.", lambda s: s.rounds),
     "rounds_done_total": ("Rounds that are committed.", lambda s: s.done),
-    "rounds_skipped_total": ("Those of them that moved no model or were given up.", lambda s: s.skipped),
+    "rounds_skipped_total": ("Rounds, of those done, that moved no model or were given up.", lambda s: s.skipped),
     "attempts_repeated_total": ("Attempts beyond the first of a round.", lambda s: s.repeated),
     "phase_start_timestamp_seconds": ("When this phase began.", lambda s: s.since),
 }
