@@ -53,8 +53,8 @@ PAD_S, AGREE_S, SEAL_S = 3e-9, 1e-4, 3e-4
 
 @fl.settings
 class SecAggConfig(fl.Averaging):
-    """threshold: more than this share of the clients that a round asks must answer in each step, or it is skipped; so
-    many can open a client's vector together with the server.
+    """threshold: more than this share of the n clients that a round asks must answer in each step, or it is skipped. So
+    many, t, can open a client's vector together with the server; 2t - n can with one that deviates.
     """
 
     threshold: Annotated[float, fl.Meta(ge=0.5, lt=1)] = 2 / 3
