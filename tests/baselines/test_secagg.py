@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -213,6 +214,15 @@ def test_one_helper_less_gets_one_list_signed_alone() -> None:
     assert len(gathered(run, helpers, honest[1:], NAMES)) == NEEDED
     with pytest.raises(PeerError, match="4 have signed the sum, where 5 are needed"):
         gathered(run, helpers, honest[:1], NAMES[:5])
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 2 / 3, 0.75, 0.9, 0.99])
+def test_the_share_that_may_help_is_below_the_number_that_may_not(threshold: float) -> None:
+    config = sa.SecAggConfig(threshold=threshold)
+    share = re.search(r"\((?:a share of ([\d.]+)|none) is few enough\)", sa.SYSTEM.assumed("paper", config))
+    assert share is not None
+    for n in range(3, 200):
+        assert int(float(share[1] or 0) * n) < 2 * config.needed(n) - n
 
 
 def test_a_sum_is_confirmed_by_its_members_only_and_of_enough_of_them() -> None:
