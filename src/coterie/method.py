@@ -24,6 +24,7 @@ from coterie.aggregation.sums import WeightedMean as Mean
 from coterie.dp.ledger import Release
 from coterie.protocol import core
 from coterie.protocol.core import *
+from coterie.protocol.system import undeclared
 from coterie.protocols.averaging import (
     Averaging,
     Gather,
@@ -216,11 +217,13 @@ def system(
         **_models_of(choice, model),
     }
     title, citation = _cited(sys.modules[described_in or settings.__module__].__doc__ or name)
-    fields |= {"title": title, "citation": citation, **more}
+    fields |= {"title": title, "citation": citation, "assumes": "", **more}
     why = _why_uncounted(server, client, choice is not None, fields)
     if why:
         return System(name=name, config=settings, learns=learns, uncounted=why, **fields)
+    said = fields["assumes"], bool(fields.get("encrypted"))
     fields |= {"counts": _told_counts, "releases": partial(_counted_releases, fields["releases"])}
+    fields |= {"assumes": partial(_counted_assumes, *said)}
     return System(name=name, config=settings, learns=partial(_counted_learns, learns), **fields)
 
 
@@ -254,6 +257,12 @@ def _counted_learns(learns: Any, config: Any, mode: str) -> Mapping[str, str]:
         "client": "; after the last round, the label counts of the clients that hold its model",
     }
     return {role: text + more.get(role, "") for role, text in words.items()}
+
+
+def _counted_assumes(assumes: Any, encrypted: bool, config: Any, mode: str) -> str:
+    words = (assumes(config, mode) if callable(assumes) else assumes) or undeclared(encrypted)
+    counts = "; two clients of each list of label counts keep their keys from the server"
+    return f"{words}{counts if config.label_counts else ''}"
 
 
 def _models_of(choice: Callable[[Any], int | None] | None, model: Callable[[Any], Any] | None) -> dict[str, Any]:

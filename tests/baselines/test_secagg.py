@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +16,8 @@ from federation import Rig, Steady, misbehaving, planted, rig
 import coterie.method as fl
 from coterie.baselines import fedavg
 from coterie.baselines import secagg as sa
-from coterie.crypto import shared_seed
-from coterie.crypto.signing import OpeningKey
+from coterie.crypto import marks, shared_seed
+from coterie.crypto.signing import OpeningKey, SealingKey
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.padded_counts import AskForPadded
 
@@ -167,6 +169,60 @@ def test_a_server_that_tells_clients_different_sums_gets_no_shares() -> None:
             unmask(run, name, against, without=("client/5",))
         with pytest.raises(PeerError, match="names a client twice"):
             run.party(name).unmask(sa.Unmask(1, others, "\n".join([NAMES[3]] * 5), bytes(320)), "server")
+
+
+def gathered(run: Rig, helpers: tuple[str, ...], honest: tuple[str, ...], names: tuple[str, ...]) -> dict[str, bytes]:
+    """The shares of client/5 that a server gets for this list, of helpers, who confirm any, and of honest clients."""
+    parties = {name: run.party(name) for name in honest}
+    for name in helpers:
+        parties[name] = copy.copy(run.party(name))
+        parties[name].secret = copy.deepcopy(run.party(name).secret)
+    sum_of = "\n".join(names)
+    proofs = {name: party.confirm(sa.Confirm(1, sum_of), "server").proof for name, party in parties.items()}
+    request = sa.Unmask(1, sum_of, "\n".join(proofs), b"".join(proofs.values()))
+    shares = {name: party.unmask(request, "server").shares for name, party in parties.items()}
+    return {name: fl.unbundle(data, N)[NAMES.index("client/5")] for name, data in shares.items()}
+
+
+FEW = 2 * NEEDED - N
+"""So many helpers are too many."""
+
+
+def test_as_many_helpers_as_are_excluded_open_a_clients_vector() -> None:
+    """They and one honest client sign that client/5 is in the sum; they and another that it has dropped out."""
+    run = made(links=Drops())
+    start = run.hub.state.weights.copy()
+    at_the_end(run, without=NAMES)
+    helpers, (other, victim) = NAMES[:FEW], NAMES[FEW:]
+    seed = shared_seed.joined(NAMES, gathered(run, helpers, (victim,), NAMES))
+    key = shared_seed.joined(NAMES, gathered(run, helpers, (other,), NAMES[:5]))
+    enrolled = {seen.src: one for seen, one in run.view("server").messages(sa.Enrolled)}
+    padded = next(one.padded for seen, one in run.view("server").messages(sa.Collected) if seen.src == victim)
+    keys = {name: SealingKey(sa.Credential.load(enrolled[name].credential).key) for name in NAMES if name != victim}
+    pads = sa.pads_of(sa.round_of(run.common, 1, "\n".join(NAMES)), start)
+    alone = marks.masked(np.zeros(len(padded), np.uint64), seed, OpeningKey(key), victim, keys, pads)
+    opened, sent = (padded.view(np.uint64) - alone).view(np.int64), in_the_clear(start, victim)
+    assert opened[-1] == sent.samples
+    np.testing.assert_allclose(sa.LANES.dequantise(opened[:-1]) / opened[-1], sent.weights, atol=1e-5)
+
+
+def test_one_helper_less_gets_one_list_signed_alone() -> None:
+    """Each list needs two of the three honest clients, of whom none signs two."""
+    run = made(links=Drops())
+    at_the_end(run, without=NAMES)
+    helpers, honest = NAMES[: FEW - 1], NAMES[FEW - 1 :]
+    assert len(gathered(run, helpers, honest[1:], NAMES)) == NEEDED
+    with pytest.raises(PeerError, match="4 have signed the sum, where 5 are needed"):
+        gathered(run, helpers, honest[:1], NAMES[:5])
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 2 / 3, 0.75, 0.9, 0.99])
+def test_the_share_that_may_help_is_below_the_number_that_may_not(threshold: float) -> None:
+    config = sa.SecAggConfig(threshold=threshold)
+    share = re.search(r"\((?:a share of ([\d.]+)|none) is few enough\)", sa.SYSTEM.assumed("paper", config))
+    assert share is not None
+    for n in range(3, 200):
+        assert int(float(share[1] or 0) * n) < 2 * config.needed(n) - n
 
 
 def test_a_sum_is_confirmed_by_its_members_only_and_of_enough_of_them() -> None:

@@ -145,10 +145,31 @@ def test_a_party_that_stays_away_for_a_while(tmp_path: Path) -> None:
     assert len(events(tmp_path / "d" / HOMES / "csp", "start")) == 2
 
 
+@pytest.mark.parametrize(
+    ("own", "name", "both", "clear"),
+    [
+        ({"client/0": "va", "client/1": "va"}, "va", "client/0 and client/1", {"client/0": 1, "client-1": 2}),
+        ({"client/0": "client-1"}, "client-1", "client/0 and client/1", {"client-0": 1, "client/1": 2}),
+        ({"client/0": "client/1"}, "client/1", "client/0 and client/1", {"client/0": 1, "client-1": 2}),
+        ({"client/1": "hub"}, "hub", "server and client/1", {"server": 0, "client/1": 2}),
+        ({"client/1": "server"}, "server", "server and client/1", {"hub": 0, "client-1": 2}),
+    ],
+)
+def test_a_kill_refuses_a_name_that_means_two_parties(
+    own: dict[str, str], name: str, both: str, clear: dict[str, int]
+) -> None:
+    """Both have another name."""
+    parties = ["server", "client/0", "client/1"]
+    with pytest.raises(UserError, match=f"'{name}' means {both}, "):
+        parse(f"{name}@1", parties, 3, own)
+    for other, place in clear.items():
+        assert parse(f"{other}@1", parties, 3, own) == Kill(parties[place], 1)
+
+
 def test_a_kill_takes_every_name_of_a_party(tmp_path: Path) -> None:
-    parties, own = ["server", "client/0", "client/1"], {"client/0": "va", "client/1": "client-0"}
+    parties, own = ["server", "client/0", "client/1"], {"client/0": "va", "client/1": "client-1"}
     names = {"hub": 0, "server": 0, "client/0": 1, "client-0": 1, "va": 1, "client/1": 2, "client-1": 2}
-    for name, place in names.items():  # homes go before names of data
+    for name, place in names.items():
         assert parse(f"{name}@2:mid", parties, 3, own) == Kill(parties[place], 2, mid=True)
     config = RunConfig("fedavg", "heart", rounds=2)
     there = re.escape("'cleve'. There are: hub, client/0 (cleveland), client/1 (hungarian), client/2 (switzerland), ")

@@ -29,7 +29,7 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert "| server | Update | " in page
     assert f"{result['bytes_up_by_role']['client'] / 4:.0f} B from each client, on average" in page
     assert "- **server** learns every client's plain model and number of samples in every round, by name." in page
-    assert "**This holds only if** all parties follow the protocol. " in page
+    assert "**This holds only if** all parties follow the protocol, and show nobody else what they see. " in page
     assert "**broker**" not in page
     assert "| all 4 clients | anybody who sees it all, and knows no server's noise | no proof | no proof |" in page
     assert "Counted: trained model and number of samples." in page

@@ -65,6 +65,14 @@ def test_it_is_the_mean_of_all_models_round_after_round(
     assert not made.refused
 
 
+def test_what_must_hold_follows_who_has_the_key(secure_mean: ModuleType) -> None:
+    kind, said = secure_mean.SYSTEM.config, secure_mean.SYSTEM.assumed
+    centre, together = said("paper", kind()), said("paper", kind(keys="threshold"))
+    assert centre.startswith("no client helps the server, since all clients share one secret key; the key centre is ")
+    assert centre.endswith(together)
+    assert together.startswith("every sum has two clients beside those who pool what they know; ")
+
+
 def test_each_role_receives_what_it_says(secure_mean: ModuleType) -> None:
     for keys, roles in (("centre", {"server", "client", KEY_CENTRE}), ("threshold", {"server", "client"})):
         made, kinds = rig(secure_mean.SYSTEM, TARGETS, keys=keys), defaultdict(set)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from every_system import CASES, Case, after, made, one_mode, parameters
 from federation import Rig, Steady
 
+import coterie.method as fl
+from coterie.baselines import secagg
+from coterie.baselines.secagg import Client, SecAggConfig, Server
 from coterie.protocol.system import Mixture
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.runs import registry
@@ -88,18 +91,73 @@ def test_a_method_that_hides_something_says_who_must_not_help_whom(name: str) ->
         assert "key centre" not in words or KEY_CENTRE in roles
 
 
+ALONE = "the server follows the protocol; no two rounds of nearly the same model differ in one client alone, "
+COUNTS = "; two clients of each list of label counts keep their keys from the server"
+FOLLOWED = "all parties follow the protocol, and show nobody else what they see"
+GROUPING = "; both servers follow the protocol while groups are made"
+BESIDE = "beside those who pool what they know"
+
+
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings", "there", "absent"),
     [
-        ("ofl", {}, "the server does not collude with all leaders but one; "),
-        ("ofl", {"threshold": 3}, "fewer than 3 leaders collude with the server; "),
-        ("ofl", {"keys": "dealer"}, "the key centre forgets the leaders' key"),
-        ("mingledpie", {}, "all clients share one secret key"),
-        ("mingledpie", {"keys": "threshold"}, "fewer holders of shares than open a sum help the server; "),
-        ("pafed", {"keys": "threshold"}, "with as many of the committee as open an update; "),
-        ("secagg", {"threshold": 0.75}, "no more than a share of 0.75 of the clients that a round asks help"),
+        ("fedavg", {}, [FOLLOWED], [COUNTS]),
+        ("fedavg", {"label_counts": True}, [f"{FOLLOWED}{COUNTS}"], []),
+        ("secagg", {}, ["fewer than 2t - n help the server", "0.6667 of n (a share of 0.33 is", ALONE], [COUNTS]),
+        ("secagg", {"threshold": 0.75}, ["above a share of 0.75 of n (a share of 0.50 is few enough)"], []),
+        ("secagg", {"threshold": 0.5}, ["(none is few enough)"], []),
+        ("secagg", {"label_counts": True}, [ALONE, COUNTS], []),
+        ("ofl", {}, ["the server does not collude with all leaders but one; "], ["key centre"]),
+        ("ofl", {"threshold": 3}, ["fewer than 3 leaders collude with the server; "], ["all leaders but one"]),
+        ("ofl", {"keys": "dealer"}, ["the key centre forgets the leaders' key"], []),
+        ("mingledpie", {}, ["all clients share one secret key", "every difference of sums"], ["holders of shares"]),
+        (
+            "mingledpie",
+            {"keys": "threshold"},
+            ["fewer holders of shares than open a sum help the server; ", "every difference of sums"],
+            ["one secret key", "key centre"],
+        ),
+        (
+            "pafed",
+            {},
+            ["helper do not collude, which would open every update", "no client helps the aggr"],
+            ["committee"],
+        ),
+        (
+            "pafed",
+            {"keys": "threshold"},
+            [
+                "aggregator and helper do not collude: together they open models and cosines, ",
+                "with as many of the committee as open, updates; no client helps the aggregator",
+            ],
+            ["every update"],
+        ),
+        ("coterie", {}, [GROUPING], []),
+        ("coterie", {"clusters": 1}, ["no client helps one of them"], ["follow"]),
     ],
 )
-def test_what_must_hold_follows_the_settings(name: str, settings: dict[str, object], words: str) -> None:
+def test_what_must_hold_follows_the_settings(
+    name: str, settings: dict[str, object], there: list[str], absent: list[str]
+) -> None:
     system = registry.get(name)
-    assert words in system.assumed("paper", system.config(**settings))
+    said = system.assumed("paper", system.config(**settings))
+    assert [words for words in there if words not in said] == []
+    assert [words for words in absent if words in said] == []
+
+
+@pytest.mark.parametrize("name", registry.SYSTEMS)
+def test_where_parties_see_a_hidden_sum_two_terms_must_stay_unknown(name: str) -> None:
+    """Whoever knows all terms of a sum but one has the last."""
+    system = registry.get(name)
+    for mode in system.modes:
+        assert (BESIDE in system.assumed(mode)) == system.encrypts(mode)
+
+
+def test_without_an_authors_words_nothing_is_promised_of_what_is_encrypted() -> None:
+    plain = replace(registry.get("fedavg"), assumes="")
+    assert plain.assumed("paper") == FOLLOWED
+    assert replace(plain, encrypted=True).assumed("paper") == "conditions hold that its author does not name"
+    assert replace(plain, encrypted=True, plain=("paper",)).assumed("paper") == FOLLOWED
+    hidden = fl.system("own", SecAggConfig, Server, Client, described_in=secagg.__name__, encrypted=True)
+    said = hidden.assumed("paper", SecAggConfig(label_counts=True))
+    assert said == f"conditions hold that its author does not name{COUNTS}"

@@ -53,8 +53,8 @@ PAD_S, AGREE_S, SEAL_S = 3e-9, 1e-4, 3e-4
 
 @fl.settings
 class SecAggConfig(fl.Averaging):
-    """threshold: more than this share of the clients that a round asks must answer in each step, or it is skipped; so
-    many can open a client's vector together with the server.
+    """threshold: more than this share of the n clients that a round asks must answer in each step, or it is skipped. So
+    many, t, can open a client's vector together with the server; 2t - n can with one that deviates.
     """
 
     threshold: Annotated[float, fl.Meta(ge=0.5, lt=1)] = 2 / 3
@@ -454,6 +454,17 @@ class Server(fl.Server):
         self.state.weights = gather.moved(self.state.weights, step=self.config.server_step(r))
 
 
+def assumes(config: SecAggConfig, mode: str) -> str:
+    """2 threshold - 1 of n is below 2t - n for every n."""
+    few = int(100 * (2 * config.threshold - 1) + 1e-9) / 100
+    some = f"a share of {few:.2f} is few enough" if few else "none is few enough"
+    return (
+        "of the n clients that a round asks fewer than 2t - n help the server, where t is the least number above a "
+        f"share of {config.threshold:.4g} of n ({some}); {fl.two_others('clients')}; the server follows the protocol; "
+        "no two rounds of nearly the same model differ in one client alone, whose model the difference would show"
+    )
+
+
 def _public(key: bytes) -> bytes:
     return OpeningKey(key).public.to_bytes()
 
@@ -479,13 +490,11 @@ SYSTEM = fl.system(
     described_in=__name__,
     learns={
         "server": "the sum of the models weighted by samples, and of the samples, of each round, and who is in it, by "
-        "name; so of two rounds that differ in one client, its samples; no client's model from one round, unless more "
-        "than the threshold's share of its clients help",
+        "name; so of two rounds that differ in one client, its samples, and its model if both sent nearly the same; "
+        "from one round no client's model",
         "client": "the global model of every round that it takes part in, and who else does, by name",
     },
-    assumes=lambda config, mode: (
-        f"no more than a share of {config.threshold:.2f} of the clients that a round asks help the server"
-    ),
+    assumes=assumes,
     check=check,
     encrypted=True,
 )

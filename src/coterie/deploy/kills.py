@@ -44,17 +44,27 @@ def parse(text: str, parties: Sequence[str], rounds: int, own_names: Mapping[str
     found = _FORM.fullmatch(text)
     if found is None:
         raise UserError(f"--kill {text!r}: write PARTY@ROUND, PARTY@ROUND:mid or PARTY@setup, such as client/1@2")
-    name = found["party"]
-    data = {own: party for party, own in own_names.items()}
-    homes = {safe(party): party for party in parties}
-    known = {**data, **homes, **{party: party for party in parties}, "hub": parties[0]}
-    if (party := known.get(name)) is None:
-        there = (f"{one} ({own_names[one]})" if one in own_names else one for one in ("hub", *parties[1:]))
-        raise UserError(f"--kill {text!r}: there is no party {name!r}. There are: {', '.join(there)}")
+    party = _named(text, found["party"], parties, own_names)
     at = 0 if found["round"] == SETUP else int(found["round"])
     if found["round"] != SETUP and not 1 <= at <= rounds:
         raise UserError(f"--kill {text!r}: the rounds are 1 to {rounds}, and {SETUP} comes before them")
     return Kill(party, at, bool(found["mid"]))
+
+
+def _named(text: str, name: str, parties: Sequence[str], own_names: Mapping[str, str]) -> str:
+    """Raises UserError for a name of no party, or of several."""
+    names_of = {one: {one, safe(one), own_names.get(one)} for one in parties}
+    names_of[parties[0]] |= {"hub"}
+    meant = [one for one, names in names_of.items() if name in names]
+    if not meant:
+        there = (f"{one} ({own_names[one]})" if one in own_names else one for one in ("hub", *parties[1:]))
+        raise UserError(f"--kill {text!r}: there is no party {name!r}. There are: {', '.join(there)}")
+    if len(meant) > 1:
+        raise UserError(
+            f"--kill {text!r}: {name!r} means {' and '.join(meant)}, by its own name, its home or its data. Write "
+            "another name of the one that you mean"
+        )
+    return meant[0]
 
 
 class Doomed(NodeObserver):

@@ -103,4 +103,5 @@ from coterie.protocol.system import (
     System,
     party_type,
     telling,
+    two_others,
 )

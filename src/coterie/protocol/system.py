@@ -83,6 +83,18 @@ Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
 """Of a config and a mode, by message of the clients, what it tells of their data, in words (``System.releases``)."""
 
 
+def two_others(who: str) -> str:
+    """In words, what must hold of sums that parties see which could take their own terms off (``System.assumes``)."""
+    return f"every sum has two {who} beside those who pool what they know"
+
+
+def undeclared(encrypts: bool) -> str:
+    """In words, what must hold where an author does not say so (``System.assumes``)."""
+    if encrypts:
+        return "conditions hold that its author does not name"
+    return "all parties follow the protocol, and show nobody else what they see"
+
+
 def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
     return lambda config, mode: told
 
@@ -139,7 +151,8 @@ class System:
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
     learns: by role, in words; or a function of a config and a mode that gives this.
-    assumes: what must hold for nobody to learn more, in words; or a function as ``learns``.
+    assumes: what must hold for nobody to learn more, in words; or a function as ``learns``. Without any words:
+    ``undeclared``.
     own_model: a client's prediction model from its own state alone. Deployments need it.
     counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
     ``label_counts``), or None before it was told.  uncounted: why there are none.
@@ -165,7 +178,7 @@ class System:
     parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
     learns: Mapping[str, str] | Callable[[Any, str], Mapping[str, str]] = field(default_factory=dict)
-    assumes: str | Callable[[Any, str], str] = "all parties follow the protocol"
+    assumes: str | Callable[[Any, str], str] = ""
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
@@ -286,7 +299,8 @@ class System:
     def assumed(self, mode: str, config: Any = None) -> str:
         """In words, what must hold in this mode, under these or the default settings."""
         config = config or self.config(**self.defaults(mode))
-        return self.assumes(config, mode) if callable(self.assumes) else self.assumes
+        said = self.assumes(config, mode) if callable(self.assumes) else self.assumes
+        return said or undeclared(self.encrypts(mode))
 
     def kinds(self, config: Any = None) -> tuple[type[Message], ...]:
         """Every message type that a party may read, in any mode, under these or the default settings."""

@@ -239,6 +239,14 @@ class Sums:
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
+    def assumes(self, config: SumKeys, mode: str) -> str:
+        """For ``System.assumes``."""
+        shared = (
+            "no client helps the server, since all clients share one secret key; the key centre is honest at set-up; "
+        )
+        keys = shared if config.keys == "centre" else ""
+        return f"{keys}{fl.two_others('clients')}; all parties follow the protocol"
+
     def length(self, party: Any) -> int:
         return len(eligible(party.spec)) if party.config.noisy else int(party.spec.size)
 

@@ -68,6 +68,13 @@ def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
     return {role: words + (MORE.get(role, "") if config.label_counts else "") for role, words in LEARNS.items()}
 
 
+def assumes(config: CoterieConfig, mode: str) -> str:
+    """With one group of all, a server that deviates at the founding alone learns nothing more."""
+    servers = "hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up"
+    grouping = "" if config.clusters == 1 else "; both servers follow the protocol while groups are made"
+    return f"{servers}; {fl.two_others('members of a group')}{grouping}"
+
+
 LEARNS = {
     KEY_CENTRE: "when keys are wanted; it draws the clients' seeds and forgets them",
     HUB: "who takes part, when and how late, and how many groups of what sizes there are; no model, no sum, and no "
@@ -92,8 +99,7 @@ SYSTEM = fl.System(
     own_model=lambda client: client.state.weights,
     counts=lambda client: client.counts.secret.total,
     learns=learns,
-    assumes="hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up; both "
-    "servers follow the protocol while groups are made",
+    assumes=assumes,
     encrypted=True,
     observe=observe,
     ledger=lambda federation: {client.name: client.releases() for client in federation.of_role(CLIENT)},

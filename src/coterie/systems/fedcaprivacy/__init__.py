@@ -112,7 +112,7 @@ SYSTEM = fl.System(
     uncounted="its server would learn label counts by cluster, which its summed uploads do not show",
     learns=learns,
     assumes="business_server and csp do not collude, and no participant, all of which share one secret key, helps one; "
-    "the key centre is honest at set-up; all parties follow the protocol",
+    f"{fl.two_others('participants')}; the key centre is honest at set-up; all parties follow the protocol",
     modes=("paper", "literal", "hardened"),
     settings_in={"hardened": {"descriptor": "signature", "clusters": "auto", "cipher": "pads"}},
     encrypted=True,

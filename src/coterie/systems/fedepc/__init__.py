@@ -85,12 +85,11 @@ LEARNS_HARDENED = {
 
 
 def assumes(config: FedEPCConfig, mode: str) -> str:
-    follow = "all parties follow the protocol"
     if mode != "hardened":
-        return follow
+        return ""
     return (
-        "server and helper do not collude, and no device, all of which share one secret key, helps one; the key centre "
-        f"is honest at set-up; {follow}"
+        "server and helper do not collude, and no device, all of which share one secret key, helps one; "
+        f"{fl.two_others('devices')}; the key centre is honest at set-up; all parties follow the protocol"
     )
 
 

@@ -76,7 +76,7 @@ def learns(config: OFLConfig, mode: str) -> Mapping[str, str]:
 def assumes(config: OFLConfig, mode: str) -> str:
     few = f"fewer than {config.threshold} leaders collude with the server"
     said = [few if config.threshold else "the server does not collude with all leaders but one"]
-    said.append("all parties follow the protocol")
+    said += [fl.two_others("leaders"), "all parties follow the protocol"]
     if config.keys == "dealer":
         said.append("the key centre forgets the leaders' key")
     if config.mechanism == "distributed":

@@ -108,9 +108,11 @@ def learns(config: PAFedConfig, mode: str) -> Mapping[str, str]:
 def assumes(config: PAFedConfig, mode: str) -> str:
     pooled = "aggregator and helper do not collude, which would open every update"
     if config.keys == "threshold":
-        pooled = "aggregator and helper do not collude with as many of the committee as open an update"
+        pooled = "aggregator and helper do not collude: together they open models and cosines, and with as many of the "
+        pooled += "committee as open, updates"
+    helps = "no client helps the aggregator, which would see the models that this client is sent"
     follow = "both servers follow" if mode == "hardened" else "servers and clients follow"
-    return f"{pooled}; the key centre is honest at set-up; {follow} the protocol"
+    return f"{pooled}; {helps}; {fl.two_others('clients')}; the key centre is honest at set-up; {follow} the protocol"
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
