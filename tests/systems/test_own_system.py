@@ -70,7 +70,7 @@ def test_what_must_hold_follows_who_has_the_key(secure_mean: ModuleType) -> None
     centre, together = said("paper", kind()), said("paper", kind(keys="threshold"))
     assert centre.startswith("no client helps the server, since all clients share one secret key; the key centre is ")
     assert centre.endswith(together)
-    assert together.startswith("every sum has two clients beside those who pool what they know; ")
+    assert together.startswith("in every sum at least two clients show nobody what they know; ")
 
 
 def test_each_role_receives_what_it_says(secure_mean: ModuleType) -> None:

@@ -95,7 +95,7 @@ ALONE = "the server follows the protocol; no two rounds of nearly the same model
 COUNTS = "; two clients of each list of label counts keep their keys from the server"
 FOLLOWED = "all parties follow the protocol, and show nobody else what they see"
 GROUPING = "; both servers follow the protocol while groups are made"
-BESIDE = "beside those who pool what they know"
+BESIDE = "show nobody what they know"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
 
 def two_others(who: str) -> str:
     """In words, what must hold of sums that parties see which could take their own terms off (``System.assumes``)."""
-    return f"every sum has two {who} beside those who pool what they know"
+    return f"in every sum at least two {who} show nobody what they know"
 
 
 def undeclared(encrypts: bool) -> str:

@@ -93,7 +93,7 @@ def assumes(config: MingledPieConfig, mode: str) -> str:
     keys = "no client helps the server, since all clients share one secret key; the key centre is honest at set-up"
     if config.keys == "threshold":
         keys = "fewer holders of shares than open a sum help the server"
-    return f"{keys}; {fl.two_others('clients')}, and so has every difference of sums; all parties follow the protocol"
+    return f"{keys}; {fl.two_others('clients')}, and so in every difference of sums; all parties follow the protocol"
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
