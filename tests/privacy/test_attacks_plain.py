@@ -46,6 +46,7 @@ def test_a_leak_has_one_direction_whatever_the_measure() -> None:
         (1.0, 1.155, "cannot tell"),
         (0.0, 0.5, "cannot tell"),  # as long as from chance to everything
         (0.2, 0.29, "nothing found"),
+        (-0.67, 0.82, "cannot tell"),  # bad luck shows no more than good luck
         (0.2, 0.31, "cannot tell"),  # half of everything lies within
         (1.0, 0.98, "everything"),
         (0.1, 0.05, "a little"),

@@ -147,12 +147,17 @@ def test_a_run_alone_claims_nothing_of_others(tmp_path: Path) -> None:
     ]
     attack = {"name": "hub: label shares", "leak": 0.8, "error": 0.01, "metric": "m", "chance": 0, "perfect": 1}
     for found, last in (
-        ("much", "The attack that learned most, hub: label shares, found much: leak 0.80 of 1."),
-        ("nothing found", "None of our 1 attack on the parties' views found anything."),
-        ("cannot tell", "None of our 1 attack on the parties' views found anything, but not all of them can tell."),
+        ("much", "The attack by one server alone that learned most, hub: label shares, found much: leak 0.80 of 1."),
+        ("nothing found", "None of our 1 attack by one server alone found anything."),
+        ("cannot tell", "None of our 1 attack by one server alone found anything, but not all of them can tell."),
     ):
-        edit(folder / "result.json", audit={"attacks": [{**attack, "verdict": found, "clients": 4}]})
+        own = {**attack, "verdict": found, "clients": 4, "topic": "labels"}
+        edit(folder / "result.json", audit={"attacks": [own]})
         assert verdict.of_run(load(folder))[-1] == last
+        control = {**attack, "name": "hub, if it had keys: all", "verdict": "everything", "clients": 4}
+        edit(folder / "result.json", audit={"attacks": [own, control]})
+        more = " Clients, parties together or what did not happen would show more: see the table."
+        assert verdict.of_run(load(folder))[-1] == last + more
 
 
 # -- the two charts ---------------------------------------------------------------------------------------------------

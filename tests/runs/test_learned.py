@@ -10,7 +10,7 @@ import pytest
 from coterie.privacy.attacks.result import AttackResult
 from coterie.privacy.audits import Finding
 from coterie.report.comparison import leak_cell, sentences
-from coterie.runs.findings import by_topic, learned, merged
+from coterie.runs.findings import by_topic, learned, merged, worst_first
 
 
 def row(topic: str | None, *values: float, chance: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -25,6 +25,12 @@ def found(*rows: dict[str, Any]) -> dict[str, float | None]:
 
 def test_the_best_attack_of_a_topic_counts() -> None:
     assert found(row("labels", 0.2, 0.4), row("labels", 0.55, 0.55, chance=0.1)) == {"labels": pytest.approx(0.5)}
+
+
+def test_what_did_not_happen_stands_last() -> None:
+    control = row(None, 1.0, name="helper, if groups were made twice: re-linked")
+    plain = row("labels", 0.1, name="helper, knowing priors: if labels differ")
+    assert worst_first([control, plain]) == [plain, control]
 
 
 def test_others_help_and_curious_clients_do_not_count() -> None:

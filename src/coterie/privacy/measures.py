@@ -43,7 +43,7 @@ def by_estimate(who: str, guess: Doubles, label_counts: Array) -> Iterator[Measu
     )
     yield shares
     if shares.result is not None:
-        yield Measured(who, "top label", labels.top_label_hit_rate(guess, label_counts), topic="labels")
+        yield tried(who, "top label", lambda: labels.top_label_hit_rate(guess, label_counts), topic="labels")
 
 
 def alike(
@@ -126,7 +126,7 @@ def by_shares(
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))
-    yield Measured(who, "top label", labels.top_label_hit_rate(estimate, label_counts))
+    yield tried(who, "top label", lambda: labels.top_label_hit_rate(estimate, label_counts))
     yield tried(who, "label shares above average", lambda: labels.share_correlation(estimate, label_counts))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from coterie.record.load import Run
+from coterie.record.schema import AttackRecord
 from coterie.report.comparison import (
     FEWEST_SEEDS,
     LITTLE,
@@ -125,7 +127,7 @@ def _helps(content: Content) -> Iterator[str]:
         said = f"is {'better' if found.gain > 0 else 'worse'} than training alone"
     over = f" (95 % interval over {found.seeds} paired seeds)" if shown else ""
     yield f"{name} {said}: {gain}{lower} on average{tuned}{over}."
-    yield from _client_by_client(content, first["method"], found.tuned)
+    yield from _client_by_client(content, first["method"], found.tuned, measure)
     if not shown:
         many = "One seed shows" if found.seeds == 1 else f"{found.seeds} seeds show"
         yield f"{many} nothing of the next one: repeat it with at least {FEWEST_SEEDS}."
@@ -138,7 +140,7 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
     return f"{value} {unit} {ends}".strip()
 
 
-def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[str]:
+def _client_by_client(content: Content, method: str, tuned: bool, measure: Mapping[str, Any]) -> Iterator[str]:
     of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
     every = [one["verdict"] for one in of[0]["clients"]] if of else []
     if any(every):
@@ -146,6 +148,13 @@ def _client_by_client(content: Content, method: str, tuned: bool) -> Iterator[st
         many = f"{len(every)} clients" + (f", {len(every) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
         better, less, unsure, missing = (every.count(word) for word in ("better", "worse", "undecided", None))
         rest = f", no interval for {missing}" if missing else ""
+        lost: dict[str, list[float]] = {}
+        for one in of[0]["clients"]:
+            if one["verdict"] == "worse" and one["name"] and not one.get("instead"):
+                lost.setdefault(one["name"], []).append(one["gain"])
+        if lost:
+            name, gains = max(lost.items(), key=lambda found: abs(fmean(found[1])))
+            rest += f"; most for {name}, {_points(fmean(gains), None, measure)}"
         yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}{rest}."
 
 
@@ -207,14 +216,23 @@ def of_run(run: Run) -> list[str]:
     if result.audit is None or not result.audit.attacks:
         said.append("Nobody's view was attacked here, so nothing is said of what the parties learn.")
     else:
-        row = result.audit.attacks[0]  # the worst first
-        if row.verdict in ("nothing found", "cannot tell"):
-            unsure = ", but not all of them can tell" if row.verdict == "cannot tell" else ""
-            tried = plural(len(result.audit.attacks), "attack")
-            said.append(f"None of our {tried} on the parties' views found anything{unsure}.")
-        else:
-            said.append(f"The attack that learned most, {row.name}, found {row.verdict}: leak {row.leak:.2f} of 1.")
+        said.append(_attacked(result.audit.attacks))
     return said
+
+
+def _attacked(attacks: Sequence[AttackRecord]) -> str:
+    """attacks: the worst first. Those by one server alone have a topic."""
+    alone = [one for one in attacks if one.topic is not None]
+    whose = " by one server alone" if alone else ""
+    alone = alone or list(attacks)
+    most = alone[0]
+    if most.verdict in ("nothing found", "cannot tell"):
+        unsure = ", but not all of them can tell" if most.verdict == "cannot tell" else ""
+        said = f"None of our {plural(len(alone), 'attack')}{whose} found anything{unsure}."
+    else:
+        said = f"The attack{whose} that learned most, {most.name}, found {most.verdict}: leak {most.leak:.2f} of 1."
+    others = any(one.verdict not in ("nothing found", "cannot tell") for one in attacks if one not in alone)
+    return said + " Clients, parties together or what did not happen would show more: see the table." * others
 
 
 HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent")

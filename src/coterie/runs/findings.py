@@ -19,8 +19,14 @@ OF_ROUNDS = ("models", "identity")
 """Topics with something new in every round. A client's labels, groups and samples are learned once."""
 
 
+def is_control(name: str) -> bool:
+    """Whether an attack is on what did not happen ("helper, if groups were made twice")."""
+    return ", if " in name.partition(":")[0]
+
+
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (-VERDICTS.index(row["verdict"]), -row["leak"]))
+    """Controls last."""
+    return sorted(rows, key=lambda row: (is_control(row["name"]), -VERDICTS.index(row["verdict"]), -row["leak"]))
 
 
 def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:

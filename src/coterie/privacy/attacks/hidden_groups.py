@@ -166,7 +166,7 @@ def found_again(counts: Floats) -> AttackResult:
     chance = 1 / counts.shape[1]
     sd = (chance * (1 - chance) / len(greatest)) ** 0.5
     return AttackResult(
-        "pairs of groupings in which it is the same (share)", float(np.mean(same)), chance, 1.0, len(same), sd
+        "pairs of groupings in which it is the same (share)", float(np.mean(same)), chance, 1.0, counts.shape[1], sd
     )
 
 

@@ -140,10 +140,12 @@ def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[
 def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Share of clients whose largest estimate is one of their most frequent labels.
 
-    Chance hands the guesses to random clients.
+    Chance hands the guesses to random clients. Raises UserError where all have the same one.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     is_top = truth == truth.max(axis=1, keepdims=True)
+    if (is_top == is_top[0]).all():
+        raise fl.UserError("the most frequent label is the same for all clients")
     hit, chance, sd = handed_out(is_top[:, estimate.argmax(axis=1)].astype(np.float64))
     return AttackResult("top label guessed (share)", hit, chance, 1.0, len(truth), sd)
 

@@ -58,7 +58,7 @@ def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> st
     interval has 0 and ``BLIND`` in it.
     """
     if not leak > max(noise, _LEAST):
-        return VERDICTS[0] if chance_known and leak + noise < BLIND else CANNOT_TELL
+        return VERDICTS[0] if chance_known and max(leak, 0.0) + noise < BLIND else CANNOT_TELL
     return VERDICTS[2 + (leak >= MUCH) + (leak >= _ALL)]
 
 
