@@ -46,6 +46,12 @@ def test_a_page_says_it_all(compared: Path) -> None:
     assert sum(line.startswith("- ") for line in head.splitlines()) == 4
 
 
+def test_clients_alone_have_a_model_each_and_count_nothing(compared: Path) -> None:
+    page = statement(compared / "local-0")
+    assert "4 clients trained a model each for 1 round, " in page
+    assert "Counted:" not in page
+
+
 def test_what_would_have_been_possible_stands_after_what_was(compared: Path, tmp_path: Path) -> None:
     for name in ("result.json", "metrics.jsonl", "config.toml"):
         (tmp_path / name).write_text((compared / "fedavg-0" / name).read_text())

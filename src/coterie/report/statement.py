@@ -14,6 +14,7 @@ from coterie.report.ledger import between
 from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
 from coterie.report.templates import TEMPLATES
+from coterie.runs.budget import LOCAL
 from coterie.runs.findings import is_control
 from coterie.runs.views import VIEWS
 
@@ -32,6 +33,7 @@ def statement(folder: Path) -> str:
     ]
     return _MARKDOWN.get_template("statement.md.j2").render(
         result=result,
+        alone=result.system == LOCAL,
         most=_MOST,
         lasted=lasted({"rounds": result.rounds, "rounds_done": result.done, "stopped": result.stopped}),
         simulated=d is None or d.rehearsal,
