@@ -79,6 +79,16 @@ def test_clients_are_counted_once_and_undecided_is_explained() -> None:
     assert "Undecided:" not in next(iter(help_sentences(content(row("ours", 0.9), benefits=[gains("better")]))))
 
 
+def test_the_client_that_loses_most_is_named() -> None:
+    benefit = gains("better", "worse", "worse", "worse")
+    for one, (name, gain) in zip(
+        benefit["clients"], (("east", 0.3), ("west", -0.5), ("north", -0.1), ("west", -0.3)), strict=True
+    ):
+        one |= {"name": name, "gain": gain}
+    words = " ".join(verdict.verdict(content(row("ours", 0.9), row("local", 0.8), benefits=[benefit])))
+    assert "undecided for 0 of 4 clients; worst for west, -40.0 points of accuracy." in words
+
+
 def test_both_are_taken_fine_tuned_or_neither() -> None:
     tuned = {"fine_tuned_local_accuracy": spread([0.95])}
     assert "+5.0 points of accuracy on average, both fine-tuned by the clients" in said(

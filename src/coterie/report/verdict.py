@@ -154,7 +154,7 @@ def _client_by_client(content: Content, method: str, tuned: bool, measure: Mappi
                 lost.setdefault(one["name"], []).append(one["gain"])
         if lost:
             name, gains = max(lost.items(), key=lambda found: abs(fmean(found[1])))
-            rest += f"; most for {name}, {_points(fmean(gains), None, measure)}"
+            rest += f"; worst for {name}, {_points(fmean(gains), None, measure)}"
         yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}{rest}."
 
 
