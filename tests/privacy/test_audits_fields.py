@@ -71,8 +71,11 @@ def test_half_a_histogram_is_half_of_it_and_a_noisy_one_less_than_all() -> None:
 
 
 def test_noise_is_nothing() -> None:
-    said = [verdict(rng.normal(size=(n, m)), counts_of(n))[0] for n in (5, 8, 20, 40) for m in (3, 10, 200)]
-    assert said.count("nothing found") >= len(said) - 1  # each may be wrong once in twenty times
+    said = {(n, m): verdict(rng.normal(size=(n, m)), counts_of(n))[0] for n in (5, 8, 20, 40) for m in (3, 10, 200)}
+    none = [at for at, word in said.items() if word == "nothing found"]
+    unsure = [at for at, word in said.items() if word == "cannot tell"]
+    assert len(none) + len(unsure) >= len(said) - 1  # each may be wrong once in twenty times
+    assert all(n <= 8 for n, _ in unsure), "so few clients leave half of everything within luck"
 
 
 def test_two_classes_are_told_by_one_number() -> None:
