@@ -15,7 +15,6 @@ from coterie.report.summary import lasted
 from coterie.report.tables import audit_table
 from coterie.report.templates import TEMPLATES
 from coterie.runs.budget import LOCAL
-from coterie.runs.findings import is_control
 from coterie.runs.views import VIEWS
 
 _MOST = 12  # rows of a table: it is one page
@@ -61,8 +60,11 @@ def _attacks(run: Run) -> dict[str, Any]:
     """The table of attacks; apart those on what did not happen ("helper, if groups were made twice")."""
     audit = audit_table([run.result.audit])
     rows = audit["rows"] if audit else []
-    controls = [row for row in rows if is_control(row["name"])]
-    return {"audit": audit, "attacks": [row for row in rows if row not in controls], "controls": controls}
+    return {
+        "audit": audit,
+        "attacks": [row for row in rows if not row["control"]],
+        "controls": [row for row in rows if row["control"]],
+    }
 
 
 ANY = "anybody who sees it all, and knows no server's noise"

@@ -17,7 +17,7 @@ from coterie.report.clusters import Sets
 from coterie.report.comparison import RunGroup, common_target, leading
 from coterie.report.figure import colour
 from coterie.report.words import explained, sides
-from coterie.runs.findings import merged, noise
+from coterie.runs.findings import is_control, merged, noise
 
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
@@ -214,7 +214,7 @@ def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
         return None
     rows = merged([msgspec.to_builtins(audit.attacks) for audit in known])
     return {
-        "rows": [{**row, "half": noise(row)} for row in rows],
+        "rows": [{**row, "half": noise(row), "control": is_control(row["name"])} for row in rows],
         "runs": len(known),
         "not_applicable": by_reason({name: why for audit in known for name, why in audit.not_applicable.items()}),
         "not_judged": by_role(one for audit in known for one in audit.not_judged),
