@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 
 from coterie.crypto import one_hot
 from coterie.protocol.errors import CryptoError
-from coterie.protocol.randomness import Derived, Secrets
+from coterie.protocol.randomness import Derived, Secrets, keystream
 
 CONTEXT = bytes(range(32))
 D = 9
@@ -130,7 +130,7 @@ def test_streams_are_those_of_aes_in_counter_mode() -> None:
     """NIST SP 800-38A, F.5.1: the keystream is the ciphertext minus the plaintext."""
     key = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c")
     start = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
-    stream = one_hot.keystream(key, 32, start)
+    stream = keystream(key, 32, start)
     plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51")
     cipher = bytes.fromhex("874d6191b620e3261bef6864990db6ce9806f66b7970fdff8617187bb9fffdff")
     assert bytes(a ^ b for a, b in zip(stream, plain, strict=True)) == cipher
@@ -141,7 +141,7 @@ def test_streams_are_those_of_aes_in_counter_mode() -> None:
 def test_parts_of_a_stream_are_the_stream(count: int) -> None:
     key, whole = bytes(range(16)), Cipher(AES(bytes(range(16))), CTR(bytes(16))).encryptor().update(bytes(4 * count))
     parts = [(place, words.tobytes()) for place, words in one_hot.streamed(key, count)]
-    assert b"".join(data for _, data in parts) == whole == one_hot.keystream(key, 4 * count)
+    assert b"".join(data for _, data in parts) == whole == keystream(key, 4 * count)
     assert [place.start for place, _ in parts] == list(range(0, count, one_hot.BLOCK))
     assert parts[-1][0].stop == count
     words, x = vector(1, count), vector(1, count)

@@ -106,6 +106,13 @@ def test_the_client_that_is_found_again_is_counted_over_pairs_that_have_one() ->
     found = hidden_groups.found_again(np.array([[0, 2, 1], [0, 0, 0], [0, 1, 0], [3, 3, 0]]))
     assert (found.value, found.n) == (pytest.approx((1 + 0.5 + 0.5) / 3), 3)
     assert found.chance == pytest.approx(1 / 3)
+    drawn = [
+        hidden_groups.found_again(np.eye(6)[draw.integers(0, 6, 3)]) for draw in map(np.random.default_rng, range(2000))
+    ]
+    assert (drawn[0].chance, drawn[0].chance_sd) == (
+        pytest.approx(np.mean([one.value for one in drawn]), abs=0.02),
+        pytest.approx(np.std([one.value for one in drawn]), rel=0.1),
+    )
     with pytest.raises(UserError, match="no two groupings"):
         hidden_groups.found_again(np.array([[0, 0], [1, 0]]))
 

@@ -166,7 +166,7 @@ def test_a_run_alone_claims_nothing_of_others(tmp_path: Path) -> None:
         assert verdict.of_run(load(folder))[-1] == last
         control = {**attack, "name": "hub, if it had keys: all", "verdict": "everything", "clients": 4}
         edit(folder / "result.json", audit={"attacks": [own, control]})
-        more = " Clients, parties together or what did not happen would show more: see the table."
+        more = " Attacks by clients, by parties together or on what did not happen found more: see the table."
         assert verdict.of_run(load(folder))[-1] == last + more
 
 

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto import padded
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import OpeningKey, SealingKey
+from coterie.protocol.randomness import keystream
 
 Words = NDArray[np.uint64]
 MARK_BYTES = 16

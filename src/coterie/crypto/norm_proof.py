@@ -35,9 +35,9 @@ from math import ceil, factorial
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.protocol.errors import CryptoError
-from coterie.protocol.randomness import Secrets
+from coterie.protocol.randomness import Secrets, keystream
 
 PROJECTIONS = 128
 SLACK = 2.1

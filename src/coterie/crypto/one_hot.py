@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.digests import sha256
 from coterie.protocol.errors import CryptoError
-from coterie.protocol.randomness import Secrets
+from coterie.protocol.randomness import Secrets, keystream
 
 SEED_BYTES, CHECK_BYTES, TAG_BYTES = 16, 64, 32
 BLOCK = 1 << 14  # words at a time, so that the passes of one sum stay in the cache
@@ -50,12 +50,6 @@ class Shares:
     check: bytes
     master: bytes
     seeds: bytes
-
-
-def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
-    """``count`` bytes of AES-128 in counter mode. start: the first counter block."""
-    cipher = Cipher(AES(key), CTR(start)).encryptor()
-    return b"".join(cipher.update(_ZEROS[: count - at]) for at in range(0, count, len(_ZEROS)))
 
 
 def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple[slice, Words]]:

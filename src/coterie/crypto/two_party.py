@@ -27,9 +27,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.signing import digest
 from coterie.protocol.errors import DecodeError
+from coterie.protocol.randomness import keystream
 
 T = TypeVar("T")
 Exchange = Generator[bytes, bytes, T]

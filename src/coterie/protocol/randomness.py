@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 BLOCK = 1 << 14  # numbers at a time, so that the passes of one draw stay in the cache
-_ZEROS = bytes(8 * BLOCK)
+_ZEROS = memoryview(bytes(8 * BLOCK))
 
 
 def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
@@ -28,6 +28,12 @@ def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -
     text = f"{seed}\x1f{party}\x1f{purpose}\x1f{round}\x1f{attempt}"
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
+    """``count`` bytes of AES in counter mode. key: 16 or 32 bytes.  start: the first counter block."""
+    cipher = Cipher(AES(key), CTR(start)).encryptor()
+    return b"".join(cipher.update(_ZEROS[: count - at]) for at in range(0, count, len(_ZEROS)))
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,7 @@ class Derived(Secrets):
         """``count`` bytes, different for each call and each count: fewer are no prefix of more."""
         call: int = next(self._calls)  # type: ignore[attr-defined]
         of = self._key + call.to_bytes(8, "little") + count.to_bytes(8, "little")  # type: ignore[attr-defined]
-        stream = Cipher(AES256(hashlib.sha256(of).digest()), CTR(bytes(16))).encryptor()
-        return b"".join(stream.update(_ZEROS[: count - at]) for at in range(0, count, len(_ZEROS)))
+        return keystream(hashlib.sha256(of).digest(), count)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """As of ``Secrets``."""

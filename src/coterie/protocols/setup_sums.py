@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering.signature import HOLDERS
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import digest
+from coterie.protocol.randomness import keystream
 from coterie.protocols import signatures
 from coterie.protocols.hidden_sums import opened_from, sealed_to, weight_of
 from coterie.protocols.masked_sums import FEWEST

@@ -26,10 +26,11 @@ import coterie.protocol.core as fl
 from coterie.clustering import correlation
 from coterie.clustering.evidence import BONUS, row_length, twisted
 from coterie.crypto import two_party
-from coterie.crypto.one_hot import SEED_BYTES, keystream
+from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Dealt, Exchange, Sizes, Words64
+from coterie.protocol.randomness import keystream
 from coterie.protocols.key_centre import KEY_CENTRE, DealtKeys, Draw, Grant
 from coterie.protocols.masked_sums import FEWEST
 from coterie.protocols.signatures import labels

@@ -232,7 +232,9 @@ def _attacked(attacks: Sequence[AttackRecord]) -> str:
     else:
         said = f"The attack{whose} that learned most, {most.name}, found {most.verdict}: leak {most.leak:.2f} of 1."
     others = any(one.verdict not in ("nothing found", "cannot tell") for one in attacks if one not in alone)
-    return said + " Clients, parties together or what did not happen would show more: see the table." * others
+    return (
+        said + " Attacks by clients, by parties together or on what did not happen found more: see the table." * others
+    )
 
 
 HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent")

@@ -137,7 +137,7 @@ def cut_short(folder: Path, stopped: int) -> str:
 def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
-    mean: 0 for "nothing found", 1 for everything; ``OF_ROUNDS`` a round without a result counts 0.  interval: the
+    mean: 0 for "nothing found", 1 for everything; of ``OF_ROUNDS`` a round without a result counts 0.  interval: the
     ``noise``. None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
     """
     rows = merged(runs)

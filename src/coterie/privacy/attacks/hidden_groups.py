@@ -164,7 +164,7 @@ def found_again(counts: Floats) -> AttackResult:
     if not same:
         raise UserError("in no two groupings a choice went against the groups")
     chance = 1 / counts.shape[1]
-    sd = (chance * (1 - chance) / len(greatest)) ** 0.5
+    sd = (chance * (1 - chance) / len(same)) ** 0.5  # pairs of independent draws are not correlated
     return AttackResult(
         "pairs of groupings in which it is the same (share)", float(np.mean(same)), chance, 1.0, counts.shape[1], sd
     )
