@@ -343,7 +343,7 @@ def test_after_a_round_no_state_opens_an_update_of_it_but_only_their_sum() -> No
 
 @pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_thief_agrees_with_s_no_better_than_a_constant_guess(late: int) -> None:
-    """Within three standard errors, where in mode paper it has all of the key (test_attacks_key_in_sum.py)."""
+    """By three standard errors at most, where in mode paper it has all of the key (test_attacks_key_in_sum.py)."""
     options: dict[str, Any] = {"delta": 0.0} if not late else {"delta": 0.3, "delay": "uniform:3", "project": "none"}
     run, thief = robbed(LARGE, late=late, **options, **HARD)
     notes = run.rounds(5)
@@ -354,7 +354,7 @@ def test_a_thief_agrees_with_s_no_better_than_a_constant_guess(late: int) -> Non
     truth = key_coefficients(service_key(run))
     agreement = key_agreement(thief.guess, truth)
     error = np.sqrt(agreement.chance * (1 - agreement.chance) / len(truth))
-    assert abs(agreement.value - agreement.chance) < 3 * np.sqrt(2) * error
+    assert agreement.value < agreement.chance + 3 * error  # of a real key; a guess that knows nothing may do worse
 
 
 def test_what_it_puts_in_opens_to_itself_and_not_to_a_multiple_of_s() -> None:
