@@ -72,21 +72,6 @@ def test_the_shares_of_a_product_are_its_shares(count: int, groups: int, placing
     assert ((one + other).view(np.int64) == x @ y[:, ::-1].T).all()
 
 
-@pytest.mark.parametrize("count", [6, 4])
-def test_a_shuffle_moves_rows_and_only_one_party_knows_how(count: int) -> None:
-    values = np.arange(count * (SIZES.length + 1)).reshape(count, SIZES.length + 1)
-    (one, nothing), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "founding", part), values)
-    assert not len(nothing)
-    assert sorted(order.tolist()) == list(range(count))
-    assert ((one + other).view(np.int64) == values[order]).all()
-
-
-def test_a_shuffle_of_newcomers_gains() -> None:
-    values = np.arange(16).reshape(4, 4)
-    (one, _), (other, order) = run(lambda dealt, part: two_party.shuffled(dealt, "placing 1", part), values)
-    assert ((one + other).view(np.int64) == values[order]).all()
-
-
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=6), st.sampled_from(SIZES.uses)
 )
@@ -214,10 +199,3 @@ def test_bytes_of_another_length_are_refused(data: bytes) -> None:
     next(step)
     with pytest.raises(DecodeError):
         step.send(data)
-
-
-def test_places_that_no_shuffle_has_are_refused() -> None:
-    step = two_party.shuffled(BOTH[0], "founding", np.zeros((2, 5), np.uint64))
-    next(step)
-    with pytest.raises(DecodeError, match="2 places of 2 rows"):
-        step.send(np.array([1, 1], "<u4").tobytes())

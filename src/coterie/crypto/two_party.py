@@ -1,11 +1,10 @@
-"""Two parties that hold shares of whole numbers multiply them, shuffle them, and learn which is the greatest.
+"""Two parties that hold shares of whole numbers multiply them, and learn which is the greatest.
 
 A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has given both correlated random numbers
 (``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
 
 - **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel,
   Zhang, SecureML, IEEE S&P 2017).
-- **A shuffle** that only party 1 knows: a dealt permutation of dealt masks (Chase, Ghosh, Poburinnaya, ASIACRYPT 2020).
 - **Bits**, which are shared mod 2, are shared mod 2^64: b + r is opened for a dealt bit r that is shared in both ways
   (Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
 - **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
@@ -53,8 +52,8 @@ _BLOCKS = 8 * _DRAWN // 16  # of the keystream
 class Sizes:
     """How much is dealt. clients, groups: rows and columns of products.  length: of a row.  comparisons: in all.
 
-    placings: how often newcomers' rows can be multiplied with those of groups.  bits: of each client's number, which is
-    shuffled with its row. Without length there is nothing but these.
+    placings: how often newcomers' rows can be multiplied with those of groups.  bits: of each client's number. Without
+    length there is nothing but these.
     """
 
     clients: int
@@ -76,14 +75,9 @@ class Sizes:
             some |= {f"placing {at} a": (self.clients, self.groups), f"placing {at} b": (self.groups, self.clients)}
         return some
 
-    def shuffles(self) -> dict[str, tuple[int, int]]:
-        placings = {f"placing {at}": (self.clients, self.groups + 1) for at in range(self.placings)}
-        return {"founding": (self.clients, self.length + 1), **placings} if self.length else {}
-
     def corrections(self) -> dict[str, tuple[int, int]]:
         """What party 1 gets, in this order, before what belongs to comparisons."""
-        masks = {f"{name} mask": shape for name, shape in self.shuffles().items()}
-        return {**self.products(), **masks, **{f"{name} bits": (self.clients, self.bits) for name in self.uses}}
+        return {**self.products(), **{f"{name} bits": (self.clients, self.bits) for name in self.uses}}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,9 +100,6 @@ def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes,
     for name, (rows, columns) in sizes.products().items():
         own, other = _matrix(keys[0], name, rows, sizes.length), _matrix(keys[1], name, columns, sizes.length)
         parts.append(own @ twisted(other).T - _matrix(keys[0], f"{name} product", rows, columns))
-    for name, shape in sizes.shuffles().items():
-        moved = _matrix(keys[0], f"{name} mask", *shape)[_order(keys[1], name, shape[0])]
-        parts.append(moved - _matrix(keys[0], f"{name} shuffled", *shape))
     for name in sizes.uses:
         own, other = (_matrix(key, f"{name} bits", sizes.clients, sizes.bits) for key in keys)
         parts.append(((own ^ other) & np.uint64(1)) - _matrix(keys[0], f"{name} lifted", sizes.clients, sizes.bits))
@@ -177,34 +168,6 @@ def _correction(dealt: Dealt, name: str) -> Words64:
             return dealt.corrected(at, *shape)
         at += shape[0] * shape[1]
     raise KeyError(name)
-
-
-# ------------------------------------------------------------------------------------------------------------ shuffles
-
-
-def shuffled(dealt: Dealt, name: str, share: Words64) -> Exchange[tuple[Words64, NDArray[np.int64]]]:
-    """The share with its rows in an order that only party 1 knows.
-
-    Returns it with, at party 1, the row at each new place; at party 0 the latter is empty.
-    """
-    rows, columns = dealt.sizes.shuffles()[name]
-    n, k = share.shape
-    if dealt.party == 0:
-        mask = _matrix(dealt.key, f"{name} mask", rows, columns)[:n, :k]
-        data = yield (share - mask).astype("<u8").tobytes()
-        where = np.frombuffer(data, "<u4").astype(np.int64)
-        if len(where) != n or len(set(where.tolist())) != n or (where >= rows).any():
-            raise DecodeError(f"{len(where)} places of {n} rows among {rows}")
-        return _matrix(dealt.key, f"{name} shuffled", rows, columns)[where, :k], np.empty(0, np.int64)
-    order = _order(dealt.key, name, rows)
-    where = np.flatnonzero(order < n)
-    data = yield where.astype("<u4").tobytes()
-    moved = (share + _words(data, n, k))[order[where]]
-    return moved + _correction(dealt, f"{name} mask")[where, :k], order[where]
-
-
-def _order(key: bytes, name: str, count: int) -> NDArray[np.int64]:
-    return np.argsort(_matrix(key, f"{name} order", 1, count)[0], kind="stable").astype(np.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------- bits

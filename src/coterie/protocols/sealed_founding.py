@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 import coterie.protocol.core as fl
-from coterie.crypto.one_hot import SEED_BYTES
-from coterie.crypto.signing import OVERHEAD_BYTES
+from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey
 from coterie.protocols.anonymous import Relayed
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, Enlist
 from coterie.protocols.sealed_groups import (
@@ -37,7 +36,7 @@ from coterie.protocols.sealed_groups import (
     Stepped,
     isolates,
     list_as_told,
-    weight_modulus,
+    opened_seeds,
     weight_share,
 )
 from coterie.protocols.setup_sums import OpenSum, shown, summed, sums_of
@@ -69,8 +68,8 @@ class Grouping(msgspec.Struct):
         return self.joined | self.places.keys()
 
 
-MOST_FALSE = 64
-"""Lists of a run that the helper may refuse for false marks. Then the hub offers no more of them."""
+MOST_FALSE = 80
+"""Lists of a run that may be refused for false marks. Then the hub offers no more of them."""
 
 Batch = tuple[str, ...]
 """Clients whose rows are grouped together."""
@@ -78,8 +77,8 @@ Batch = tuple[str, ...]
 
 class HubSecret(msgspec.Struct):
     """SECRET: of the hub.  batches: for the next founding.  grouped: as at the helper.  refused: members whose rows are
-    not grouped beside these lists.  false: the epochs and lists whose marks the helper says do not add up, in any
-    attempt.
+    not grouped beside these lists.  false: the epochs and lists whose marks do not add up, here or by the helper's
+    word, in any attempt.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -118,8 +117,8 @@ class HubGroups(ServerGroups):
         yield from self.place(0, helper, names, deadline_s)
         if not self.party.state.founded.joined:
             raise fl.NoAnswerError(
-                f"no client has a group: see the refusals. Of {len(self.secret.false)} lists the helper says that a "
-                "client has sent a false mark: leave out clients that you do not trust, or replace the helper"
+                f"no client has a group: see the refusals. {len(self.secret.false)} lists had a false mark, of a "
+                "client or by the helper's word: leave out clients that you do not trust, or replace the helper"
             )
 
     def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
@@ -181,8 +180,8 @@ class HubGroups(ServerGroups):
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
         def fold(name: str, answer: SharedRow) -> None:
-            if (len(answer.seed), len(answer.sealed)) != (SEED_BYTES, sealed):
-                raise fl.PeerError(f"{name}: a row of {len(answer.seed)} and {len(answer.sealed)} bytes")
+            if len(answer.sealed) != sealed:
+                raise fl.PeerError(f"{name}: a row of {len(answer.sealed)} bytes; expected {sealed}")
             rows[name] = answer
 
         requests = dict[str, AskForRow]()
@@ -210,7 +209,7 @@ class HubGroups(ServerGroups):
                 continue  # another part of the same list has been grouped
             some, parts = yield from self._join(r, helper, batch, rows, anew and not placed, deadline_s)
             placed += some
-            left += [(part, len(part) < len(batch) - 1) for part in parts if divides]
+            left += [(part, len(parts) == 2) for part in parts if divides]  # halves are divided again
             if anew and hub.state.founded.groups and not placed:
                 break  # groups that are made anew leave out nobody
         if not placed:
@@ -237,8 +236,8 @@ class HubGroups(ServerGroups):
         """Group those in this batch whose rows can be read. Returns them, by position, or nobody without randomness,
         with few, or beside lists that would then show few.
 
-        rows: some of theirs. If a mark is false, nobody can say whose: then it returns parts of the list, to be tried
-        by themselves, but for groups that are made anew, which leave out nobody.
+        rows: some of theirs. If a mark is false, at either server, nobody can say whose: then it returns parts of the
+        list, to be tried by themselves, but for groups that are made anew, which leave out nobody.
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
@@ -249,15 +248,18 @@ class HubGroups(ServerGroups):
             if len(secret.false) >= MOST_FALSE or (not one and isolates(names, secret.grouped, self.fewest())):
                 break
             yield from self._described(r, [batch], rows, epoch, deadline_s)
-            read, placing = tuple(name for name in batch if name in rows), None
+            read, placing, told = tuple(name for name in batch if name in rows), None, list_as_told(self.party, batch)
             if read == batch:
                 ordered = sorted(batch, key=self.party.clients.index)
                 batch = tuple(ordered[at] for at in self.party.secrets("shuffle", r).permutation(len(batch)))
-                placing, read = yield from self._begun(r, helper, batch, rows, anew)
-            if placing is not None and read == batch:
-                secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
-                yield from self._steps(r, helper, placing, [rows[name].seed for name in batch])
-                return batch, ()
+                placing, read, ours = yield from self._relayed(r, helper, batch, rows, anew)
+                if placing is not None and read == batch:
+                    key = OpeningKey.load(self.party.own.identity.opening)
+                    if (seeds := opened_seeds(key, epoch, told, ours, marked=not one)) is not None:
+                        secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
+                        yield from self._steps(r, helper, placing, seeds)
+                        return batch, ()
+                    read = ()
             for name in batch:  # they are asked again, for a list without the others
                 rows.pop(name, None)
             if placing is not None and not read:
@@ -267,35 +269,42 @@ class HubGroups(ServerGroups):
         return (), ()
 
     def _parts(self, batch: Batch) -> tuple[Batch, ...]:
-        """Lists to try if one mark of this list is false: both halves, or all but each client where these are small."""
+        """Lists to try if a mark of this list is false: both halves.
+
+        Where these would be small, all but each client, for one liar. Then, for two, all but each two of equal blocks:
+        as large ones as leave enough clients.
+        """
         fewest, at = self.fewest(), len(batch) // 2
         if at > fewest:
             return batch[:at], batch[at:]
-        return tuple(batch[:k] + batch[k + 1 :] for k in range(len(batch))) if len(batch) > fewest else ()
+        out: list[tuple[Batch, ...]] = [((name,),) for name in batch] if len(batch) > fewest else []
+        if size := (len(batch) - fewest) // 2:
+            out += combinations([batch[k : k + size] for k in range(0, len(batch), size)], 2)
+        return tuple(tuple(name for name in batch if name not in chain(*some)) for some in out)
 
-    def _begun(
+    def _relayed(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
-    ) -> fl.Steps[tuple[int | None, Batch]]:
-        """The first unused placing that the helper begins, if it can read all of these rows, and whose it can read.
+    ) -> fl.Steps[tuple[int | None, Batch, tuple[bytes, ...]]]:
+        """The first unused placing that the helper lets begin, whose rows it can read, and what is sealed to the hub.
 
-        None and nobody's if it begins none. Of an attempt that was dropped it remembers what was begun, and the hub
-        does not.
+        The latter by place, if it can read all. None and nobody's if it lets none begin: of an attempt that was
+        dropped it remembers what was begun, and the hub does not.
         """
         yield from fl.post({at: fl.To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():
             request = OpenRows(r, placing, "\n".join(sorted(batch)))
             with suppress(fl.NoAnswerError):
-                return placing, (yield from fl.ask(helper, request, RowsRead, partial(_opened, batch)))
-        return None, ()
+                return placing, *(yield from fl.ask(helper, request, RowsRead, partial(_read, batch)))
+        return None, (), ()
 
     def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
-        """The grouping of the rows with these seeds, in the order of positions."""
+        """The grouping of the rows with these seeds, by place."""
         if self.party.config.clusters == 1 and placing >= 0:
             return  # there is one group to be in, whose weight is fixed
         self.begin(placing)
         shares = np.stack([row_share(seed, described_length(self.party)) for seed in seeds])
         running = Running(self.program(placing, shares, bytes(map(weight_share, seeds)), self.nonce(r)))
-        while running.placed is None:
+        while running.labels is None:
             step = Step(r, running.number, running.data)
             yield from fl.ask(helper, step, Stepped, lambda answer: running.step(answer.data))
 
@@ -309,7 +318,7 @@ class HubGroups(ServerGroups):
         hub, since = self.party, self.party.rows.secret.since
         masks, shares = b"".join(hub.rows.secret.masks), self.secret.shared.weights
         assert shares is not None
-        weights = (shares % np.uint64(weight_modulus(hub))).tobytes()
+        weights = shares.tobytes()
         queries = dict[str, bytes]()
 
         def join(name: str, answer: Queries) -> None:
@@ -342,9 +351,13 @@ class HubGroups(ServerGroups):
         return answer.groups, dict(zip(order, fl.unbundle(answer.places, len(order)), strict=True))
 
 
-def _opened(order: Sequence[str], answer: RowsRead) -> tuple[str, ...]:
-    """Names at the positions that can be opened. Raises PeerError for unsent, repeated or unordered ones."""
+def _read(order: Sequence[str], answer: RowsRead) -> tuple[Batch, tuple[bytes, ...]]:
+    """Names at the positions that can be opened, and if all can, what is sealed to the hub.
+
+    Raises PeerError for unsent, repeated or unordered positions.
+    """
     where = answer.positions.tolist()
     if where != sorted(set(where)) or not set(where) <= set(range(len(order))):
         raise fl.PeerError(f"positions {where} of {len(order)}")
-    return tuple(order[at] for at in where)
+    ours = fl.unbundle(answer.ours, len(order) if len(where) == len(order) else 0)
+    return tuple(order[at] for at in where), tuple(ours)

@@ -1,21 +1,23 @@
 """Groups that no server learns by name, made by two servers from shares of the clients' rows.
 
-    hub     --AskForRow / SharedRow-->   client       its row in shares: a seed for the hub, the rest for the helper
-    hub     --Relayed, OpenRows / RowsRead--> helper      what is sealed, at shuffled positions, and what can be opened
+    hub     --AskForRow / SharedRow-->   client       its row in shares, sealed to the helper; in it, sealed, the hub's
+    hub     --Relayed, OpenRows / RowsRead--> helper  what is sealed, in a secret order; the hub's, in another
     hub     --Step / Stepped-->          helper       the grouping (``shared_groups``), step by step
     hub     --Settle / Settled-->        helper       the group of each position
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
     hub     --Enlist / Done-->           helper       (``hidden_sums``)
 
-The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which position,
-how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A client learns
-its group and the group's weight, of which each server has a share.
+A row passes two shuffles, as in a cascade of mixes (Chaum, CACM 1981): the hub relays it at a *position*, and the
+helper gives the hub's share back at a *place*. So neither server has a share whose name it knows, and none can change
+one by name. The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which
+position, how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A
+client learns its group and the group's weight, of which each server has a share.
 
 **Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
 
 **Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
-has its own, with a mark (``mark_of``). The helper groups rows whose marks say that they are those of all on the list,
-and no list that shows what few clients add (``isolates``).
+has its own, with a mark for each server (``mark_of``). Each server groups rows whose marks say that they are those of
+all on the list, by the same set-up sums; the helper no list that shows what few clients add (``isolates``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import coterie.protocol.core as fl
 from coterie.crypto.marks import MARK_BYTES, add_up, mark
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import KEY_BYTES, PARTS
-from coterie.crypto.signing import OpeningKey, SealingKey, digest
+from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, digest
 from coterie.crypto.two_party import Words64
 from coterie.protocols.anonymous import Relayed, check_relayed
 from coterie.protocols.hidden_settings import renews
@@ -52,20 +54,16 @@ from coterie.protocols.shared_groups import (
 ENTRY = "entry"
 """The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
 _PLACE = struct.Struct(f"<HHQ{KEY_BYTES}s")  # group, groups, the helper's share of the group's weight, its mask
-DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s")  # the key for the answer, a share of the weight, the mark
+_OURS = struct.Struct(f"<{SEED_BYTES}s{MARK_BYTES}s")  # of the hub's share of row and weight; the mark for the hub
+OURS_BYTES = _OURS.size + OVERHEAD_BYTES
+DESCRIBED = struct.Struct(f"<32sB{MARK_BYTES}s{OURS_BYTES}s")  # key for the answer, share of the weight, mark, _OURS
 _BETWEEN = "helper", "client"  # the ends of sealed bytes that name no client
+_TO_HUB = "client", "hub"
 
 
 def weight_share(seed: bytes) -> int:
     """SECRET: the hub's share of a client's weight in 16ths, less 1, in bits mod 2. seed: of its share of the row."""
     return int(digest("coterie/weight/1", seed)[0]) % PARTS
-
-
-def weight_modulus(party: Any) -> int:
-    """Above the weight of all clients. Shares of groups' weights are told mod this, since a hub can add numbers of its
-    own to clients' shares: large ones would show, in the sum that a member opens, who is in the group.
-    """
-    return 1 << (PARTS * len(party.clients)).bit_length()
 
 
 def list_as_told(party: Any, names: Collection[str]) -> str:
@@ -89,9 +87,8 @@ class AskForRow(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class SharedRow(fl.OfRound, frozen=True):
-    """seed: of the hub's share of the row.  sealed: the other share, and a key for the answer, to the helper."""
+    """sealed: to the helper, its share, a key for the answer, and what is sealed to the hub (``_OURS``)."""
 
-    seed: bytes
     sealed: bytes
 
 
@@ -110,10 +107,11 @@ class OpenRows(fl.OfRound, frozen=True):
 class RowsRead(fl.OfRound, frozen=True):
     """positions: (m,), those with a row for this list, ascending; none if the marks of all of them do not add up.
 
-    Rows are grouped if all are.
+    ours: what was sealed to the hub, by place; nothing unless all rows are to be grouped.
     """
 
     positions: fl.Integers
+    ours: fl.Bundle
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -219,7 +217,7 @@ class HelperGroups(ServerGroups):
 
     @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
-        """Open what was relayed, and begin to group it if all clients of the list have sealed a row for it.
+        """Open what was relayed. If all clients of the list have sealed a row for it, shuffle the rows to be grouped.
 
         Rows of exactly the same clients may be grouped again, since they show nothing of what others add.
         """
@@ -230,16 +228,19 @@ class HelperGroups(ServerGroups):
             raise fl.PeerError(f"placing {msg.placing} with {len(secret.shared.members)} groups")
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
         names = frozenset(msg.names.split("\n"))
-        read = self._read(held, secret.shared.epoch + (msg.placing < -1), list_as_told(self.party, names))
+        read, ours = self._read(held, secret.shared.epoch + (msg.placing < -1), list_as_told(self.party, names)), []
         if len(read) == len(names):
             if not one and not add_up(row.mark for row in read.values()):
-                return RowsRead(msg.round, np.zeros(0, np.int64))
-            secret.opened = tuple(row.key for row in read.values())
+                return RowsRead(msg.round, np.zeros(0, np.int64), fl.bundle([]))
+            order = self.party.secrets("order of places", msg.round).permutation(len(read))
+            rows = list(read.values())
+            secret.opened = tuple(row.key for row in rows)
             if one and not first:
-                self._place([0] * len(read))
+                self._place([0] * len(rows))
             else:
-                self._begin(msg, names, list(read.values()))
-        return RowsRead(msg.round, np.array(list(read), np.int64))
+                self._prepare(msg, names, order, [rows[at] for at in order])
+            ours = [rows[at].ours for at in order]
+        return RowsRead(msg.round, np.array(list(read), np.int64), fl.bundle(ours))
 
     def _read(self, held: Mapping[int, bytes], epoch: int, names: str) -> dict[int, Description]:
         """By position, the rows that were sealed for these groups and this list, each client's once."""
@@ -251,8 +252,8 @@ class HelperGroups(ServerGroups):
                 marks.add(one.mark)
         return read
 
-    def _begin(self, msg: OpenRows, names: frozenset[str], read: Sequence[Description]) -> None:
-        """Begin to group the rows of these clients. Raises PeerError where that would show too much."""
+    def _prepare(self, msg: OpenRows, names: frozenset[str], order: fl.Integers, rows: Sequence[Description]) -> None:
+        """Be ready to group the rows of these clients, by place. Raises PeerError where that would show too much."""
         secret = self.secret
         if len(names) > self.sizes.clients:
             raise fl.PeerError(f"{len(names)} rows; randomness is dealt for {self.sizes.clients}")
@@ -263,11 +264,10 @@ class HelperGroups(ServerGroups):
                 f"beside lists that were grouped before, this one of {len(names)} clients shows what fewer than "
                 f"{self.fewest()} of them add: group it when more have come or left"
             )
-        self.begin(msg.placing)
-        secret.grouped = tuple(dict.fromkeys((*secret.grouped, names)))
+        self.unbegun(msg.placing)
         self.party.running = None
-        shares, weights = np.stack([one.row for one in read]), bytes(one.weight for one in read)
-        secret.under_way = UnderWay(msg.round, msg.placing, self.nonce(msg.round), shares, weights)
+        shares, weights = np.stack([one.row for one in rows]), bytes(one.weight for one in rows)
+        secret.under_way = UnderWay(msg.round, msg.placing, names, self.nonce(msg.round), order, shares, weights)
 
     @fl.on(Step, answers=Stepped)
     def step(self, msg: Step, src: str) -> Stepped:
@@ -278,18 +278,21 @@ class HelperGroups(ServerGroups):
             raise fl.PeerError(f"a step in round {msg.round} of a grouping of round {now.round}")
         if msg.number != running.number:
             raise fl.PeerError(f"step {msg.number} of a grouping after step {running.number}")
+        if not now.begun:
+            self.begin(now.placing)
+            self.secret.grouped, now.begun = tuple(dict.fromkeys((*self.secret.grouped, now.names))), True
         answer, self.party.running = running.data, None
         try:
             running.step(msg.data)
         except (fl.PeerError, fl.CryptoError):
             self.secret.under_way = None  # a second try would tell more than the first
             return Stepped(msg.round, msg.number, b"")
-        if running.placed is None:
+        if running.labels is None:
             self.party.running = running
             now.heard.append(msg.data)
         else:
-            labels = np.empty(len(self.secret.opened), np.int64)
-            labels[running.placed[1]] = running.placed[0]
+            labels = np.empty(len(now.order), np.int64)
+            labels[now.order] = running.labels
             self._place(labels.tolist())
             self.secret.under_way = None
         return Stepped(msg.round, msg.number, answer)
@@ -317,16 +320,16 @@ class HelperGroups(ServerGroups):
         """Seal to each position its place. Groups' weights are fixed when groups are made."""
         fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
-        if msg.round != secret.round or not secret.placed or secret.under_way is not None:
+        begun = secret.under_way is not None and secret.under_way.begun
+        if msg.round != secret.round or not secret.placed or begun:
             raise fl.PeerError(f"places of round {msg.round}; of round {secret.round} {len(secret.placed)} are grouped")
         weights = secret.shared.weights
         assert weights is not None
         if not self.settled:
             rows.found(len(weights), len(secret.placed), msg.round, secret.shared.founding)
         rows.secret.members += len(secret.placed)
-        shares = [int(weight) % weight_modulus(self.party) for weight in weights]
         sealed = [
-            SealingKey(key).seal(_PLACE.pack(k, len(weights), shares[k], rows.secret.masks[k]), *_BETWEEN)
+            SealingKey(key).seal(_PLACE.pack(k, len(weights), int(weights[k]), rows.secret.masks[k]), *_BETWEEN)
             for key, k in secret.placed
         ]
         secret.placed = ()
@@ -343,7 +346,7 @@ class HelperGroups(ServerGroups):
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """A client, at the helper.  weight: the helper's share, as ``weight_share``.
+    """A client, at the helper.  weight: the helper's share, as ``weight_share``.  ours: what is sealed to the hub.
 
     mark: of this client for the list, equal in all of its rows for it, so that it counts once.
     """
@@ -351,6 +354,7 @@ class Description:
     key: bytes
     weight: int
     mark: bytes
+    ours: bytes
     row: Words64
 
 
@@ -362,8 +366,29 @@ def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: b
     data = key.open(sealed, *_BETWEEN[::-1], *bound)
     if len(data) != DESCRIBED.size + 8 * length:
         raise fl.PeerError(f"a description of {len(data)} bytes")
-    answer, weight, mark = DESCRIBED.unpack_from(data)
-    return Description(answer, weight % PARTS, mark, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
+    answer, weight, mark, ours = DESCRIBED.unpack_from(data)
+    return Description(answer, weight % PARTS, mark, ours, np.frombuffer(data, "<u8", offset=DESCRIBED.size))
+
+
+def opened_seeds(
+    key: OpeningKey, epoch: int, names: str, sealed: Sequence[bytes], *, marked: bool
+) -> list[bytes] | None:
+    """SECRET: what clients have sealed to the hub for this list: seeds of its shares. key: the hub's.
+
+    None if they are not those of all on the list, as their marks say. Not marked, of one group of all: what cannot be
+    read counts as a seed of zeros, and makes its client's weight a wrong one, as a false seed does.
+    """
+    seeds, marks = list[bytes](), set[bytes]()
+    for one in sealed:
+        try:
+            seed, to_hub = _OURS.unpack(key.open(one, *_TO_HUB, epoch, names))
+        except (fl.PeerError, fl.CryptoError, struct.error):
+            if marked:
+                return None
+            seed, to_hub = bytes(SEED_BYTES), b""
+        seeds.append(seed)
+        marks.add(to_hub)
+    return None if marked and not (len(marks) == len(sealed) and add_up(marks)) else seeds
 
 
 # -------------------------------------------------------------------------------------------------------- the clients
@@ -414,11 +439,13 @@ class ClientGroups(fl.Component):
         key = OpeningKey.generate(party.secrets("key of a place", msg.round).bytes)
         secret.key, secret.wanted = key.to_bytes(), msg.epoch
         sealing = SealingKey(party.common.roster.by_name[self.helper].sealing_key)
-        mark = mark_of(party, msg.epoch, msg.names)
         weight = (party.sums.secret.weight - 1) ^ weight_share(seed)
-        data = DESCRIBED.pack(key.public.to_bytes(), weight, mark) + words.tobytes()
+        to_hub, to_helper = (mark_of(party, msg.epoch, msg.names, of) for of in (src, self.helper))
+        hub = SealingKey(party.common.roster.by_name[src].sealing_key)
+        ours = hub.seal(_OURS.pack(seed, to_hub), *_TO_HUB, msg.epoch, msg.names)
+        data = DESCRIBED.pack(key.public.to_bytes(), weight, to_helper, ours) + words.tobytes()
         bound = party.keys.own_bytes(ENTRY), msg.epoch, msg.names
-        return SharedRow(msg.round, seed, sealing.seal(data, *_BETWEEN[::-1], *bound))
+        return SharedRow(msg.round, sealing.seal(data, *_BETWEEN[::-1], *bound))
 
     @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
@@ -452,7 +479,7 @@ class ClientGroups(fl.Component):
         total, place = 0, self._opened(msg.place, groups)
         group, weight, theirs = place or (0, 0, bytes(KEY_BYTES))
         if place is not None:
-            total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % weight_modulus(self.party)
+            total = (weight + int(np.frombuffer(msg.weights, "<u8")[group])) % 2**64
         ours = msg.masks[KEY_BYTES * group : KEY_BYTES * (group + 1)]
         to_hub, to_helper = self.party.row.join(group, groups, total, (ours, theirs), since)
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
@@ -467,14 +494,15 @@ class ClientGroups(fl.Component):
         return (group, weight, theirs) if group < groups == of else None
 
 
-def mark_of(client: Any, epoch: int, told: str) -> bytes:
-    """SECRET: a client's mark for the list that it is told, one name a line, and these groups.
+def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
+    """SECRET: a client's mark for this server, and for the list that it is told, one name a line, and these groups.
 
-    With one group of all, of which no steps say anything, it only tells the client's rows apart from those of others.
+    It is bound to the set-up sums that the row follows from, since the row of a client that was shown others would be
+    told from all. With one group of all, of which no steps say anything, it only tells clients' rows apart.
     Raises PeerError for a list with others than clients.
     """
     if client.config.clusters == 1:
-        once: bytes = client.kept("mark of a row", told.encode(), epoch).bytes(MARK_BYTES)
+        once: bytes = client.kept(f"mark of a row, {server}", told.encode(), epoch).bytes(MARK_BYTES)
         return once
     roster, others = client.common.roster, dict[str, SealingKey]()
     for name in {*told.split("\n")} - {client.name}:
@@ -482,8 +510,8 @@ def mark_of(client: Any, epoch: int, told: str) -> bytes:
         if entry is None or entry.role != client.role:
             raise fl.PeerError(f"asked for a row beside that of {name!r}, who is no client of this federation")
         others[name] = SealingKey(entry.sealing_key)
-    key = OpeningKey.load(client.own.identity.opening)
-    return mark(key, client.name, others, digest("coterie/list/1", roster.session, epoch, told))
+    key, sums = OpeningKey.load(client.own.identity.opening), client.sums.digest()
+    return mark(key, client.name, others, digest("coterie/list/2", roster.session, epoch, told, server, sums))
 
 
 def isolates(names: frozenset[str], before: Sequence[frozenset[str]], fewest: int) -> bool:

@@ -241,6 +241,11 @@ class ClientSums(fl.Component):
         """A power of two that the samples of no client in the sum ``HELD`` reach."""
         return 2.0 ** int(np.flatnonzero(np.rint(self.secret.totals[HELD][-SIZES:]) > 0).max(initial=0))
 
+    def digest(self) -> bytes:
+        """32 bytes that name the sums which it has opened; equal at all clients that were shown the same."""
+        totals = sorted(self.secret.totals.items())
+        return digest("coterie/sums/1", *(part for number, total in totals for part in (number, total.tobytes())))
+
     def kept(self) -> NDArray[np.bool_]:
         return np.asarray(np.rint(self.secret.totals[HELD][:-SIZES]) >= HOLDERS)
 

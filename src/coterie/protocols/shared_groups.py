@@ -1,8 +1,8 @@
 """Groups from shared rows: two servers learn the steps of the grouping, at places that neither can name.
 
 Both run ``found`` once, on their shares of all clients' rows (``clustering/evidence.py``), and ``place`` for each batch
-of newcomers. The rows are shuffled first, in an order that only the helper knows, so the hub knows names but no places
-in the shuffle; the helper knows places, but no names. What both learn is which of several sums of gains is the greatest
+of newcomers. The rows come in an order that only the helper knows (``sealed_groups``), so the hub knows names but no
+places; the helper knows places, but no names. What both learn is which of several sums of gains is the greatest
 (``clustering/correlation.py``): in which group a place joins, and whether it stays there. The order in which clients
 join is tossed by both once the rows are fixed.
 
@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import coterie.protocol.core as fl
 from coterie.clustering import correlation
@@ -46,9 +45,6 @@ FRACTION_BITS = 18  # of a row's numbers
 WEIGHT_BITS = (PARTS - 1).bit_length()  # of a weight in 16ths, less 1
 
 FOUNDING = "founding"
-
-Placed = tuple[list[int], NDArray[np.int64]]
-"""The group at each place of a shuffle, and the row at each place, which party 1 alone knows."""
 
 
 @dataclass(frozen=True)
@@ -120,29 +116,31 @@ class Shared(fl.SecretStruct):
 
 
 class UnderWay(msgspec.Struct):
-    """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt.
+    """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt, once it has ``begun``.
 
-    rows, weights: its share, (n, length) and (n,).  heard: the hub's side of all steps so far, from which a party that
-    is restarted makes its own side again.
+    names: whose rows.  order: (n,) the position at each place.  rows, weights: its share by place, (n, length) and
+    (n,).  heard: the hub's side of all steps so far, from which a restarted party makes its own side again.
     """
 
     round: int
     placing: int
+    names: frozenset[str]
     nonce: bytes
+    order: fl.Integers
     rows: Words64
     weights: bytes
+    begun: bool = False
     heard: list[bytes] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class SharedGroups:
-    """What one server has of a grouping. groups: places of members.  order: at party 1, the row at each place.
+    """What one server has of a grouping. groups: places of members.
 
     rows, weights: shares of the groups' sums, (groups, length) and (groups,).
     """
 
     groups: correlation.Groups
-    order: NDArray[np.int64]
     rows: Words64
     weights: Words64
 
@@ -158,18 +156,15 @@ def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes
     """
     lifted = yield from _weighed(dealt, FOUNDING, weights)
     if not dealt.sizes.length:
-        everybody = np.arange(len(rows))
-        return SharedGroups([tuple(everybody)], everybody, rows[:1], lifted.sum(axis=0, keepdims=True))
+        return SharedGroups([tuple(range(len(rows)))], rows[:1], lifted.sum(axis=0, keepdims=True))
     seed = yield from _tossed(nonce)
-    both, order = yield from two_party.shuffled(dealt, FOUNDING, np.column_stack([rows, lifted]))
-    rows = both[:, :-1]
     gains = yield from two_party.squared(dealt, rows, twisted)
     if dealt.party == 0:
         gains = gains + _bonus(1)
     questions = founding(seed, len(rows), dealt.sizes.groups, config.min_cluster)
     groups = sorted((yield from _answered(dealt, 0, questions, gains)), key=min)
-    sums = np.stack([both[list(members)].sum(axis=0, dtype=np.uint64) for members in groups])
-    return SharedGroups(groups, order, sums[:, :-1], sums[:, -1])
+    of_rows, of_weights = (np.stack([one[list(members)].sum(axis=0) for members in groups]) for one in (rows, lifted))
+    return SharedGroups(groups, of_rows, of_weights)
 
 
 def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[Words64]:
@@ -194,22 +189,21 @@ def gains_of(rows: Words64) -> Words64:
 
 def place(
     dealt: Dealt, config: Any, clients: int, placing: int, rows: Words64, weights: bytes, shared: Shared
-) -> Exchange[tuple[list[int], NDArray[np.int64], Words64]]:
-    """The group at each place of a shuffle of newcomers, of whose rows and weights these are shares.
+) -> Exchange[tuple[list[int], Words64]]:
+    """The group at each place of newcomers, of whose rows and weights these are shares.
 
-    Then the row at each place, at party 1 alone, and a share of the weight that each group has of them, (groups,).
+    Then a share of the weight that each group has of them, (groups,).
     """
     assert shared.rows is not None
     lifted = yield from _weighed(dealt, _name_of(placing), weights)
     gains = yield from two_party.multiplied(dealt, placing, rows, shared.rows, twisted)
     if dealt.party == 0:
         gains = gains + np.array([_bonus(count) for count in shared.members], np.uint64)
-    both, order = yield from two_party.shuffled(dealt, _name_of(placing), np.column_stack([gains, lifted]))
     questions = correlation.joined([(k,) for k in range(gains.shape[1])], range(len(gains)))
-    labels = yield from _answered(dealt, _first(config, clients, placing), questions, both[:, :-1])
+    labels = yield from _answered(dealt, _first(config, clients, placing), questions, gains)
     sums = np.zeros(gains.shape[1], np.uint64)
-    np.add.at(sums, labels, both[:, -1])
-    return labels, order, sums
+    np.add.at(sums, labels, lifted)
+    return labels, sums
 
 
 def _name_of(placing: int) -> str:
@@ -282,6 +276,10 @@ class ServerGroups(fl.Component):
 
     def begin(self, placing: int) -> None:
         """Use the randomness for a placing or a founding, once. Raises PeerError otherwise."""
+        self.secret.shared.begun |= {self.unbegun(placing)}
+
+    def unbegun(self, placing: int) -> bytes:
+        """SECRET: the name of this randomness. Raises PeerError if it was used, or not dealt."""
         if not 0 <= self.founding_of(placing) < self.party.config.foundings:
             raise fl.PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
         shared, name, sizes, key = (
@@ -297,7 +295,7 @@ class ServerGroups(fl.Component):
             raise fl.PeerError(f"nothing is dealt for {name}")
         if len(key) != SEED_BYTES + self.number * two_party.corrections_bytes(sizes):
             raise fl.PeerError(f"{len(key)} bytes of dealt randomness, which is not for these clients")
-        shared.begun |= {used}
+        return used
 
     def unused(self) -> list[int]:
         if self.party.config.clusters == 1:
@@ -319,8 +317,8 @@ class ServerGroups(fl.Component):
         rows = self.party.rows
         return bool(rows.groups) and rows.secret.founding == self.secret.shared.founding
 
-    def program(self, placing: int, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[Placed]:
-        """This side of a grouping that has begun: the group at each place, and at the helper the row at each place.
+    def program(self, placing: int, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[list[int]]:
+        """This side of a grouping that has begun: the group at each place.
 
         rows, weights: (n, length) and (n,), this server's share.
         """
@@ -328,33 +326,34 @@ class ServerGroups(fl.Component):
         dealt = Dealt(self.number, self.sizes, key[:SEED_BYTES], key[SEED_BYTES:])
         if placing >= 0:
             clients, shared = len(party.clients), self.secret.shared
-            labels, order, more = yield from place(dealt, party.config, clients, placing, rows, weights, shared)
+            labels, more = yield from place(dealt, party.config, clients, placing, rows, weights, shared)
             if not self.settled:
                 self.secret.shared.weights = shared.weights + more
-            return labels, order
+            return labels
         groups = yield from found(dealt, party.config, rows, weights, nonce)
         shared = self.secret.shared
         shared.rows, shared.members = groups.rows, tuple(len(members) for members in groups.groups)
         shared.epoch, shared.founding = shared.epoch + (placing < -1), self.founding_of(placing)
         shared.weights = groups.weights
-        return correlation.labelled(groups.groups, len(rows)).tolist(), groups.order
+        labelled: list[int] = correlation.labelled(groups.groups, len(rows)).tolist()
+        return labelled
 
 
 class Running:
-    """One side of a grouping, as far as it has come. data: what the other side gets next.  placed: the result."""
+    """One side of a grouping, as far as it has come. data: what the other side gets next.  labels: the result."""
 
-    def __init__(self, program: Exchange[Placed]) -> None:
+    def __init__(self, program: Exchange[list[int]]) -> None:
         self.program, self.number, self.data = program, 0, next(program)
-        self.placed: Placed | None = None
+        self.labels: list[int] | None = None
 
     def step(self, data: bytes) -> None:
         """Take the other side's part of this step. Raises PeerError for an impossible one, or after the last."""
-        if self.placed is not None:
+        if self.labels is not None:
             raise fl.PeerError(f"a step after the last of {self.number}")
         try:
             self.data = self.program.send(data)
         except StopIteration as end:
-            self.placed = end.value
+            self.labels = end.value
         self.number += 1
 
 

@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
 from coterie.clustering.evidence import BONUS, twisted
-from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.protocol.errors import CoterieWarning, PeerError, RunError, UserError
 from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
 from coterie.protocols.hidden_servers import Adding
 from coterie.protocols.sealed_groups import AskForRow, SharedRow, Step, Stepped
@@ -123,15 +123,21 @@ def test_a_client_without_a_row_for_the_list_costs_nobody_else_a_place(wrong: An
 
 
 @pytest.mark.parametrize("clients", [12, 24])
-def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("to", ["helper", "hub"])
+def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub tries halves of the list, and of a small one all but one client. It offers no list twice."""
     honest, asked = sealed_groups.mark, Counter[tuple[str, bytes]]()
+    server = sealed_groups.mark_of
 
-    def lying(key: Any, name: str, others: Any, of: bytes) -> bytes:
+    def lying(client: Any, *of: Any) -> bytes:
+        return bytes(16) if client.name == "client/3" and of[-1] == to else server(client, *of)
+
+    def counting(key: Any, name: str, others: Any, of: bytes) -> bytes:
         asked[name, of] += 1
-        return bytes(16) if name == "client/3" else honest(key, name, others, of)
+        return honest(key, name, others, of)
 
-    monkeypatch.setattr(sealed_groups, "mark", lying)
+    monkeypatch.setattr(sealed_groups, "mark", counting)
+    monkeypatch.setattr(sealed_groups, "mark_of", lying)
     experiment = made("permute:2+dirichlet:0.5", clients=clients)
     helper, hub = experiment.federation.alter("helper"), experiment.federation.alter("hub")
     assert set(asked.values()) == {1}
@@ -144,6 +150,23 @@ def test_a_false_mark_costs_the_liar_alone_its_place(clients: int, monkeypatch: 
     assert not any("client/3" in names for names in helper.groups.secret.grouped)
     both = [(t, k) for t, k in zip(truth, found, strict=True) if k >= 0]
     assert adjusted_rand_score(*zip(*both, strict=True)) > 0.9
+    experiment.close()
+
+
+@pytest.mark.parametrize(("clients", "lists"), [(12, 1 + 12 + 15), (17, 1 + 17 + 10)])
+def test_two_liars_cost_few_others_their_place(clients: int, lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all but each client the hub tries all but each two of equal blocks, as large ones as leave eight."""
+    server, liars = sealed_groups.mark_of, ("client/3", "client/8")
+
+    def lying(client: Any, *of: Any) -> bytes:
+        return bytes([liars.index(client.name)] * 16) if client.name in liars else server(client, *of)
+
+    monkeypatch.setattr(sealed_groups, "mark_of", lying)
+    experiment = made("permute:2+dirichlet:0.5", clients=clients)
+    placed = [name for name in experiment.common.clients if experiment.federation.alter(name).row.secret.group >= 0]
+    assert len(placed) >= 8
+    assert not set(liars) & set(placed)
+    assert 1 + clients < len(experiment.federation.alter("hub").groups.secret.false) < lists
     experiment.close()
 
 
@@ -163,7 +186,7 @@ def test_a_helper_that_calls_all_marks_false_reads_no_weight_and_gets_few_lists(
     monkeypatch.setattr(setup_sums, "weight_of", lambda *_: 16)
     monkeypatch.setattr(sealed_groups, "add_up", lambda marks: not list(marks))
     monkeypatch.setattr(sealed_founding, "MOST_FALSE", 5)
-    with pytest.raises(RunError, match="Of 5 lists the helper says"):
+    with pytest.raises(RunError, match="5 lists had a false mark"):
         made("permute:2", clients=24)
     assert len(seen) == 24 + 12 + 12 + 11 + 11
     assert len(set(seen)) > 8, "as good as uniform"
@@ -181,13 +204,17 @@ def test_the_steps_of_a_grouping_are_of_a_length_that_rows_do_not_change() -> No
     assert lengths[0] == lengths[1]
 
 
+def test_too_few_clients_for_two_groups_are_told_so() -> None:
+    with pytest.warns(CoterieWarning, match="5 clients make one group, since two of min_cluster=3 need 6"):
+        build(config("permute:2", clients=5)).close()
+
+
 def test_a_client_shares_its_row_afresh_when_asked_again() -> None:
     _, experiment = founded("permute:4+dirichlet:0.5")
     name = experiment.common.clients[0]
     client = experiment.federation.alter(name)
     client.row.secret.group = -1
     one, other = (drive(client.groups.describe(AskForRow(r, 0, name), "hub"), experiment, name) for r in (1, 2))
-    assert one.seed != other.seed
     assert one.sealed != other.sealed
 
 
@@ -245,24 +272,6 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
         assert client.row.secret.round == 2
         moved = bool((client.state.weights != experiment.common.initial).any())
         assert (moved, bool(client.state.why)) == ((False, True) if client.row.secret.group == 0 else (True, False))
-    experiment.close()
-
-
-def test_a_hub_that_adds_tags_to_weights_reads_none_of_them_from_a_members_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It adds another power of two to its share of each name's weight, which a sum of whole words would show."""
-    honest, bits = shared_groups._weighed, (16 * 12).bit_length()
-
-    def tagged(dealt: Any, name: str, weights: bytes) -> Any:
-        shares = yield from honest(dealt, name, weights)
-        return shares + (np.uint64(1 - dealt.party) << (np.arange(12, dtype=np.uint64) + np.uint64(bits)))
-
-    monkeypatch.setattr(shared_groups, "_weighed", tagged)
-    experiment = made("permute:2+dirichlet:0.5")
-    clients = [experiment.federation.alter(name) for name in experiment.common.clients]
-    weights: Counter[int] = Counter()
-    for client in clients:
-        weights[client.row.secret.group] += client.sums.secret.weight
-    assert [client.row.secret.total for client in clients] == [weights[client.row.secret.group] for client in clients]
     experiment.close()
 
 

@@ -41,9 +41,9 @@ def told(experiment: Experiment, count: int = 8) -> str:
     return "\n".join(experiment.common.clients[:count])
 
 
-def relay(helper: Any, rows: list[bytes]) -> None:
+def relay(helper: Any, rows: list[bytes], r: int = 0) -> None:
     for at, data in enumerate(rows):
-        helper.groups.hold(Relayed(0, at, data), "hub")
+        helper.groups.hold(Relayed(r, at, data), "hub")
 
 
 def test_a_row_has_one_place_wherever_the_hub_puts_it() -> None:
@@ -97,7 +97,9 @@ def test_newcomers_are_not_placed_again_where_that_shows_the_group_of_one() -> N
             rows.append(drive(party(experiment, name).groups.describe(AskForRow(1, 0, told), "hub"), experiment, name))
         for at, row in enumerate(rows):
             helper.groups.hold(Relayed(1, at, row.sealed), "hub")
-        return helper.groups.open(OpenRows(1, placing, told), "hub")
+        read = helper.groups.open(OpenRows(1, placing, told), "hub")
+        helper.groups.step(Step(1, 0, b""), "hub")
+        return read
 
     assert len(opened(names[:8], 0).positions) == 8
     with pytest.raises(PeerError, match="9 clients shows what fewer than 8 of them add"):
@@ -119,12 +121,12 @@ def test_a_hub_that_works_with_a_client_makes_rows_of_all_others_or_of_none(left
     helper, member, rows = party(experiment, "helper"), party(experiment, "client/7"), rows_of(experiment)
     key, public = OpeningKey.load(member.own.identity.opening), helper.common.roster.by_name
     bound, words = (member.keys.own_bytes(ENTRY), 0, told(experiment)), bytes(8 * described_length(helper))
-    of = digest("coterie/list/1", helper.common.roster.session, 0, told(experiment))
+    of = digest("coterie/list/2", helper.common.roster.session, 0, told(experiment), "helper", member.sums.digest())
     forged = experiment.common.clients[:left_out]
     terms = [marks.mark(key, "client/7", {n: SealingKey(public[n].sealing_key)}, of) for n in forged]
     theirs = [(-int.from_bytes(one, "little") % 2**128).to_bytes(16, "little") for one in terms]
     for choice, adds_up in (([bytes([at + 1] * 16) for at in range(left_out)], False), (theirs, left_out == 7)):
-        false = [DESCRIBED.pack(bytes([at] * 32), 16, one) + words for at, one in enumerate(choice)]
+        false = [DESCRIBED.pack(bytes([at] * 32), 16, one, b"") + words for at, one in enumerate(choice)]
         sealing = SealingKey(public["helper"].sealing_key)
         relay(helper, [*(sealing.seal(data, "client", "helper", *bound) for data in false), *rows[left_out:]])
         positions = helper.groups.open(OpenRows(0, 0, told(experiment)), "hub").positions.tolist()
@@ -147,7 +149,7 @@ def test_a_mark_says_no_name_to_the_helper() -> None:
         assert marks.add_up(seen[-1])
     assert len({*seen[0], *seen[1]}) == 15
     own, session = OpeningKey.load(member.own.identity.opening), helper.common.roster.session
-    of = digest("coterie/list/1", session, 0, told(experiment))
+    of = digest("coterie/list/2", session, 0, told(experiment), "helper", member.sums.digest())
     for name in experiment.common.clients[:7]:
         other = {name: SealingKey(helper.common.roster.by_name[name].sealing_key)}
         assert marks.mark(own, "client/7", other, of) not in seen[0]
@@ -179,8 +181,10 @@ def test_no_dealt_randomness_is_used_twice() -> None:
         relay(helper, fresh)
         with pytest.raises(PeerError, match=why):
             helper.groups.open(OpenRows(0, placing, told(experiment)), "hub")
-    relay(helper, fresh)
-    helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
+    for _ in range(2):
+        relay(helper, fresh)
+        helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")
+    helper.groups.step(Step(0, 0, b""), "hub")
     relay(helper, fresh)
     with pytest.raises(PeerError, match="must not be used twice"):
         helper.groups.open(OpenRows(0, 3, told(experiment)), "hub")

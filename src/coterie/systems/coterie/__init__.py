@@ -69,7 +69,7 @@ def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
 
 
 def assumes(config: CoterieConfig, mode: str) -> str:
-    """With one group of all, a server that deviates at the founding alone learns nothing more."""
+    """With one group of all no rows are compared, so a server that deviates at the founding reads none."""
     servers = "hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up"
     grouping = "" if config.clusters == 1 else "; both servers follow the protocol while groups are made"
     return f"{servers}; {fl.two_others('members of a group')}{grouping}"

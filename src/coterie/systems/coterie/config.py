@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -56,6 +57,13 @@ def check(config: CoterieConfig, common: fl.Common) -> None:
         raise fl.UserError(f"server_lr={config.server_lr:g}: at most 1, or a client's upload is longer than clip")
     if clients < FEWEST:
         raise fl.UserError(f"coterie needs at least {FEWEST} clients, not {clients}: smaller sums show too much")
+    if config.clusters == "auto" and clients < 2 * config.min_cluster:
+        warnings.warn(
+            f"clusters=auto: {clients} clients make one group, since two of min_cluster={config.min_cluster} need "
+            f"{2 * config.min_cluster}. Set clusters=1, which says so and costs less, or a smaller min_cluster",
+            fl.CoterieWarning,
+            stacklevel=2,
+        )
     if config.foundings > 1 and (config.clusters == 1 or config.check == "norm" or config.epsilon is not None):
         raise fl.UserError(
             f"foundings={config.foundings}: not with clusters=1, which makes no groups, nor with check=norm or "
