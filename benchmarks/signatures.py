@@ -188,14 +188,14 @@ def evident_groups(samples: Sequence[Samples], classes: int, seed: int) -> NDArr
     """(clients,) the groups that correlation clustering makes of the gains of all pairs."""
     kept = np.sum([np.bincount(y, minlength=classes) > 0 for _, y in samples], axis=0) >= FEWEST
     to = reference(np.sum([statistics(x, y, kept) for x, y in samples], axis=0), kept)
-    by, draw = evidence.residual_map(seed), np.random.default_rng([seed, 1])
+    draw = np.random.default_rng([seed, 1])
     terms = []
     for x, y in samples:
         first = halves(y, draw)
-        one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
+        one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
         terms.append(evidence.spread_terms((one, other)))
     of = evidence.spread(np.sum(terms, axis=0))
-    rows = np.stack([evidence.row(*evidence.residuals(x, y, to, by), of) for x, y in samples])
+    rows = np.stack([evidence.row(*evidence.residuals(x, y, to), of) for x, y in samples])
     gains, count = rows @ evidence.twisted(rows).T + evidence.BONUS, len(rows)
     orders = [draw.permutation(count).tolist() for _ in range(RESTARTS)]
     return labelled(in_the_clear(grouped(orders, min(MOST, count // SMALLEST + 2), SMALLEST), gains), count)

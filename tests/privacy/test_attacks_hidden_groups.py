@@ -7,7 +7,8 @@ import pytest
 
 from coterie.clustering import evidence
 from coterie.clustering.correlation import Question
-from coterie.clustering.evidence import DIMENSION, ResidualSpread, twisted
+from coterie.clustering.evidence import ResidualSpread, twisted
+from coterie.clustering.signature import FEATURES
 from coterie.privacy.attacks import hidden_groups
 from coterie.protocol.errors import UserError
 
@@ -147,7 +148,7 @@ def test_a_planted_row_asks_for_one_label(ratio: float) -> None:
         counts = rng.integers(0, 40, 4)
         counts[2] = held
         spread = np.sqrt(counts * (1 + counts * ratio))[:, None]
-        gain = evidence.row(counts, spread * rng.normal(size=(4, DIMENSION)), of) @ row
+        gain = evidence.row(counts, spread * rng.normal(size=(4, FEATURES)), of) @ row
         assert gain == pytest.approx(100 if held else -100, rel=0.6)
 
 

@@ -1,6 +1,6 @@
 """The evidence that two clients have one task: label residuals under a normal model of groups.
 
-A client has, for every label c, n_c samples and the sum R_c of their whitened, projected residuals
+A client has, for every label c, n_c samples and the sum R_c of their whitened residuals, d = ``FEATURES`` numbers
 (``clustering/signature.py``). In a group these have one mean, normal with variance tau_c; samples scatter about it with
 variance phi_c (Gelman et al., Bayesian Data Analysis, 2013, section 5.4). The log evidence of a group with N_c samples
 and residual sum S_c, over that of means of 0, is
@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 
 from coterie.clustering.signature import FEATURES, Reference, mapped
 
-DIMENSION = 32  # d: numbers to which a label's residuals are projected
 NO_CONTRAST = 1e-6
 MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
-BONUS = DIMENSION / 8
+BONUS = FEATURES / 8
 """Added to the gain of each pair. Without it single clients and small groups are left over."""
 
 Floats = NDArray[np.float64]
@@ -54,21 +53,15 @@ def features(x: NDArray[Any]) -> Floats:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
-def residual_map(seed: int) -> Floats:
-    """(FEATURES, DIMENSION) with orthonormal columns. seed: of all clients and no server."""
-    draws = np.random.default_rng(seed).normal(size=(FEATURES, DIMENSION))
-    return np.asarray(np.linalg.qr(draws)[0])
+def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
+    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) of x (n, FEATURES), y (n,).
 
-
-def residuals(x: Floats, y: NDArray[Any], to: Reference, by: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Counts (labels,), at most MOST, and residual sums (labels, DIMENSION) of x (n, FEATURES), y (n,).
-
-    by: of ``residual_map``. Sums of more than MOST samples are scaled to so many.
+    Sums of more than MOST samples are scaled to so many.
     """
     shown = to.kept[y]
     member = np.eye(len(to.kept))[y[shown]]
     counts = member.sum(axis=0)
-    sums = (member.T @ x[shown] - counts[:, None] * to.means) @ to.whiten @ by
+    sums = (member.T @ x[shown] - counts[:, None] * to.means) @ to.whiten
     scale = np.minimum(1.0, MOST / np.maximum(counts, 1))
     return np.minimum(counts, MOST).astype(np.int64), sums * scale[:, None]
 
@@ -87,16 +80,16 @@ def spread_terms(halves: tuple[tuple[NDArray[np.int64], Floats], tuple[NDArray[n
 def spread(total: Floats) -> ResidualSpread:
     """total: (4 labels,) of all terms. A label without a pair of halves has tau 0."""
     product, weight, apart, both = np.split(total, 4)
-    tau = np.maximum(product / np.maximum(weight, 1), 0) / DIMENSION
-    phi = apart / np.maximum(both, 1) / DIMENSION
+    tau = np.maximum(product / np.maximum(weight, 1), 0) / FEATURES
+    phi = apart / np.maximum(both, 1) / FEATURES
     return ResidualSpread(np.where(phi > 0, tau, 0.0), np.where(phi > 0, phi, 1.0))
 
 
 def evidence(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> float:
-    """f of (1), for counts (labels,) and residual sums (labels, DIMENSION)."""
+    """f of (1), for counts (labels,) and residual sums (labels, FEATURES)."""
     grown = 1 + of.tau / of.phi * counts
     squared = ((sums / of.phi[:, None]) ** 2).sum(axis=1)
-    return float((-DIMENSION / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
+    return float((-FEATURES / 2 * np.log(grown) + of.tau / 2 * squared / grown).sum())
 
 
 def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], Floats], of: ResidualSpread) -> float:
@@ -109,7 +102,7 @@ def gain(one: tuple[NDArray[np.int64], Floats], other: tuple[NDArray[np.int64], 
 
 
 def row_length(labels: int) -> int:
-    return labels * RANK * (3 + DIMENSION) + 2
+    return labels * RANK * (3 + FEATURES) + 2
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
@@ -119,14 +112,14 @@ def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))
         scaled = np.sqrt(tau) / phi * total
         size = 0.5 * float(scaled @ scaled)
-        parts += [np.sqrt(DIMENSION / 2) * logs, size / BALANCE * shares, BALANCE * shares]
+        parts += [np.sqrt(FEATURES / 2) * logs, size / BALANCE * shares, BALANCE * shares]
         parts += [np.outer(shares, scaled).ravel()]
     return np.concatenate([*parts, [-evidence(counts, sums, of), 1.0]])
 
 
 def twisted(rows: NDArray[Any]) -> NDArray[Any]:
     """J x for rows x (n, row_length): signs, and the swaps of |S|^2 with what it multiplies."""
-    labels = (rows.shape[1] - 2) // (RANK * (3 + DIMENSION))
+    labels = (rows.shape[1] - 2) // (RANK * (3 + FEATURES))
     blocks = rows[:, :-2].reshape(len(rows), labels, -1)
     out = blocks.copy()
     out[:, :, 0] = -blocks[:, :, 0]  # -ln: one eigenvalue below 0, the others above

@@ -213,7 +213,7 @@ class ClientSums(fl.Component):
             return statistics
         if number == SPREAD:
             seed = int(self.party.rng("halves").integers(1 << 62))
-            terms: Floats = yield fl.Local(signatures.residual_spread, (*self._reference(), seed, self._map_seed()))
+            terms: Floats = yield fl.Local(signatures.residual_spread, (*self._reference(), seed))
             return np.clip(terms, -LARGEST, LARGEST)
         size: Floats = np.zeros(SIZES)
         size[min(self.party.samples.bit_length(), SIZES - 1)] = 1.0
@@ -227,14 +227,11 @@ class ClientSums(fl.Component):
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
-        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], self._map_seed()))
+        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD]))
         return row
 
     def _reference(self) -> tuple[NDArray[np.bool_], Floats]:
         return self.kept(), self.secret.totals[STATISTICS]
-
-    def _map_seed(self) -> int:
-        return int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "map"), "big")
 
     @property
     def largest(self) -> float:

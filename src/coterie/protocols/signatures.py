@@ -230,18 +230,18 @@ def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual spread")
-def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int, map_seed: int) -> Floats:
+def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
     """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
-    first, by = sig.halves(y, np.random.default_rng(seed)), evidence.residual_map(map_seed)
-    one, other = (evidence.residuals(x[half], y[half], to, by) for half in (first, ~first))
+    first = sig.halves(y, np.random.default_rng(seed))
+    one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
     return evidence.spread_terms((one, other))
 
 
 @fl.local("residual row")
-def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, map_seed: int) -> Floats:
+def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats) -> Floats:
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
-    return evidence.row(*evidence.residuals(x, y, to, evidence.residual_map(map_seed)), evidence.spread(spread))
+    return evidence.row(*evidence.residuals(x, y, to), evidence.spread(spread))
 
 
 def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from coterie.clustering import evidence
 from coterie.clustering.correlation import Question, Sum
-from coterie.clustering.evidence import DIMENSION, RANK, ResidualSpread, row_length, twisted
+from coterie.clustering.evidence import RANK, ResidualSpread, row_length, twisted
+from coterie.clustering.signature import FEATURES
 from coterie.clustering.spectral import unit_rows
 from coterie.privacy.attacks.result import AttackResult, handed_out
 from coterie.protocol.errors import UserError
@@ -176,10 +177,10 @@ def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
     So grouping a client with it says whether the client has the label.
     """
     labels = len(of.tau)
-    width = RANK * (3 + DIMENSION)
+    width = RANK * (3 + FEATURES)
     counts = np.arange(evidence.MOST + 1)
     rows = np.stack(
-        [evidence.row(n * np.eye(labels, dtype=np.int64)[label], np.zeros((labels, DIMENSION)), of) for n in counts]
+        [evidence.row(n * np.eye(labels, dtype=np.int64)[label], np.zeros((labels, FEATURES)), of) for n in counts]
     )
     used = np.zeros(row_length(labels), np.bool_)
     used[label * width : (label + 1) * width] = np.ptp(rows[:, label * width : (label + 1) * width], axis=0) > 0
