@@ -133,8 +133,9 @@ def test_a_deployment_has_the_schema_in_its_plan(cli: Command, schema: str) -> N
     members = '[[member]]\nrole = "server"\nhost = "h"\n[[member]]\nname = "north"\nrole = "client"\n'
     Path("members.toml").write_text(members)
     init = ["deploy", "init", "study", "--config", "run.toml", "--members", "members.toml", "--server", "nats://h:4222"]
+    init += ["--packet-gib", "5e-5"]
     ended = cli(*init, "--schema", schema, "--shape", "3")
-    assert (ended.code, "--schema says what samples look like" in ended.err) == (2, True)
+    assert (ended.code, "the schema says what samples look like" in ended.err) == (2, True)
     assert cli(*init, "--schema", schema).code == 0
     Path("north.token").write_text(cli("deploy", "invite", "study", "north").out)
     patients("north", bad="n,old,x,ill\n")
@@ -154,6 +155,13 @@ def test_a_deployment_has_the_schema_in_its_plan(cli: Command, schema: str) -> N
         assert own["x"].shape == (32, 3)
     assert cli("deploy", "approve", "study", "north.request", "--yes", "--offline").code == 0
     assert cli("deploy", "join", "study/north.cert", "--home", "home").code == 0
+    for name, model in (("other", "linear"), ("large", "mlp")):
+        Path(f"{name}.toml").write_text(f'system = "fedprox"\nrounds = 3\nmodel = "{model}"\n')
+    ended = cli("deploy", "start", "study", "--config", "large.toml", "--offline")
+    assert (ended.code, "the model mlp has 21,102 parameters: a packet with it" in ended.err) == (2, True)
+    ended = cli("deploy", "start", "study", "--config", "other.toml", "--offline")
+    assert ended.code == 0, ended.err
+    assert "Run 2 of 2 members, 3 rounds" in ended.out
 
     party = build_party(home).party  # as its process stores it
     now = party.state, party.secret
