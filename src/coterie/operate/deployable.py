@@ -105,10 +105,8 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
 
     A parameter has 4 bytes, in ciphers at least twice as many. Several models of a client come in one packet.
     """
-    model, models = (
-        build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss),
-        config.own.models,
-    )
+    model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
+    models = config.own.models
     least = models * model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
     it = "it" if models == 1 else f"{models} such models"
     for what, need, allowed, option in (
@@ -118,8 +116,8 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
         if need > allowed:
             raise UserError(
                 f"the model {config.model} has {model.spec.size:,} parameters: {what} has {need:.3g} GiB or more, and "
-                f"{allowed:g} GiB are allowed. Give deploy init a larger {option}, and machines with this room, or take a "
-                "smaller model"
+                f"{allowed:g} GiB are allowed. Give deploy init a larger {option}, and machines with this room, or "
+                "take a smaller model"
             )
 
 

@@ -136,8 +136,10 @@ def _again(old: Resolved, rehearsal: bool) -> RunConfig:
 
 def _read(config: Path, plan: Plan) -> RunConfig:
     stated = plan.facts
-    form = ("x".join(map(str, stated.input_shape)), stated.outputs) if stated.schema is None else (None, None)
-    given, facts = read_config(config, *form, stated.schema)
+    if stated.schema is None:
+        given, facts = read_config(config, "x".join(map(str, stated.input_shape)), stated.outputs)
+    else:
+        given, facts = read_config(config, None, None, stated.schema)
     if facts != stated:
         raise UserError(f"{config} is for samples of another task than those of the parties: found another deployment")
     return given
