@@ -216,7 +216,8 @@ def _told(name: str, value: float | None) -> str:
 
     own = name.removeprefix(PRIOR)
     plain = own.removeprefix("local_")
-    of = next((known[plain].facts for known in METRICS.values() if plain in known), {"label": plain, "share": False})
+    facts = (known[plain].facts for known in METRICS.values() if plain in known)
+    of: dict[str, Any] = next(facts, {"label": plain.replace("_", " "), "share": False})
     words = ("local" if own != plain else "", of["label"], "with the prior" if own != name else "")
     return " ".join(filter(None, (*words, metric(value, of["share"]))))
 
