@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,15 +209,48 @@ def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> 
 
 
 def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_path: Path) -> None:
-    rows = "".join(f"2022-01-{i + 10},{i % 2}\n{i + 10}.02.2022,{i % 2}\n" for i in range(5))
-    path = table(tmp_path, f"seen,outcome\n{rows}")
-    says = "no column is an input.*\ncolumn 'seen': its dates have several forms .*, such as '2022-01-10', so it is"
-    with pytest.raises(UserError, match=says):
-        propose([path], "outcome")
+    """Also of few dates, which would be a category."""
+    dates = r"column 'seen': its dates have several forms .*, such as '2022-01-10' and '10\.02\.2022', so it is an id"
+    for several in (10, 2):
+        days = [i % several + 10 for i in range(10)]
+        rows = "".join(f"2022-01-{day},{day % 2}\n{day}.02.2022,{day % 2}\n" for day in days)
+        path = table(tmp_path, f"seen,outcome\n{rows}")
+        with pytest.raises(UserError, match=f"no column is an input.*\n{dates}"):
+            propose([path], "outcome")
     with pytest.raises(UserError, match="has no column label, y, target, class: name the label with --label"):
         propose([path], None)
     with pytest.raises(UserError, match="has the columns label and y: name the label with --label"):
         propose([table(tmp_path, "y,label\n1,2\n")], None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([*range(40, 60), 61, 610], "half of its values are from 45.25 to 55.75, and one is 610: if that is an error"),
+        (
+            ["1900-01-01", *(f"2022-01-{i}" for i in range(10, 31))],
+            "half of its values are from 2022-01-14 to 2022-01-24, and one is 1900-01-01",
+        ),
+        ([*range(40, 60), 61, 62], ""),
+        ([1] * 20 + [610, 3], ""),  # counts of what is rare
+    ],
+)
+def test_a_proposal_tells_what_is_far_out(tmp_path: Path, cells: list[Any], says: str) -> None:
+    rows = "".join(f"{cell},{i % 2}\n" for i, cell in enumerate(cells))
+    _, notes = propose([table(tmp_path, f"age,label\n{rows}")], None)
+    assert [says in str(note) and not note.fault for note in notes] == [True] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("names", "positive", "told"), [("ill,well", None, True), ("ill,well", "ill", False), ("0,1", None, False)]
+)
+def test_a_proposal_says_which_class_is_positive(tmp_path: Path, names: str, positive: str | None, told: bool) -> None:
+    rows = "".join(f"{i},{names.split(',')[i % 2]}\n" for i in range(10))
+    _, notes = propose([table(tmp_path, f"age,label\n{rows}")], None, positive)
+    assert [str(note) for note in notes] == [
+        "column 'label': 'well' is taken for the positive class, of which probabilities speak: if that is 'ill', say "
+        "--positive ill"
+    ] * told
 
 
 @pytest.mark.parametrize(
@@ -266,6 +300,7 @@ def test_a_column_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
         Column("age", **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:.*every cell is empty")  # of Switzerland
 def test_simulation_deployment_and_prediction_have_the_same_inputs(tmp_path: Path) -> None:
     schema, _ = propose(HEART, "disease", categories=("cp", "restecg", "slope", "thal"))
     (tmp_path / "schema.toml").write_text(to_toml(schema))

@@ -81,6 +81,17 @@ def test_a_system_begins_with_models_or_says_why_not(name: str) -> None:
             system.check_warm(config, mode)
 
 
+def test_the_page_has_the_reasons() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deploy_runs.md").read_text()
+    for name in COLD:
+        system = registry.get(name)
+        with pytest.raises(UserError) as refused:
+            system.check_warm(system.config(), system.modes[0])
+        why = str(refused.value).partition(": ")[2]
+        (row,) = [line for line in page.splitlines() if line.endswith(f"| {why} |")]
+        assert system.title in row
+
+
 @pytest.mark.parametrize("name", sorted(set(registry.SYSTEMS) - COLD - {"local"}))
 def test_a_server_begins_with_the_models_that_it_is_given(name: str) -> None:
     options = {"model": model_for(name, None), "samples": 200, "settings": {"max_epochs": 1}}

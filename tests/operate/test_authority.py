@@ -218,15 +218,19 @@ CIPHERING = [
         (
             {"settings": {"packet_gib": 8e-6}},
             r"has 2,410 parameters: a packet with it has 8\.98e-06 GiB or more, and 8e-06 GiB are allowed\. "
-            r"Give a larger --packet-gib \(at most 3\)",
+            r"Give deploy init a larger --packet-gib \(at most 3\)",
         ),
         (
             {"config": RunConfig("fedcaprivacy"), "named": CIPHERING, "settings": {"packet_gib": 1.5e-5}},
             r"a packet with it has 1\.8e-05 GiB or more",
         ),
         (
+            {"config": RunConfig("ifca"), "settings": {"packet_gib": 2.5e-5}},
+            r"a packet with 3 such models has 2\.69e-05 GiB or more",
+        ),
+        (
             {"settings": {"store_gib": 2e-5}},
-            r"what waits at the server for 3 clients has 2\.69e-05 GiB or more.* Give a larger --store-gib",
+            r"what waits at the server for 3 clients has 2\.69e-05 GiB or more.* Give deploy init a larger --store-gib",
         ),
         (
             {"config": RunConfig("ofl", settings={"leader_s": 301.0})},

@@ -314,6 +314,13 @@ def test_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
     assert "All parties are connected, for" in run("status", str(tmp_path))
 
 
+def test_scores_are_shown_as_in_other_tables(tmp_path: Path) -> None:
+    scores = {"local_auroc": 0.8304, "prior_local_accuracy": 0.5, "local_mcc": 0.25, "local_loss": 0.1124, "own": None}
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(STATUS, scores=scores)))
+    told = "local AUROC 83.0 %, local accuracy with the prior 50.0 %, local mcc 0.25, local loss 0.1124, own –, as"
+    assert told.replace("mcc", "MCC") in run("status", str(tmp_path))
+
+
 def test_before_the_hub_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study(tmp_path)
     study.found()

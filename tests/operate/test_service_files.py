@@ -74,7 +74,7 @@ def test_systemd_units_by_host(study: Study) -> None:
     broker = (out / "hub.example.org" / "coterie-nats.service").read_text()
     assert "AmbientCapabilities=CAP_NET_BIND_SERVICE" in broker.splitlines(), "it may listen at port 443"
     hub = (out / "hub.example.org" / "coterie-business_server.service").read_text()
-    assert "coterie deploy hub /var/lib/coterie/business_server/deployment --metrics 9464\n" in hub
+    assert "coterie deploy hub /var/lib/coterie/business_server/deployment --stay --metrics 9464\n" in hub
     assert "After=network-online.target coterie-nats.service" in hub
     assert "cert_file" in (out / "hub.example.org" / "nats.conf").read_text()
     assert "/var/lib/coterie/nats/" in (out / "hub.example.org" / "nats.conf").read_text()
@@ -223,7 +223,7 @@ def test_kubernetes_examples(study: Study) -> None:
     (rule,) = job["spec"]["podFailurePolicy"]["rules"]
     assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [MISTAKE])
     (container,) = pod["containers"]
-    assert container["command"][-2:] == ["--metrics", "9464"]
+    assert container["command"][-3:] == ["--stay", "--metrics", "9464"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert {one["mountPath"] for one in container["volumeMounts"]} == {"/var/lib/coterie/business_server", "/tmp"}
     _, server = parsed(out / "hub.example.org" / "nats.yaml")

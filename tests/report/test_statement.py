@@ -83,11 +83,16 @@ def test_what_is_not_known_is_said_with_the_command_that_helps(compared: Path, t
     (tmp_path / "views.bin").touch()
     deployment = {"reporting": [0, 1]}
     assert "Samples stayed" not in page
-    (tmp_path / "result.json").write_text(json.dumps({**result, "audit": None, "deployment": deployment}))
-    page = statement(tmp_path)
-    assert "This run was not attacked: use `coterie audit`." in page
-    assert "Samples stayed where they were" in page
-    assert ", the mean over the 1 of 4 clients that report it. Whether" in page
+    for rehearsal in (True, False):
+        told = {**result, "audit": None, "deployment": {**deployment, "rehearsal": rehearsal}}
+        (tmp_path / "result.json").write_text(json.dumps(told))
+        page = statement(tmp_path)
+        assert ("This run was not attacked: use `coterie audit`." in page) == rehearsal
+        assert ("was not compared: use `coterie compare`." in page) == rehearsal
+        assert ("not attacked: nobody has what all its parties have received. Attack a simulation" in page) != rehearsal
+        assert ("was not compared: nobody has the data of all. On data that may be" in page) != rehearsal
+        assert ("Samples stayed where they were" in page) != rehearsal
+        assert ", the mean over the 1 of 4 clients that report it. Whether" in page
     with pytest.raises(UserError, match="no such folder"):
         statement(tmp_path / "nothing")
 

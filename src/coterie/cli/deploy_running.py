@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Then wait for further runs, until it is stopped.")]
 Metrics = Annotated[
     int | None,
     typer.Option(metavar="PORT", help="Serve metrics for Prometheus on this port, on loopback only, until SIGTERM."),
@@ -27,6 +28,7 @@ Metrics = Annotated[
 @guarded
 def hub(
     folder: Folder,
+    stay: Stay = False,
     metrics: Metrics = None,
     verbose: Verbose = False,
 ) -> None:
@@ -39,7 +41,7 @@ def hub(
 
       coterie deploy hub study
 
-      coterie deploy hub study --metrics 9464
+      coterie deploy hub study --stay --metrics 9464
     """
     from coterie.deploy.hub_process import as_hub
     from coterie.operate.folder import current_plan, open_folder
@@ -51,7 +53,7 @@ def hub(
     plan = current_plan(place)
     _say_plan(plan.roster.hub, "the hub", plan)
     say(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, serve=serve, stderr=verbose, say=_say, adopted=lambda: read_anew(place))
+    as_hub(folder, serve=serve, stay=stay, stderr=verbose, say=_say, adopted=lambda: read_anew(place))
     if read_status(folder).phase == "ended":
         say(f"Its numbers: coterie report {folder / 'run'}")
 
@@ -59,7 +61,7 @@ def hub(
 @guarded
 def party(
     home: Home,
-    stay: Annotated[bool, typer.Option("--stay", help="Then wait for further runs, until it is stopped.")] = False,
+    stay: Stay = False,
     metrics: Metrics = None,
     verbose: Verbose = False,
 ) -> None:

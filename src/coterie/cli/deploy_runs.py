@@ -48,8 +48,9 @@ def start(
     """Start another run of all members that have joined and are not revoked. Homes and keys stay.
 
     It is a new version of the plan. Each owner agrees to it with coterie deploy agree. `coterie deploy hub DIR` then
-    hands it out, and begins when enough have agreed. Members that were approved in the meantime take part, and get
-    their certificates (DIR/NAME.cert) now. The set-up runs anew, so groups and joint keys are made anew, too.
+    hands it out (with --stay by itself), and begins when enough have agreed. Members that were approved in the
+    meantime take part, and get their certificates (DIR/NAME.cert) now. The set-up runs anew, so groups and joint keys
+    are made anew, too.
 
     Examples:
 
@@ -63,8 +64,8 @@ def start(
     say(f"Run {plan.run} of {plural(len(plan.members), 'member')}, {plural(plan.resolved.rounds, 'round')}.")
     say(f"Plan: {plan.shown}")
     say(
-        f"Next: coterie deploy hub {folder}, and each owner: coterie deploy party --home H --stay, and coterie deploy "
-        "agree --home H"
+        f"Next: coterie deploy hub {folder}, unless it runs with --stay, and each owner: coterie deploy party --home H "
+        "--stay, and coterie deploy agree --home H"
     )
     tell_server(folder, offline, reloads=2)
 

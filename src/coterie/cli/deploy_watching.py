@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from coterie.cli.guard import console, fits, guarded, new_table, say
 from coterie.protocol.errors import UserError, shown
-from coterie.report.words import CIPHERS, MISSING, duration, percent, plural, size
+from coterie.report.words import CIPHERS, MISSING, duration, metric, plural, size
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, RunStatus
@@ -91,7 +92,7 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     if status.waits and is_alive(status, now):
         yield Text(f"The hub waits: {shown(status.waits)}", "bold yellow")
     if status.scores:
-        told = (f"{_in_words(name)} {_score(name, value)}" for name, value in status.scores.items())
+        told = starmap(_told, status.scores.items())
         most = max(status.reported.values(), default=0)
         whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
         last = "last round that was not skipped" if status.skipped else "last round"
@@ -208,15 +209,17 @@ def _remarks(status: RunStatus) -> Iterator[str]:
             yield f"{plural(one.implausible, 'report')} of {name} said what cannot be, and was dropped."
 
 
-def _in_words(name: str) -> str:
+def _told(name: str, value: float | None) -> str:
+    """``local AUROC 83.0 %``; ``local accuracy with the prior 91.2 %``."""
     from coterie.record.comparison import PRIOR
+    from coterie.runs.metrics import METRICS
 
-    words = name.removeprefix(PRIOR).replace("_", " ")
-    return f"{words} with the prior" if name.startswith(PRIOR) else words
-
-
-def _score(name: str, value: float | None) -> str:
-    return percent(value) if value is None or name.endswith("accuracy") else f"{value:.4g}"
+    own = name.removeprefix(PRIOR)
+    plain = own.removeprefix("local_")
+    facts = (known[plain].facts for known in METRICS.values() if plain in known)
+    of: dict[str, Any] = next(facts, {"label": plain.replace("_", " "), "share": False})
+    words = ("local" if own != plain else "", of["label"], "with the prior" if own != name else "")
+    return " ".join(filter(None, (*words, metric(value, of["share"]))))
 
 
 @guarded

@@ -124,7 +124,11 @@ def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s:
         raise PeerError("the certificate is of another key")
     begins, ends = validity(certificate)
     if not begins <= now_s <= ends:
-        raise PeerError(f"the certificate is valid from {_day(begins)} to {_day(ends)}, and now it is {_day(now_s)}")
+        raise PeerError(
+            f"the certificate is valid from {_day(begins)} to {_day(ends)}, and by this machine's clock it is "
+            f"{_day(now_s)}: set it, or if it is right ask the operator for a new one (coterie deploy renew), and to "
+            "look at her clock (coterie deploy doctor DIR --clock)"
+        )
 
 
 def validity(certificate: bytes) -> tuple[float, float]:

@@ -6,6 +6,7 @@ The plan's schema scales tables; owners of arrays agree on it. Bytes are divided
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from coterie.data.columns import Schema, inputs_of
 from coterie.data.dataset import GAPS, finite, fixed_split
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.preparing import prepared
-from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.errors import CoterieWarning, UserError, suggest
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TEST_SHARE = 0.2
@@ -91,7 +92,7 @@ def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSample
 
 
 def _of_table(path: Path, schema: Schema, tests: bool) -> OwnSamples:
-    own = prepared(path, schema)
+    own = prepared(path, schema, tell=lambda note: warnings.warn(note, CoterieWarning, stacklevel=4))
     x = _samples(own.x, str(path))
     if not tests:
         return OwnSamples(x, own.y, x[:0], own.y[:0])

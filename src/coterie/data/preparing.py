@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
@@ -48,6 +48,8 @@ from coterie.protocol.model_spec import TaskKind
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
 """Formats of dates that are recognised."""
 _EPOCH = datetime(1970, 1, 1)
+_FAR = 10
+"""A value is strange that lies so many times beyond the middle half of a column as this half is wide."""
 _HEAD = """\
 # What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
 # low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.
@@ -165,12 +167,16 @@ def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples 
     return Samples(str(path), x, y, owner, test, features, targets=(schema.label,), schema=schema), found
 
 
-def prepared(path: Path, schema: Schema, by: str | None = None) -> Samples:
-    """As ``checked``; raises UserError with all faults."""
+def prepared(
+    path: Path, schema: Schema, by: str | None = None, tell: Callable[[str], None] = lambda note: None
+) -> Samples:
+    """As ``checked``; raises UserError with all faults. tell: is told each note."""
     samples, found = checked(path, schema, by)
     if samples is None:
         _refuse(found, f"`coterie prepare check SCHEMA {path.name}` lists all findings")
     assert samples is not None
+    for note in found:
+        tell(str(note))
     return samples
 
 
@@ -333,6 +339,10 @@ def propose(
         columns.append(column)
         if note:
             notes.append(Remark(f"column {name!r}", note, fault=False))
+    if positive is None and len(classes) == 2 and classes != ("0", "1"):
+        what = f"{classes[1]!r} is taken for the positive class, of which probabilities speak"
+        other = f"{what}: if that is {classes[0]!r}, say --positive {classes[0]}"
+        notes.append(Remark(f"column {labels[0]!r}", other, fault=False))
     try:
         made = Schema(labels[0], classes, tuple(columns), positive or (classes[-1] if len(classes) == 2 else None))
     except ValueError as error:
@@ -354,15 +364,40 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
         return Column(name, "id"), ""
     if formats and not category:
         numbers = [days(cell, formats[0]) for cell in cells]
+    elif not category and (forms := _forms(found)):
+        why = f"its dates have several forms (write all alike), such as {' and '.join(map(repr, forms))}"
+        return Column(name, "id"), f"{why}, so it is an id, and no input"
     elif category or 2 * len(numbers) < len(found):
         if category or not many:
             made = Column(name, values=ordered({*found}))
             return made, one_category_twice(made)
-        dates = all(any(is_date(cell, one) for one in DATES) for cell in cells)
-        why = "its dates have several forms (write all alike)" if dates else "it has too many words for a category"
-        return Column(name, "id"), f"{why}, such as {found[0]!r}, so it is an id, and no input"
+        why = f"it has too many words for a category, such as {found[0]!r}, so it is an id, and no input"
+        return Column(name, "id"), why
     mean, scale, fill = (float(f"{of(numbers):.6g}") for of in (np.mean, np.std, np.median))
     format = formats[0] if formats else None
     others = ", ".join(formats[1:])
-    note = f"its dates are read as {format}, and fit {others}, too: see which it is" if others else ""
-    return Column(name, format=format, fill=fill, mean=mean, scale=scale if scale > 0 else 1.0), note
+    notes = [f"its dates are read as {format}, and fit {others}, too: see which it is"] if others else []
+    notes += _far(numbers, format)
+    made = Column(name, format=format, fill=fill, mean=mean, scale=scale if scale > 0 else 1.0)
+    return made, "; ".join(notes)
+
+
+def _forms(words: Sequence[str]) -> Sequence[str]:
+    """Two of these dates with different forms; () if not all are dates."""
+    of = {word: next((one for one in DATES if is_date(word, one)), None) for word in {*words}}
+    if None in of.values():
+        return ()
+    return words[0], next(word for word in words if not is_date(word, of[words[0]] or ""))
+
+
+def _far(numbers: Sequence[float], format: str | None) -> Iterator[str]:
+    """A sentence about the value that is farthest out, if it is strange. format: of dates."""
+
+    def word(value: float) -> str:
+        return f"{value:g}" if format is None else (_EPOCH + timedelta(days=value)).strftime(format)
+
+    low, high = np.quantile(numbers, (0.25, 0.75))
+    far = max(numbers, key=lambda value: max(low - value, value - high))
+    if 0 < _FAR * (high - low) < max(low - far, far - high):
+        middle = f"half of its values are from {word(low)} to {word(high)}, and one is {word(far)}"
+        yield f"{middle}: if that is an error, correct it, and state low and high, which all files are then checked for"

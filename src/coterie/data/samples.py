@@ -97,6 +97,8 @@ def read(path: Path, by: str | None, target: str | None, prepared: Prepared | No
 
 def read_table(path: Path) -> Table:
     """The columns of a csv or parquet file. Raises UserError."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name the files in it, such as {path}/*.csv")
     if path.suffix not in (".csv", ".parquet"):
         raise UserError(f"{path} is not a table: a schema is for csv and parquet files")
     return _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)

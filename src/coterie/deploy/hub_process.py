@@ -17,8 +17,8 @@ from coterie.deploy.home import HUB, PLAN, RUN, hub_home, plan_of, read_home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.logs import Say
 from coterie.deploy.plan import NewPlanError
-from coterie.deploy.plan_file import PlanFile, adopt, check_enough, put_by
-from coterie.deploy.process import GOES_ON, Doom, Serve, node_options, running, served, silent, started
+from coterie.deploy.plan_file import PlanFile, adopt, check_enough, put_by, wait_for_run
+from coterie.deploy.process import GOES_ON, Doom, Serve, node_options, running, serve_on, served, silent, started
 from coterie.deploy.recorder import Recorder
 
 
@@ -27,13 +27,15 @@ def as_hub(
     kill: Doom = None,
     *,
     serve: Serve | None = None,
+    stay: bool = False,
     stderr: bool = False,
     say: Say = silent,
     adopted: Callable[[], object] = lambda: None,
 ) -> None:
     """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early.
 
-    serve: a context in which the status is served, until SIGTERM.  say: as for a party.
+    serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  say: as for a
+    party.
     adopted: called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does not
     mend itself, or if it runs already.
     """
@@ -41,15 +43,16 @@ def as_hub(
     with running(home, stderr=stderr) as stopped:
         while True:
             try:
-                _run_hub(folder, kill, serve, stopped, say)
-                return
+                _run_hub(folder, kill, serve, stopped, say, stay)
+                if not stay or stopped.is_set():
+                    return
             except NewPlanError as error:
                 say("A party has shown a newer plan than that of this hub, which takes it and begins anew.")
                 adopt(folder, home, error.plan)
                 adopted()
 
 
-def _run_hub(folder: Path, kill: Doom, serve: Serve | None, stopped: threading.Event, say: Say) -> None:
+def _run_hub(folder: Path, kill: Doom, serve: Serve | None, stopped: threading.Event, say: Say, stay: bool) -> None:
     run = folder / RUN
     home = hub_home(folder)
     plan = started(home)
@@ -59,7 +62,7 @@ def _run_hub(folder: Path, kill: Doom, serve: Serve | None, stopped: threading.E
     built = build_party(home)
     with (
         contextlib.closing(Recorder(run, plan, parameters=built.party.spec.size, done=built.done, say=say)) as recorder,
-        served(serve, lambda: recorder.status, stopped, say),
+        served(serve, lambda: recorder.status),
     ):
         try:
             _lead(built, recorder, PlanFile(folder / PLAN, home, recorder.gathering), stopped, kill)
@@ -73,6 +76,11 @@ def _run_hub(folder: Path, kill: Doom, serve: Serve | None, stopped: threading.E
             say(GOES_ON)
             return
         recorder.ended()
+        if stay:
+            say("Waiting for the plan of another run.")
+            wait_for_run(folder, home, plan, stopped)
+        else:
+            serve_on(serve, stopped, say)
 
 
 def _lead(built: BuiltParty, recorder: Recorder, plans: PlanFile, stopped: threading.Event, kill: Doom) -> None:

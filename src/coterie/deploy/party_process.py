@@ -14,7 +14,7 @@ from coterie.deploy.home import Home, agreement_words, has_agreed, read_home, ta
 from coterie.deploy.logs import Say, event
 from coterie.deploy.node import Node
 from coterie.deploy.plan import NewPlanError, Plan
-from coterie.deploy.process import GOES_ON, Doom, Serve, node_options, running, served, silent, started
+from coterie.deploy.process import GOES_ON, Doom, Serve, node_options, running, serve_on, served, silent, started
 from coterie.deploy.status import OwnNumbers, at_words
 from coterie.protocols.openings import stated
 
@@ -39,7 +39,7 @@ def as_party(
     home = read_home(path)
     with running(home, stderr=stderr) as stopped:
         numbers = OwnNumbers(home, say)
-        with served(serve, lambda: numbers.status, stopped, say):
+        with served(serve, lambda: numbers.status):
             while not stopped.is_set():
                 plan = started(home)
                 if has_agreed(home, plan):
@@ -48,6 +48,7 @@ def as_party(
                         if not (over and stay):
                             if over:
                                 say(_FOR_ANOTHER)
+                            serve_on(serve, stopped, say)
                             return
                         _wait_for_plan(home, plan, stopped, say)
                     except NewPlanError as error:

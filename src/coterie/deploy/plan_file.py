@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
 from coterie.deploy import plan as plans
-from coterie.deploy.gathering import Tell, awaited
+from coterie.deploy.gathering import POLL_S, Tell, awaited
 from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, decode_json, plan_of, read_private
 from coterie.deploy.hub import Plans
 from coterie.deploy.plan import NewPlanError, Plan
@@ -69,6 +70,14 @@ class PlanFile(Plans):
         if not (away := awaited(self._plan, partial(self._tell, to="show the newest plan"), shown)):
             self._restored.unlink(missing_ok=True)  # this is the newest plan
         return away
+
+
+def wait_for_run(folder: Path, hub: Home, plan: Plan, stopped: threading.Event) -> None:
+    """Until the folder has the plan of a later run."""
+    run = plan.run
+    while run <= plan.run and not stopped.wait(POLL_S):
+        with contextlib.suppress(PeerError):  # while it is copied from elsewhere
+            run = plans.check(read_private(folder / PLAN), hub.operator).run
 
 
 def put_by(folder: Path, plan: Plan) -> None:

@@ -80,16 +80,14 @@ def node_options(built: BuiltParty, observer: NodeObserver, doom: Doom) -> dict[
     }
 
 
-@contextlib.contextmanager
-def served(serve: Serve | None, status: Callable[[], RunStatus], stopped: threading.Event, say: Say) -> Iterator[None]:
-    """Serve the status during the block, and then until this process is told to stop."""
-    if serve is None:
-        yield
-        return
-    with serve(status):
-        yield
-        if not stopped.is_set():
-            say("Its numbers are served until it is stopped.")
+def served(serve: Serve | None, status: Callable[[], RunStatus]) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if serve is None else serve(status)
+
+
+def serve_on(serve: Serve | None, stopped: threading.Event, say: Say) -> None:
+    """After the end, until this process is told to stop."""
+    if serve is not None and not stopped.is_set():
+        say("Its numbers are served until it is stopped.")
         stopped.wait()
 
 

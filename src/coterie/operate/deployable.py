@@ -103,18 +103,21 @@ def deployable(
 def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Settings) -> None:
     """Raises UserError if a packet cannot hold this model, or the server those of all clients.
 
-    A parameter has 4 bytes, in ciphers at least twice as many.
+    A parameter has 4 bytes, in ciphers at least twice as many. Several models of a client come in one packet.
     """
     model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
-    least = model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
+    models = config.own.models
+    least = models * model.spec.size * (8 if config.definition.encrypts(config.mode) else 4) / GIB
+    it = "it" if models == 1 else f"{models} such models"
     for what, need, allowed, option in (
-        ("a packet with it", least, settings.packet_gib, f"--packet-gib (at most {MOST_GIB:g})"),
+        (f"a packet with {it}", least, settings.packet_gib, f"--packet-gib (at most {MOST_GIB:g})"),
         (f"what waits at the server for {clients} clients", clients * least, settings.store_gib, "--store-gib"),
     ):
         if need > allowed:
             raise UserError(
                 f"the model {config.model} has {model.spec.size:,} parameters: {what} has {need:.3g} GiB or more, and "
-                f"{allowed:g} GiB are allowed. Give a larger {option}, and machines with this room, or a smaller model"
+                f"{allowed:g} GiB are allowed. Give deploy init a larger {option}, and machines with this room, or "
+                "take a smaller model"
             )
 
 
@@ -128,7 +131,7 @@ def read_config(
     said = read_toml(path)
     if schema is not None and ((shape, outputs) != (None, None) or {"data", "task"} & {*said}):
         raise UserError(
-            "--schema says what samples look like: leave --shape and --outputs out, and data and task in the file"
+            "the schema says what samples look like: leave --shape and --outputs out, and data and task in the file"
         )
     if "data" in said:
         config = from_toml(path)

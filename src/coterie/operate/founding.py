@@ -48,8 +48,7 @@ def init(
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
-    resolved, ordered = checked(config, members, settings)
-    check_room(resolved, facts, _clients(ordered), settings)
+    resolved, ordered = checked(config, members, settings, facts)
     samples = _public_samples(resolved, public, facts, settings.rehearsal)
     settings = msgspec.structs.replace(
         settings,
@@ -87,9 +86,9 @@ def init(
 
 
 def checked(
-    config: RunConfig, members: Sequence[PlannedMember], settings: Settings
+    config: RunConfig, members: Sequence[PlannedMember], settings: Settings, facts: SampleForm
 ) -> tuple[Resolved, tuple[PlannedMember, ...]]:
-    """The full config, and the members in the roster's order. Raises UserError unless they fit."""
+    """The full config, and the members in the roster's order. Raises UserError unless they fit, and the model too."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
@@ -102,6 +101,7 @@ def checked(
         if name not in known:
             hint = suggest(name, known)
             raise UserError(f"there is no score {name!r}{hint} Parties may report: {', '.join(known)}")
+    check_room(resolved, facts, clients, settings)
     return resolved, ordered
 
 

@@ -57,7 +57,7 @@ def start(
         most = len(clients) if plan.settings.quorum == before else min(plan.settings.quorum, len(clients))
         scores = tuple(name for name in plan.settings.scores if name in scores_of(given))
         settings = msgspec.structs.replace(plan.settings, quorum=most, scores=scores)
-        resolved, ordered = checked(given, members, settings)
+        resolved, ordered = checked(given, members, settings, plan.facts)
         if resolved.public and not settings.public:
             raise UserError(f"the hub has no public samples, which {resolved.system} needs: found another deployment")
         if warm:
@@ -135,8 +135,11 @@ def _again(old: Resolved, rehearsal: bool) -> RunConfig:
 
 
 def _read(config: Path, plan: Plan) -> RunConfig:
-    shape = "x".join(map(str, plan.facts.input_shape))
-    given, facts = read_config(config, shape, plan.facts.outputs)
-    if facts != plan.facts:
+    stated = plan.facts
+    if stated.schema is None:
+        given, facts = read_config(config, "x".join(map(str, stated.input_shape)), stated.outputs)
+    else:
+        given, facts = read_config(config, None, None, stated.schema)
+    if facts != stated:
         raise UserError(f"{config} is for samples of another task than those of the parties: found another deployment")
     return given

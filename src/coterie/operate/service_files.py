@@ -128,8 +128,19 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
         token = safe(name)
         place = STATE / token
         if name == plan.roster.hub:
-            words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"), "--metrics", METRICS)
-            first: tuple[str, ...] = ("copy the operator's folder to deployment/, without authority/",)
+            words: tuple[str, ...] = (
+                "coterie",
+                "deploy",
+                "hub",
+                str(place / "deployment"),
+                "--stay",
+                "--metrics",
+                METRICS,
+            )
+            first: tuple[str, ...] = (
+                "copy the operator's folder to deployment/, without authority/",
+                "after start elsewhere copy plan.bin to deployment/: this service begins the run by itself",
+            )
         else:
             words = ("coterie", "deploy", "party", "--stay", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""

@@ -144,7 +144,9 @@ def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
     except PeerError as error:
         raise UserError(f"this is no invitation, or a damaged one: {error}; ask the operator for another") from None
     if now_s > invitation.not_after_s:
-        raise UserError(f"the invitation of {invitation.name} has expired: ask the operator for another")
+        raise UserError(
+            f"the invitation of {invitation.name} has expired, by this machine's clock: ask the operator for another"
+        )
     return invitation, token
 
 
