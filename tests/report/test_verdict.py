@@ -141,7 +141,7 @@ def test_who_is_ahead_is_told() -> None:
 def test_the_table_has_five_columns_and_tells_unknown_from_0() -> None:
     attacked = row("ours", 0.9, 0.92, learned={"labels": spread([-0.01, 0.01])}, bytes_up=spread([1e6, 2e6]))
     head, *rows = verdict.table(content(attacked, row("open", 0.8, 0.8, learned={}), row("x", 0.8, 0.8)))
-    assert head == ["method", "accuracy on own kind of data", "after tuning", "servers learn, worst", "sent"]
+    assert head == ["method", "accuracy on own kind of data", "after tuning", "servers learn, worst", "sent by all"]
     assert rows[0] == ["ours", "91.0 ± 12.7 %", "–", "0", "1.50 MB"]
     assert [line[3] for line in rows[1:]] == ["nothing to attack", "cannot tell"]
     assert verdict.table(content(row("x", 0.8)))[1][3] == "not attacked"
@@ -182,13 +182,14 @@ def test_a_mark_stands_at_its_leak_and_accuracy_and_is_named() -> None:
             row("unsure", 0.7, learned={"groups": None}),
         )
     )
-    figure, alt = compared_plots.tradeoff.__wrapped__(found, ACCURACY, compared_plots.WIDE)  # type: ignore[attr-defined]
+    figure, alt = compared_plots.trade(found, ACCURACY)
     ((panel,),) = figure.panels
     marks = [mark for mark in panel.marks if isinstance(mark, Line) and not mark.joined]
     assert [(mark.x, mark.y) for mark in marks] == [([0.0], [0.9]), ([100.0], [0.5])]
     assert marks[0].radius > marks[1].radius
     (labels,) = (mark for mark in panel.marks if isinstance(mark, Labelled))
-    assert labels.words == ["ours, 10.0 MB", "open, 10.0 kB"]
+    assert labels.words == ["ours", "open"]
+    assert labels.more == [", 10.0 MB", ", 10.0 kB"]
     assert "ours: accuracy 90.0 %, worst leak 0.0 %" in alt
     missing = ["not shown: unknown, not attacked", "not shown: unsure, the attacks cannot tell: alike"]
     assert [key.words for key in figure.keys] == missing
@@ -220,7 +221,7 @@ def test_gains_are_sorted_with_their_intervals() -> None:
     for one, gain in zip(benefit["clients"], (0.0, -0.2, 0.3), strict=True):
         one |= {"gain": gain, "together": 0.5 + gain, "low": gain - 0.1, "high": gain + 0.1}
     benefit["clients"].append({**benefit["clients"][0], "gain": None})
-    figure, alt = compared_plots.gains.__wrapped__(benefit, ACCURACY, compared_plots.NARROW)  # type: ignore[attr-defined]
+    figure, alt = compared_plots.gains.__wrapped__(benefit, ACCURACY)  # type: ignore[attr-defined]
     ((panel,),) = figure.panels
     marks = [mark for mark in panel.lines() if not mark.joined and mark.filled]
     assert [mark.x for mark in marks] == [[0.8], [0.5], [0.3]]

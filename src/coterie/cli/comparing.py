@@ -250,9 +250,9 @@ def benefit_table(content: Row) -> Table:
 
     made = new_table()
     for head in gains.HELP_HEADS:
-        made.add_column(head, justify="left" if head in ("client", "method", "") else "right", no_wrap=True)
+        made.add_column(head, justify="left" if head in gains.HELP_WORDS else "right", no_wrap=True)
     last = ""
-    for client, tested, *cells in gains.help_rows(content):
-        made.add_row(*(("", "") if client == last else (escape(client), tested)), *cells)
+    for client, *cells in gains.help_rows(content):
+        made.add_row("" if client == last else escape(client), *cells)
         last = client
     return made

@@ -10,7 +10,7 @@ import msgspec
 
 from coterie.protocol.errors import UserError, to_install
 from coterie.record.comparison import Measure
-from coterie.report.compared_plots import COSTS, WIDE, mark_radii, tradeoff
+from coterie.report.compared_plots import COSTS, WIDE, mark_radii, trade
 from coterie.report.comparison import Content, RunGroup, measures
 from coterie.report.gains import help_sentences
 from coterie.report.verdict import MethodStanding, standings, verdict
@@ -35,7 +35,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 AGAINST = ("rounds", "bytes", "time")
-"""What curves are drawn over: rounds, megabytes that a client has sent, simulated seconds."""
+"""What curves are drawn over: rounds, bytes that a client has sent, simulated seconds."""
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
@@ -68,6 +68,7 @@ def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[
                 whole_rounds(panel)
             else:
                 panel.set_xlabel(cost.unit)
+                panel.xaxis.set_major_formatter(lambda value, _, form=cost.form: form(value))
         if measure.share:
             percent_axis(row[0], measure.label)
         else:
@@ -149,13 +150,13 @@ def shown_comparison(content: Content, folder: str) -> str:
     from coterie.report.templates import coded
 
     inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
-    chart = tradeoff(standings(content), msgspec.convert(measures(content)[0], Measure), WIDE)
+    chart, alt = trade(standings(content), msgspec.convert(measures(content)[0], Measure))
     said = "".join(f"<p>{coded(' '.join(words))}</p>" for words in (verdict(content), help_sentences(content)))
     head, *rows = standing_table(content)
     lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
     lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     return (
-        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart}"
+        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart.svg(alt)}"
         f"<table>{''.join(lines)}</table><p><code>{escape(folder)}</code></p></div>"
     )
 

@@ -237,7 +237,7 @@ def _attacked(attacks: Sequence[AttackRecord]) -> str:
     )
 
 
-HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent")
+HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent by all")
 """Of the table of standings; the metric's label stands before the second."""
 
 
