@@ -97,6 +97,22 @@ def test_both_are_taken_fine_tuned_or_neither() -> None:
     assert "+10.0 points of accuracy on average." in said(row("ours", 0.9, **tuned), row("local", 0.8))
 
 
+def test_models_that_are_worse_before_fine_tuning_are_told_of_as_well() -> None:
+    tuned = {"fine_tuned_local_accuracy": spread([0.95])}
+    rows = row("ours", 0.7, **tuned), row("local", 0.8, fine_tuned_local_accuracy=spread([0.9]))
+    forms = [gains("worse", "worse", "undecided"), {**gains("better", "undecided", "undecided"), "tuned": True}]
+    words = said(*rows, benefits=forms)
+    assert words.startswith(
+        "`ours` against training alone: +5.0 points of accuracy on average, both fine-tuned by the clients; without "
+        "fine-tuning -10.0 points of accuracy. It is better for 1, worse for 0 and undecided for 2 of 3 clients; "
+        "without fine-tuning it is better for 0, worse for 2 and undecided for 1."
+    )
+    alike = [gains("better"), {**gains("better"), "tuned": True}]
+    assert "without" not in said(row("ours", 0.9, **tuned), rows[1], benefits=alike)
+    differing = [gains("worse"), {**gains("better"), "tuned": True}]
+    assert "without fine-tuning +10.0 points" in said(row("ours", 0.9, **tuned), rows[1], benefits=differing)
+
+
 def test_lower_is_better_for_an_error() -> None:
     rmse = {"name": "rmse", "label": "RMSE", "share": False, "higher": False}
     rows = [{**row(name), "metrics": {"local_rmse": spread(v)}} for name, v in (("ours", [2.0]), ("local", [3.0]))]
