@@ -148,7 +148,9 @@ def _client_by_client(content: Content, method: str, tuned: bool, measure: Mappi
     clients, counts = _judged(content, method, tuned), _counts(content, method, tuned)
     if any(counts[:3]):
         seeds = len({one["seed"] for one in clients})
-        many = f"{len(clients)} clients" + (f", {len(clients) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
+        many = f"{len(clients)} clients" + (
+            f", {len(clients) // seeds} with each of {seeds} seeds" if seeds > 1 else ""
+        )
         rest = f", no interval for {counts[3]}" if counts[3] else ""
         lost: dict[str, list[float]] = {}
         for one in clients:
