@@ -87,14 +87,19 @@ def leaks(content: Content) -> Figure:
     return figure
 
 
-def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) -> None:
-    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent."""
+def draw_leaks(
+    axis: Axes, found: Sequence[MethodStanding], measure: Measure, *, dark: bool = False, short: bool = False
+) -> None:
+    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent.
+
+    dark: for a dark page.  short: without the bytes in words.
+    """
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
     shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]
     if not shown:
         raise UserError("no server's view was attacked: compare with audit=True (--audit)")
-    styles = list(looks([one.method for one in found]).values())
+    styles, paper = list(looks([one.method for one in found], dark=dark).values()), axis.get_facecolor()
     radii = mark_radii([one.sent for one, *_ in shown], True)
     for (one, own, x), radius in zip(shown, radii, strict=True):
         number = found.index(one)
@@ -106,12 +111,12 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
             fmt=marker,
             color=colour,
             markersize=1.3 * radius,
-            markeredgecolor="white",
+            markeredgecolor=paper,
             zorder=2 + 1 / radius,  # small ones before large ones
         )
         if one.tuned:
             axis.plot([x, x], [own["mean"], one.tuned["mean"]], color=colour, linewidth=1, linestyle="--")
-            axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor="white", zorder=3)
+            axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor=paper, zorder=3)
     low, high = axis.get_ylim()
     for right in (False, True):
         lowest = high
@@ -119,18 +124,16 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
         for (one, own, x), radius in sorted(beside, key=lambda each: -float(each[0][1]["mean"])):
             lowest = min(own["mean"], lowest - 0.06 * (high - low))  # names below each other
             axis.annotate(
-                one.marked + (f", {size(one.sent)}" if one.sent else ""),
+                one.marked + (f", {size(one.sent)}" if one.sent and not short else ""),
                 (x, lowest),
                 xytext=(-radius - 4 if right else radius + 4, 0),
                 textcoords="offset points",
                 ha="right" if right else "left",
                 va="center",
             )
-    if any(one.tuned for one, *_ in shown):
-        axis.plot([], [], "o", color="#59616c", markerfacecolor="white", label="after each client's own fine-tuning")
-        axis.legend(frameon=False, loc="lower center")
+    opened = ["An open mark: after each client's own fine-tuning"] if any(one.tuned for one, *_ in shown) else []
     lost = [one.left_out for one in found if one.own and one.left_out]
-    notes = "".join(f"\n{words}" for words in [*(one.note for one, *_ in shown if one.note), *lost])
+    notes = "".join(f"\n{words}" for words in [*opened, *(one.note for one, *_ in shown if one.note), *lost])
     axis.set(xlabel=f"what servers learn, worst: 0 is chance, 100 is everything{notes}", xlim=(-4, 104))
     tidy(axis)
     name = f"{measure.label} on own kind of data"
