@@ -1,7 +1,8 @@
 """The demo of the README: its record, and the picture and the table that are made of it.
 
 ``python -m benchmarks.demo demo`` keeps ``demo/compare.json``, which ``make demo`` has written, as ``docs/demo.json``,
-and draws ``docs/report.png``: what the report begins with. Without a folder it draws the record that is there.
+and draws ``docs/report*.png``: what the report begins with, for a screen and for a phone, light and dark. Without a
+folder it draws the record that is there.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib
 import msgspec
 from matplotlib.figure import Figure
 
@@ -20,12 +22,12 @@ from benchmarks.markdown import grid
 from coterie.record.comparison import Measure
 from coterie.report import verdict
 from coterie.report.comparison import TOPICS, leak_cell, measures, topics_of
-from coterie.report.drawing import looks, new_figure
+from coterie.report.drawing import DARK, looks, new_figure
 from coterie.report.notebook import draw_leaks
 from coterie.report.words import size
 
 ROOT = Path(__file__).parents[1]
-RECORD, PICTURE = ROOT / "docs" / "demo.json", ROOT / "docs" / "report.png"
+RECORD = ROOT / "docs" / "demo.json"
 COMMAND = "make demo"
 Record = Mapping[str, Any]
 
@@ -38,24 +40,28 @@ ACCURACIES = {
 
 
 def table(record: Record) -> str:
-    """Every method's accuracies, the best in bold, groups found, what its servers learn by topic, and bytes sent."""
-    rows, topics = record["rows"], topics_of(record["rows"])
+    """The five columns that the report begins with. Links are those of the README."""
+    head, *rows = verdict.table(record)
+    return grid(head, [[_named(name, "docs/"), *cells] for name, *cells in rows])
+
+
+def scores(record: Record) -> str:
+    """Every method's accuracies, the best in bold, groups found, and bytes sent. Links are those of a page."""
+    rows = record["rows"]
     best = {name: max((row[name]["mean"] for row in rows if row[name]), default=None) for name in ACCURACIES.values()}
-    head = ["method", *ACCURACIES, "groups found", *(TOPICS[topic].head for topic in topics), "sent"]
     lines = []
     for row in rows:
         found = [_share(row[name], best[name]) for name in ACCURACIES.values()]
-        leaks = [leak_cell(row, topic) for topic in topics]
-        lines.append(
-            [
-                _named(row["method"]),
-                *found,
-                "–" if row["ari"] is None else f"{row['ari']['mean']:.2f}",
-                *leaks,
-                size(row["bytes_up"]["mean"]),
-            ]
-        )
-    return grid(head, lines)
+        groups = "–" if row["ari"] is None else f"{row['ari']['mean']:.2f}"
+        lines.append([_named(row["method"]), *found, groups, size(row["bytes_up"]["mean"])])
+    return grid(["method", *ACCURACIES, "groups found", "sent by all"], lines)
+
+
+def leaks(record: Record) -> str:
+    """What every method's servers learn, by topic."""
+    rows, topics = record["rows"], topics_of(record["rows"])
+    lines = [[_named(row["method"]), *(leak_cell(row, topic) for topic in topics)] for row in rows]
+    return grid(["method", *(TOPICS[topic].head for topic in topics)], lines)
 
 
 def _share(spread: Record | None, best: float | None) -> str:
@@ -65,46 +71,92 @@ def _share(spread: Record | None, best: float | None) -> str:
     return f"**{text}**" if spread["mean"] == best else text
 
 
-def _named(method: str) -> str:
-    page = f"docs/systems/{method}.md"
-    if (ROOT / page).is_file():
-        return f"[`{method}`]({page})"
+def _named(method: str, docs: str = "") -> str:
+    """docs: the folder of pages, from the page with the link."""
+    page = f"systems/{method}.md"
+    if (ROOT / "docs" / page).is_file():
+        return f"[`{method}`]({docs}{page})"
     return f"`{method}` (each client alone)" if method == "local" else f"`{method}`"
 
 
-def picture(content: Record) -> Figure:
+class Size(NamedTuple):
+    """Inches of a picture's width, of its chart's height and of a row's; points of letters in the headline, in words,
+    in the table; letters in a line of these.
+    """
+
+    width: float
+    chart: float
+    row: float
+    points: tuple[float, float, float]
+    letters: tuple[int, int, int]
+
+
+SIZES = {
+    "": Size(9.6, 4.1, 0.3, (14, 11.5, 9.5), (78, 98, 99)),
+    "_narrow": Size(3.9, 3.4, 0.42, (11, 9, 7.5), (40, 54, 13)),
+}
+"""By the end of the file's name. A phone shows the narrow one as large as it is."""
+PICTURES = [f"{end}{theme}" for end in SIZES for theme in ("", "_dark")]
+"""The ends of the files' names: for a screen and a phone, light and dark."""
+
+
+def pictures(content: Record) -> Iterator[tuple[str, Figure]]:
+    """By the end of the file's name."""
+    for end in PICTURES:
+        of, dark = SIZES[end.removesuffix("_dark")], end.endswith("_dark")
+        settings: Any = {"font.size": of.points[2] + 0.5} | (DARK if dark else {})
+        with matplotlib.rc_context(settings):
+            yield end, picture(content, of, dark=dark)
+
+
+def picture(content: Record, of: Size = SIZES[""], *, dark: bool = False) -> Figure:
     """The verdict, the chart and the table of five columns, as the report shows them first."""
-    found, (head, *rows) = verdict.standings(content), verdict.table(content)
+    found, told = verdict.standings(content), verdict.table(content)
+    head, *rows = [[textwrap.fill(cell, of.letters[2], break_long_words=False) for cell in row] for row in told]
     first, *more = (sentence.replace("`", "") for sentence in verdict.verdict(content))
-    first, said = textwrap.fill(first, 70), textwrap.fill(" ".join(more), 92)
-    above, below = (0.28 * (part.count("\n") + 1) for part in (first, said))
-    figure = new_figure(9.6, 4.9 + above + below + 0.3 * len(rows))
-    heights = [above, below, 4.1, 0.3 * len(rows) + 0.5]
-    head_line, words, chart, numbers = figure.subplots(4, height_ratios=heights)
-    for axis, text, size_of in ((head_line, first, 14), (words, said, 11.5)):
+    parts = [
+        textwrap.fill(text, letters, break_on_hyphens=False)
+        for text, letters in zip((first, " ".join(more)), of.letters, strict=False)
+    ]
+    above, below = (1.46 * points / 72 * (1 + part.count("\n")) for part, points in zip(parts, of.points, strict=False))
+    numbers_high = of.row * len(rows) + 0.17 * max(1 + cell.count("\n") for cell in head) + 0.3
+    heights = [above, below, of.chart, numbers_high]
+    figure = new_figure(of.width, sum(heights) + 0.4)
+    places: Any = figure.subfigures(4, height_ratios=heights)  # each with margins of its own
+    head_line, words, chart, numbers = (place.subplots() for place in places)
+    for axis, text, points in zip((head_line, words), parts, of.points, strict=False):
         axis.axis("off")
         weight = "bold" if axis is head_line else "normal"
-        axis.text(0, 0.5, text, va="center", fontsize=size_of, fontweight=weight, linespacing=1.35)
-    draw_leaks(chart, found, msgspec.convert(measures(content)[0], Measure))
+        axis.text(0, 0.5, text, va="center", fontsize=points, fontweight=weight, linespacing=1.35)
+    draw_leaks(chart, found, msgspec.convert(measures(content)[0], Measure), dark=dark, short=of.width < 6)
+    chart.set_xlabel("\n".join(textwrap.fill(line, of.letters[1] + 10) for line in chart.get_xlabel().split("\n")))
     numbers.axis("off")
     drawn = numbers.table(rows, colLabels=head, loc="center", cellLoc="right", edges="horizontal", bbox=(0, 0, 1, 1))
     drawn.auto_set_font_size(False)
-    _dress(drawn, [look["color"] for look in looks([one.method for one in found]).values()])
+    _dress(drawn, looks([one.method for one in found], dark=dark), of.points[2], dark=dark)
     return figure
 
 
-def _dress(drawn: Any, colours: Sequence[str]) -> None:
-    """Names in the colours of their marks, light rules, and columns as wide as their words."""
-    drawn.set_fontsize(9.5)
+def _dress(drawn: Any, styles: Mapping[str, Mapping[str, str]], points: float, *, dark: bool) -> None:
+    """Names with the colours and the shapes of their marks, light rules, and columns as wide as their words."""
+    drawn.set_fontsize(points)
+    rule, muted, ink = ("#313842", "#a2abb6", "#e6e9ed") if dark else ("#d5dae0", "#59616c", "#1c2026")
+    colours = [style["color"] for style in styles.values()]
     for (row, column), cell in drawn.get_celld().items():
-        cell.set_edgecolor("#d5dae0")
-        cell.get_text().set_color("#59616c" if row == 0 else "#1c2026")
+        text = cell.get_text()
+        cell.set_edgecolor(rule)
+        text.set_color(muted if row == 0 else ink)
         if column == 0:
-            cell.get_text().set_horizontalalignment("left")
+            text.set_horizontalalignment("left")
             if row:
-                cell.get_text().set_color(colours[row - 1])
-                cell.get_text().set_fontweight("bold")
+                text.set_text(f"{SHAPES[(row - 1) % len(SHAPES)]} {text.get_text()}")
+                text.set_color(colours[row - 1])
+                text.set_fontweight("bold")
     drawn.auto_set_column_width(list(range(len(verdict.HEADS))))
+
+
+SHAPES = "●■▲◆▼⬟★"
+"""The letters of ``MARKERS``."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,7 +166,8 @@ def main(arguments: list[str] | None = None) -> None:
     if folder is not None:
         content = json.loads((folder / "compare.json").read_text())
         RECORD.write_text(json.dumps({"command": COMMAND, **content}, indent=1) + "\n")
-    picture(json.loads(RECORD.read_text())).savefig(PICTURE, dpi=125, facecolor="white")
+    for end, figure in pictures(json.loads(RECORD.read_text())):
+        figure.savefig(RECORD.with_name(f"report{end}.png"), dpi=200 if "narrow" in end else 125)
 
 
 if __name__ == "__main__":

@@ -541,6 +541,8 @@ TABLES: dict[str, Table] = {
     "regret": regret,
     "poisoned": poisoned,
     "demo": demo.table,
+    "demo-scores": demo.scores,
+    "demo-leaks": demo.leaks,
     "hidden-poisoned": hidden_poisoning.table,
     "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import site
+from benchmarks import demo, site
 
 import coterie
 
@@ -35,6 +35,7 @@ highlight_language = "text"  # of blocks that name none
 html_theme = "furo"
 html_title = f"Coterie {version}"
 html_copy_source = False
+html_extra_path = [f"report{end}.png" for end in demo.PICTURES]  # beside index.html, which names them
 
 
 def setup(app: site.Sphinx) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from command import QUICK, Command
 from rich.console import Console
 
 import coterie
-from coterie.cli.comparing import tables
+from coterie.cli.comparing import benefit_table, form_tables, lead_tables, tables
 from coterie.cli.options import tried_values
 from coterie.protocol.errors import UserError
 from coterie.report.comparison import TOPICS, with_interval
@@ -113,7 +114,7 @@ def test_a_record_that_was_cut_short_is_not_attacked(cli: Command) -> None:
 
 
 def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
-    """Three tables instead of one where it does not fit; numbers may stand in two lines."""
+    """Several tables instead of one where it does not fit."""
 
     def spread(mean: float) -> dict[str, float]:
         return {"mean": mean, "interval": 0.012}
@@ -126,7 +127,7 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
         {**row, "method": "fedcaprivacy@hardened", "crypto": "emulated"},
         {**row, "method": "local", "system": "local", "crypto": "none"},
     ]
-    for width, parts in ((160, 1), (100, 3), (80, 3), (72, 3)):
+    for width, parts in ((160, 1), (100, 3), (80, 4), (72, 4)):
         shell = Console(width=width, record=True, file=io.StringIO())
         made = tables(rows, shell)
         for table in made:
@@ -139,6 +140,38 @@ def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
         assert all(
             word in shown for word in ("emulated", "91.1", "87.6", "65.4", "0.98", "1.23 GB", "6 min 40 s", "12")
         )
+
+
+def test_eighty_columns_cut_no_head_and_no_cell() -> None:
+    """Neither of gains, leads and forms: what has no room stands in a further table, or is named."""
+
+    def spread(mean: float) -> dict[str, Any]:
+        return {"mean": mean, "interval": 0.123, "values": [mean]}
+
+    others = ("local_balanced_accuracy", "own_classes_accuracy", "all_classes_accuracy")
+    fields = [f"{form}{one}" for form in ("", "fine_tuned_", "prior_") for one in ("local_accuracy", *others)]
+    over = {f"{form}local_accuracy": {"worst_decile": spread(0.6), "interval": 0.1} for form in ("", "prior_")}
+    row = {field: spread(0.911) for field in fields} | {"prior_local_dropped": spread(0.1), "clients": over}
+    client = {"client": "client/0", "name": "a hospital far away", "seed": 3, "alone": 0.5, "together": 0.6}
+    client |= {"gain": -0.1, "low": -0.2, "high": 0.1, "verdict": "undecided", "samples": 1234}
+    leads = {field: spread(0.05) for field in ("local_accuracy", "fine_tuned_local_accuracy", "global_accuracy")}
+    content = {
+        "rows": [{**row, "method": "fedcaprivacy@hardened", "runs": ["a"]}],
+        "leads": [{"over": "fedcaprivacy@literal", **leads}],
+        "benefits": [{"method": "fedcaprivacy@hardened", "tuned": False, "clients": [client]}],
+    }
+    for width in (80, 140):
+        shell = Console(width=width, record=True, file=io.StringIO())
+        leading, forms, gained = lead_tables(content, shell), form_tables(content, shell), benefit_table(content, shell)
+        for table in (*leading, *forms, gained):
+            shell.print(table)
+        shown = " ".join(shell.export_text().split())
+        assert "…" not in shown
+        assert (len(leading), len(forms)) == ((2, 3) if width == 80 else (1, 1))
+        for words in ("worst decile", "+5.0 [-7.3, +17.3]", "91.1 ± 12.3", "-10.0 [-20.0, +10.0]", "undecided"):
+            assert all(word in shown for word in words.split()), words
+        assert ("for want of room here: alone, together, tested." in shown) == (width == 80)
+        assert ("1234" in shown) == (width == 140)
 
 
 def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:

@@ -171,7 +171,7 @@ def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
     panels, _ = undrawn(plots.per_round, run)
     lines = raw(run)
     sent, real, virtual = (marks(panel, Bars)[-1].top for panel in panels)
-    np.testing.assert_allclose(sent, [sum(line["bytes_up"].values()) / 1e6 for line in lines])
+    np.testing.assert_allclose(sent, [sum(line["bytes_up"].values()) for line in lines])
     np.testing.assert_allclose(real, [sum(line["phase_seconds"].values()) for line in lines])
     clock = [run.result.set_up.virtual_seconds, *(line["virtual_seconds"] for line in lines)]
     np.testing.assert_allclose(virtual, np.diff(clock))
@@ -356,7 +356,7 @@ def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.RunGr
         assert np.array_equal(line.y, found.curve("local_accuracy")[1])
     (costs, *_), _ = undrawn(compared_plots.compared_costs, groups)
     for line, found in zip(costs.lines(), groups, strict=True):
-        per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
+        per_client = [np.cumsum([one["bytes_up"]["client"] / 5 for one in raw(run)]) for run in found.runs]
         np.testing.assert_allclose(line.x, np.mean(per_client, axis=0))
 
 
@@ -453,6 +453,8 @@ def test_sizes_read_back(count: int) -> None:
 
 def test_percents_and_lists() -> None:
     assert words.percent(0.8731) == "87.3 %"
+    sizes = [words.sized(count) for count in (0.2, 7, 100, 1000, 1500, 20_000, 123_456, 2e6)]
+    assert sizes == ["0.2 B", "7 B", "100 B", "1 kB", "1.5 kB", "20 kB", "123 kB", "2 MB"]
     assert words.percent(0.8731, 0.0123) == "87.3 ± 1.2 %"
     assert words.plural(1, "class", "classes") == "1 class"
     assert words.listed([1, 2, 3]) == "1, 2, 3"

@@ -6,16 +6,20 @@ import csv
 import io
 import itertools
 import re
+from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from report_folders import write_comparison, write_run
+from report_folders import edit, write_comparison, write_run
 
 from coterie.record.schema import Partition
 from coterie.report import plots, render
 from coterie.report.drawing import looks
-from coterie.report.figure import METHODS, Bars
+from coterie.report.figure import METHODS, Axis, Bars, Figure, Panel, marker
+from coterie.report.inline import stacked
 from coterie.report.templates import coded, table_csv, tabled
 from coterie.report.words import divided
 
@@ -45,14 +49,34 @@ class Nesting(HTMLParser):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     here = tmp_path_factory.mktemp("pages")
-    folders = write_run(here / "one", clients=6, rounds=4), write_comparison(here / "c", clients=5, seeds=2, rounds=3)
+    both = write_comparison(here / "both", clients=45, seeds=2, rounds=3)
+    for result in both.glob("*/result.json"):
+        edit(result, measures=[AUROC, ACCURACY], metrics=SCORES, audit={"attacks": [ATTACK, {**ATTACK, "round": 3}]})
+    compared = write_comparison(here / "c", clients=5, seeds=2, rounds=3)
+    folders = write_run(here / "one", clients=6, rounds=4), compared, both
     return [render([folder]).read_text() for folder in folders]
+
+
+AUROC = {"name": "auroc", "label": "AUROC", "share": True, "higher": True}
+ACCURACY = {"name": "accuracy", "label": "accuracy", "share": True, "higher": True}
+SCORES = dict.fromkeys((f"{form}{side}_auroc" for form in ("", "fine_tuned_") for side in ("global", "local")), 0.87)
+SCORES |= {"prior_local_auroc": 0.9, "mixed_local_auroc": 0.9, "prior_local_accuracy": 0.9, "mixed_local_accuracy": 0.9}
+ATTACK: dict[str, Any] = {
+    "name": "server: models, as they are sent",
+    "verdict": "everything",
+    "leak": 1.0,
+    "error": 0.0,
+    "metric": "correlation with the true label shares",
+    "chance": 0.0,
+    "perfect": 1.0,
+    "clients": 4,
+}
 
 
 def test_no_box_is_wider_than_a_telephone_but_those_that_scroll(pages: list[str]) -> None:
     for page in pages:
         for tag, attrs, around in Nesting(page).found:
-            if tag == "svg":
+            if tag == "svg" and attrs["class"] != "mark":
                 assert "viewbox" in attrs
                 assert "width" not in attrs
                 assert "figure" in around
@@ -65,17 +89,138 @@ def test_no_box_is_wider_than_a_telephone_but_those_that_scroll(pages: list[str]
         for selector in ("figure", ".scroll", "pre"):
             assert re.search(rf"(?m)^{re.escape(selector)} {{[^}}]*overflow-x: auto", style), selector
         for rule, value in re.findall(r"([^{}]*)\{[^{}]*?(?<!max-)\b(?:min-)?width: (\d+)px", style):
-            assert int(value) <= NARROW or "figure svg" in rule, rule  # a figure scrolls in its own box
+            assert int(value) <= NARROW, rule
 
 
-def test_the_first_charts_are_drawn_for_a_telephone_too(pages: list[str]) -> None:
-    boxes = [
-        float(str(attrs["viewbox"]).split()[2])
-        for tag, attrs, around in Nesting(pages[1]).found
-        if tag == "svg" and "phone" in around
-    ]
-    assert boxes
-    assert max(boxes) <= NARROW
+# -- on a telephone nothing scrolls sideways --------------------------------------------------------------------------
+
+Rows = list[list[tuple[str, dict[str, str | None], str]]]
+"""Of cells: their tag, their attributes, and their text."""
+COLUMN = 340
+"""Pixels of a telephone's page without its margins; of a run in a comparison a tenth less."""
+SVG = re.compile(r'<svg class="(\w+)" viewBox="0 0 ([\d.]+) ([\d.]+)"(.*?)</svg>', re.DOTALL)
+TEXT = re.compile(
+    r'<text x="([\d.-]+)" y="([\d.-]+)" fill="[^"]*" font-size="([\d.]+)" text-anchor="(\w+)"([^>]*)>([^<]*)'
+)
+
+
+def spans(drawing: str) -> Iterator[tuple[float, float, float, str]]:
+    """Of words that lie: their height, left and right end, and themselves. A letter is half as wide as high."""
+    for x, y, size, anchor, more, words in TEXT.findall(drawing):
+        if "rotate" not in more:
+            wide = 0.5 * float(size) * len(unescape(words))
+            left = float(x) - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
+            yield float(y), left, left + wide, words
+
+
+def test_every_figure_has_a_form_for_a_telephone_with_all_words_in_it(pages: list[str]) -> None:
+    for page in pages:
+        every = [found for found in SVG.findall(page) if found[0] != "mark"]
+        assert [kind for kind, *_ in every] == ["screen", "phone"] * page.count("<figure>")
+        for kind, width, _, drawing in every:
+            assert kind == "screen" or float(width) <= COLUMN
+            told = list(spans(drawing))
+            assert told
+            for height, left, right, words in told:
+                assert -2 <= left < right <= float(width) + 2, words
+                assert not [
+                    other for y, a, b, other in told if (y, a) > (height, left) and y < height + 4 and a < right < b
+                ], words
+
+
+def test_panels_beside_each_other_stand_one_under_the_other_with_the_words_that_they_shared() -> None:
+    panels = [[Panel("left", Axis(), Axis("up")), Panel("right", Axis())], [Panel("", Axis("a")), Panel("", Axis("b"))]]
+    found = stacked(Figure(1000, 400, panels))
+    assert [len(row) for row in found.panels] == [1, 1, 1, 1]
+    (first,), (second,), (third,), (fourth,) = found.panels
+    assert [panel and panel.title for panel in (first, second, third, fourth)] == ["left", "right"] * 2
+    assert [panel and panel.x.name for panel in (first, second, third, fourth)] == ["a", "b"] * 2
+    assert first is not None
+    assert second is not None
+    assert first.y.name == second.y.name == "up"
+    scale = stacked(Figure(1000, 400, [[Panel(), Panel()]], widths=(1, 0.02)))
+    assert [len(row) for row in scale.panels] == [2]  # a scale stays beside
+    many = Axis(ticks=[(k, str(k)) for k in range(40)])
+    ((thinned,),) = stacked(Figure(1000, 400, [[Panel(x=many)]])).panels
+    assert thinned is not None
+    assert 5 <= len(thinned.x.ticks or ()) <= 20
+
+
+class Tables(HTMLParser):
+    """Of each table its classes and its rows."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tables: list[tuple[str, Rows]] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append((dict(attrs).get("class") or "", []))
+        elif tag == "tr":
+            self.tables[-1][1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][1][-1].append((tag, dict(attrs), ""))
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside &= tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            tag, attrs, text = self.tables[-1][1][-1][-1]
+            self.tables[-1][1][-1][-1] = tag, attrs, text + data
+
+
+def needed(rows: Rows, letter: float, gap: float, *, breaks: bool) -> float:
+    """Pixels of a table. breaks: whether lines break at every space, as on a telephone, or only in heads and words."""
+    wide: dict[int, float] = {}
+    for row in rows:
+        for place, (tag, attrs, text) in enumerate(row):
+            kind = (attrs.get("class") or "").split()
+            parts = re.split(r"[ \n]+", text.strip()) if breaks or tag == "th" or "words" in kind else [text.strip()]
+            own = 45 if "bar" in kind else letter * max(map(len, parts)) + gap
+            wide[place] = max(wide.get(place, 0), own)
+    return sum(wide.values())
+
+
+def test_a_table_without_room_folds_and_its_cells_bear_their_heads(pages: list[str]) -> None:
+    folded = []
+    for page in pages:
+        for kind, rows in Tables(page).tables:
+            assert needed(rows, 6.6, 8, breaks=False) <= 1044, rows[0]  # of a page of 1280
+            if "fold" not in kind.split():
+                assert needed(rows, 6.0, 6, breaks=True) <= 0.9 * COLUMN, rows[0]
+                continue
+            heads = [" ".join(text.split()) for *_, text in rows[0]]
+            folded.append(heads)
+            for row in rows[1:]:
+                assert [attrs.get("data-head") for _, attrs, _ in row] == heads
+    assert any("virtual time" in heads for heads in folded)
+    assert any(heads[:3] == ["attack", "verdict", "leak"] for heads in folded)
+    assert "fold" not in tabled("<thead><tr><th>a</th></tr></thead><tbody><tr><td>1</td></tr></tbody>", "a")
+
+
+def test_the_page_shows_one_form_of_a_figure_and_folds_on_a_telephone(pages: list[str]) -> None:
+    (style,) = re.findall(r"<style>(.*?)</style>", pages[0], re.DOTALL)
+    screen, _, rest = style.partition("@media (max-width: 640px) {")
+    phone = rest.partition("@media")[0]
+    assert "svg.phone { display: none; }" in screen
+    for rule in ("svg.screen { display: none; }", "svg.phone { display: block; }", "thead { display: none; }"):
+        assert rule in phone
+    assert re.search(r"table\.fold tr \{ display: grid", phone)
+    assert "content: attr(data-head)" in phone
+    assert "min-width: 820px" not in style
+
+
+def test_methods_have_their_charts_marks_in_tables(pages: list[str]) -> None:
+    """In grey a square says nothing, so shapes tell methods apart."""
+    marks = re.findall(r'<svg class="mark"[^>]*><path d="([^"]+)" fill="(var\(--m\d\))"/></svg>(\w+)', pages[1])
+    by_name = {name: (shape, ink) for shape, ink, name in marks}
+    assert len(marks) > len(by_name) >= 3  # in several tables
+    assert len(set(by_name.values())) == len({shape for shape, _ in by_name.values()})
+    assert by_name["IFCA"] == (marker(2, 5.5, (6, 6)), "var(--m2)")  # the last by name
 
 
 def test_every_table_has_its_cells_as_csv(pages: list[str]) -> None:

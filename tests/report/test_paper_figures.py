@@ -22,7 +22,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> list[RunGroup]:
 
 
 def test_curves_are_means_in_a_band_over_rounds_bytes_and_time(groups: list[RunGroup]) -> None:
-    for against, name in (("rounds", "round"), ("bytes", "MB"), ("time", "virtual seconds")):
+    for against, name in (("rounds", "round"), ("bytes", "sent by a client"), ("time", "virtual seconds")):
         panel, _ = curves(groups, against).axes
         assert panel.get_xlabel().startswith(name)
         assert len({(line.get_color(), line.get_linestyle()) for line in panel.get_lines()}) == len(groups)

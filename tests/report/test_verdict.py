@@ -97,6 +97,22 @@ def test_both_are_taken_fine_tuned_or_neither() -> None:
     assert "+10.0 points of accuracy on average." in said(row("ours", 0.9, **tuned), row("local", 0.8))
 
 
+def test_models_that_are_worse_before_fine_tuning_are_told_of_as_well() -> None:
+    tuned = {"fine_tuned_local_accuracy": spread([0.95])}
+    rows = row("ours", 0.7, **tuned), row("local", 0.8, fine_tuned_local_accuracy=spread([0.9]))
+    forms = [gains("worse", "worse", "undecided"), {**gains("better", "undecided", "undecided"), "tuned": True}]
+    words = said(*rows, benefits=forms)
+    assert words.startswith(
+        "`ours` against training alone: +5.0 points of accuracy on average, both fine-tuned by the clients; without "
+        "fine-tuning -10.0 points of accuracy. It is better for 1, worse for 0 and undecided for 2 of 3 clients; "
+        "without fine-tuning it is better for 0, worse for 2 and undecided for 1."
+    )
+    alike = [gains("better"), {**gains("better"), "tuned": True}]
+    assert "without" not in said(row("ours", 0.9, **tuned), rows[1], benefits=alike)
+    differing = [gains("worse"), {**gains("better"), "tuned": True}]
+    assert "without fine-tuning +10.0 points" in said(row("ours", 0.9, **tuned), rows[1], benefits=differing)
+
+
 def test_lower_is_better_for_an_error() -> None:
     rmse = {"name": "rmse", "label": "RMSE", "share": False, "higher": False}
     rows = [{**row(name), "metrics": {"local_rmse": spread(v)}} for name, v in (("ours", [2.0]), ("local", [3.0]))]
@@ -141,7 +157,7 @@ def test_who_is_ahead_is_told() -> None:
 def test_the_table_has_five_columns_and_tells_unknown_from_0() -> None:
     attacked = row("ours", 0.9, 0.92, learned={"labels": spread([-0.01, 0.01])}, bytes_up=spread([1e6, 2e6]))
     head, *rows = verdict.table(content(attacked, row("open", 0.8, 0.8, learned={}), row("x", 0.8, 0.8)))
-    assert head == ["method", "accuracy on own kind of data", "after tuning", "servers learn, worst", "sent"]
+    assert head == ["method", "accuracy on own kind of data", "after tuning", "servers learn, worst", "sent by all"]
     assert rows[0] == ["ours", "91.0 ± 12.7 %", "–", "0", "1.50 MB"]
     assert [line[3] for line in rows[1:]] == ["nothing to attack", "cannot tell"]
     assert verdict.table(content(row("x", 0.8)))[1][3] == "not attacked"
@@ -182,13 +198,14 @@ def test_a_mark_stands_at_its_leak_and_accuracy_and_is_named() -> None:
             row("unsure", 0.7, learned={"groups": None}),
         )
     )
-    figure, alt = compared_plots.tradeoff.__wrapped__(found, ACCURACY, compared_plots.WIDE)  # type: ignore[attr-defined]
+    figure, alt = compared_plots.trade(found, ACCURACY)
     ((panel,),) = figure.panels
     marks = [mark for mark in panel.marks if isinstance(mark, Line) and not mark.joined]
     assert [(mark.x, mark.y) for mark in marks] == [([0.0], [0.9]), ([100.0], [0.5])]
     assert marks[0].radius > marks[1].radius
     (labels,) = (mark for mark in panel.marks if isinstance(mark, Labelled))
-    assert labels.words == ["ours, 10.0 MB", "open, 10.0 kB"]
+    assert labels.words == ["ours", "open"]
+    assert labels.more == [", 10.0 MB", ", 10.0 kB"]
     assert "ours: accuracy 90.0 %, worst leak 0.0 %" in alt
     missing = ["not shown: unknown, not attacked", "not shown: unsure, the attacks cannot tell: alike"]
     assert [key.words for key in figure.keys] == missing
@@ -220,7 +237,7 @@ def test_gains_are_sorted_with_their_intervals() -> None:
     for one, gain in zip(benefit["clients"], (0.0, -0.2, 0.3), strict=True):
         one |= {"gain": gain, "together": 0.5 + gain, "low": gain - 0.1, "high": gain + 0.1}
     benefit["clients"].append({**benefit["clients"][0], "gain": None})
-    figure, alt = compared_plots.gains.__wrapped__(benefit, ACCURACY, compared_plots.NARROW)  # type: ignore[attr-defined]
+    figure, alt = compared_plots.gains.__wrapped__(benefit, ACCURACY)  # type: ignore[attr-defined]
     ((panel,),) = figure.panels
     marks = [mark for mark in panel.lines() if not mark.joined and mark.filled]
     assert [mark.x for mark in marks] == [[0.8], [0.5], [0.3]]

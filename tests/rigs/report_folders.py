@@ -6,6 +6,7 @@ As a script it writes a gallery to look at: ``python tests/rigs/report_folders.p
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -214,6 +215,11 @@ def _toml(told: dict[str, Any], settings: dict[str, Any]) -> str:
     keys = ("system", "data", "clients", "rounds", "partition", "model", "mode", "seed")
     head = [f"{key} = {json.dumps(told[key])}" for key in keys]
     return "\n".join([*head, "", "[settings]", *(f"{key} = {json.dumps(v)}" for key, v in settings.items()), ""])
+
+
+def without_heads(page: str) -> str:
+    """A page whose cells do not bear the heads of their columns, which a telephone shows."""
+    return re.sub(r' data-head="[^"]*"', "", page)
 
 
 def edit(path: Path, **changes: Any) -> None:

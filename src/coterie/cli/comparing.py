@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
-from coterie.cli.guard import console, fits, guarded, loading, new_table
+from coterie.cli.guard import console, fits, guarded, in_parts, loading, new_table
 from coterie.protocol.errors import UserError
 from coterie.report.words import duration, size
 
@@ -114,12 +114,14 @@ def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
     said += comparison.not_shared(content)
     for line in filter(None, said):
         shell.print(line, markup=False)
-    for table in tables(content["rows"], shell, content["measures"]):
-        shell.print(table)
+    parts = tables(content["rows"], shell, content["measures"])
     if len(content["seeds"]) > 1:
-        shell.print(lead_table(content))
-    if (alone := alone_table(content)) is not None:
-        shell.print(alone)
+        parts += lead_tables(content, shell)
+    for table in [*parts, *form_tables(content, shell)]:
+        note, table.caption = table.caption, None  # as wide as the console, not as the table
+        shell.print(table)
+        if note:
+            shell.print(note, markup=False)
     for line in comparison.sentences(content):
         shell.print(line, markup=False)
     if audit:
@@ -134,7 +136,7 @@ def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
     for line in gains.help_sentences(content):
         shell.print(f"  {line}", markup=False)
     if gains.help_rows(content):
-        shell.print(benefit_table(content))
+        shell.print(benefit_table(content, shell))
     shell.print(gains.help_note(content), markup=False)
     if hint := folds_hint(content, given):
         shell.print(hint, markup=False)
@@ -166,24 +168,26 @@ def _print_audits(done: Comparison) -> None:
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
-    """One table, or on a narrow console three: accuracies, leaks and costs."""
+    """One table, or on a narrow console several: accuracies, leaks and costs."""
     from coterie.report import comparison
     from coterie.report.score_table import score_columns
 
     topics, scored = comparison.topics_of(rows), score_columns(rows, measures)
-    accuracies: dict[str, Sequence[str]] = {_CIPHER: [row["crypto"] for row in rows]}
-    accuracies |= {one.wrapped: one.texts() for one in scored}
+    methods = {"method": [row["method"] for row in rows]}
+    named = {**methods, _CIPHER: [row["crypto"] for row in rows]}
+    accuracies = {one.wrapped: one.texts() for one in scored}
     leaks = {
         f"{comparison.TOPICS[topic].head}\n%": [comparison.leak_cell(row, topic) for row in rows] for topic in topics
     }
     costs = {
-        "sent": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
+        "sent\nby all": [size(row["bytes_up"] and row["bytes_up"]["mean"]) for row in rows],
         "time": [duration(row["seconds"] and row["seconds"]["mean"]) for row in rows],
         "virtual\ntime": [duration(row["virtual_seconds"] and row["virtual_seconds"]["mean"]) for row in rows],
     }
-    made = [_table(rows, accuracies | leaks | costs)]
-    if not fits(made[0], shell):
-        made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
+    made = in_parts(named, accuracies | leaks | costs, shell)
+    if len(made) > 1:
+        made = [*in_parts(named, accuracies, shell), *in_parts(methods, leaks, shell)[: len(leaks)]]
+        made += in_parts(methods, costs, shell)
     made[-1].caption = _caption(rows, [one.explained for one in scored if one.explained], bool(topics))
     return made
 
@@ -207,52 +211,52 @@ def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> s
     return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
 
 
-def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
-    made = new_table(Column("method", no_wrap=True), collapse_padding=True)
-    for head in columns:
-        made.add_column(head, justify="left" if head == _CIPHER else "right", no_wrap=head == _CIPHER)
-    for row, *cells in zip(rows, *columns.values(), strict=True):
-        made.add_row(row["method"], *cells)
-    return made
-
-
-def lead_table(content: Row) -> Table:
+def lead_tables(content: Row, shell: Console) -> list[Table]:
     """content: ``compare.json``."""
     from coterie.report import comparison
 
-    heads = (Column(head, justify="right") for _, head, _ in comparison.lead_columns(content))
+    heads = [head.replace(" ", "\n") for _, head, _ in comparison.lead_columns(content)]
+    if not content["leads"]:
+        return []
+    over, cells = zip(*comparison.lead_rows(content), strict=True)
+    numbers = dict(zip(heads, zip(*cells, strict=True), strict=True))
     title, note = comparison.lead_title(content), comparison.lead_note(content)
-    made = new_table(Column(no_wrap=True), *heads, title=title, caption=note)
-    for over, cells in comparison.lead_rows(content):
-        made.add_row(f"over {over}", *cells)
-    return made
+    return in_parts({"": [f"over {one}" for one in over]}, numbers, shell, title, note)
 
 
-def alone_table(content: Row) -> Table | None:
+def form_tables(content: Row, shell: Console) -> list[Table]:
     """Clients' models in all forms, and on other test labels."""
     from coterie.report.score_table import FORMS_TITLE, form_note, form_table
 
     heads, rows = form_table(content)
     if not rows:
-        return None
-    words = (Column(head, no_wrap=True) for head in heads[:2])
-    numbers = (Column(head, justify="right") for head in heads[2:])
-    made = new_table(*words, *numbers, title=FORMS_TITLE, caption=form_note(content))
-    last = ""
-    for method, *cells in rows:
-        made.add_row("" if method == last else method, *cells)
-        last = method
-    return made
+        return []
+    methods, forms, *cells = zip(*rows, strict=True)
+    words = {heads[0]: _once(methods), heads[1]: forms}
+    numbers = {head.replace(", %", " %").replace(" ", "\n"): of for head, of in zip(heads[2:], cells, strict=True)}
+    return in_parts(words, numbers, shell, FORMS_TITLE, form_note(content))
 
 
-def benefit_table(content: Row) -> Table:
+def _once(names: Sequence[str]) -> list[str]:
+    """Each name in the first of its rows alone."""
+    return ["" if place and names[place - 1] == name else name for place, name in enumerate(names)]
+
+
+def benefit_table(content: Row, shell: Console) -> Table:
+    """Without the last columns where there is no room, and then with long names in two lines."""
     from coterie.report import gains
 
-    made = new_table()
-    for head in gains.HELP_HEADS:
-        made.add_column(head, justify="left" if head in ("client", "method", "") else "right", no_wrap=True)
-    last = ""
-    for client, tested, *cells in gains.help_rows(content):
-        made.add_row(*(("", "") if client == last else (escape(client), tested)), *cells)
-        last = client
+    clients, *columns = zip(*gains.help_rows(content), strict=True)
+    cells = dict(zip(gains.HELP_HEADS, ([*map(escape, _once(clients))], *columns), strict=True))
+    for kept in range(len(cells), 3, -1):
+        heads, made = [*cells][:kept], new_table()
+        for head in heads:
+            side: JustifyMethod = "left" if head in gains.HELP_WORDS else "right"
+            made.add_column(head, justify=side, no_wrap=head not in ("client", "method"), overflow="fold")
+        for row in zip(*(cells[head] for head in heads), strict=True):
+            made.add_row(*row)
+        if fits(made, shell):
+            break
+    if left := [*cells][kept:]:
+        made.caption = f"In the report, for want of room here: {', '.join(left)}."
     return made

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import typer
@@ -62,6 +62,31 @@ def new_table(*columns: Column | str, **look: Any) -> Table:
 
 def fits(table: Table, shell: Console) -> bool:
     return Measurement.get(shell, shell.options.update(width=10_000), table).maximum <= shell.width
+
+
+Cells = Mapping[str, Sequence[str]]
+"""Columns by their heads, which may have lines."""
+
+
+def in_parts(words: Cells, numbers: Cells, shell: Console, title: str = "", caption: str = "") -> list[Table]:
+    """One table, or as many as have room, each with the columns of words and some of numbers. No cell is broken."""
+
+    def made(some: Cells) -> Table:
+        heads = [Column(head, no_wrap=True) for head in words]
+        heads += [Column(head, justify="right", no_wrap=True) for head in some]
+        table = new_table(*heads, collapse_padding=True)
+        for row in zip(*words.values(), *some.values(), strict=True):
+            table.add_row(*row)
+        return table
+
+    parts: list[dict[str, Sequence[str]]] = [{}]
+    for head, cells in numbers.items():
+        if parts[-1] and not fits(made({**parts[-1], head: cells}), shell):
+            parts.append({})
+        parts[-1][head] = cells
+    tables = [made(part) for part in parts]
+    tables[0].title, tables[-1].caption = title or None, caption or None
+    return tables
 
 
 _loaded = False

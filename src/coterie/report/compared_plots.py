@@ -15,19 +15,19 @@ from coterie.record.load import Run
 from coterie.report import figure as fig
 from coterie.report.comparison import RunGroup, leading
 from coterie.report.gains import helped
+from coterie.report.inline import drawn
 from coterie.report.plots import WIDTH, measure_axis, rounds_axis, share_y
 from coterie.report.verdict import MethodStanding
-from coterie.report.words import explained, metric, percent, plural, size
+from coterie.report.words import explained, metric, percent, plural, size, sized
 
-WIDE, NARROW = 720, 340
-"""Pixels of a figure that is drawn twice, for a screen and for a telephone."""
+WIDE = 720
+"""Pixels of a figure's width where it is not the whole page's."""
 _RADII = 4.5, 8.0
 _MOST_CLIENTS = 60  # rows of the gains
 _ROW_HEIGHT = 17
 
 
-@fig.drawn
-def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) -> tuple[fig.Figure, str]:
+def trade(found: Sequence[MethodStanding], measure: Measure) -> tuple[fig.Figure, str]:
     """The leading metric against the worst leak, or against the bytes sent where nothing was attacked.
 
     A mark's size is the logarithm of the bytes sent. A hollow mark is the method after fine-tuning.
@@ -42,21 +42,19 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
     for (number, one), x, radius in largest_first:
         hollow += _method(panel, one, number, x, radius)
     panel.marks += hollow
-    names = [
-        (one.marked if leaks else one.name) + (f", {size(one.sent)}" if leaks and one.sent and width > NARROW else "")
-        for _, one in shown
-    ]
+    names = [one.marked if leaks else one.name for _, one in shown]
+    more = [f", {size(one.sent)}" if leaks and one.sent else "" for _, one in shown]
     heights = [one.own["mean"] for _, one in shown if one.own]
     right = panel.limits()[0][1]
-    panel.marks.append(fig.Labelled(at, heights, names, radii, right))
+    panel.marks.append(fig.Labelled(at, heights, names, radii, right, more))
     keys = []
     if any(one.tuned for _, one in shown):
         sample = fig.Line([], [], fig.MUTED, every=slice(None), filled=False, joined=False)
         keys.append(fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample))
     if leaks:
-        keys += [fig.Key(fig.label(one.note, round(width / 8)), fig.method_colour(k)) for k, one in shown if one.note]
+        keys += [fig.Key(fig.label(one.note, WIDE // 8), fig.method_colour(k)) for k, one in shown if one.note]
     lost = [one.left_out for one in found if leaks and one.own and one.left_out]
-    keys += [fig.Key(fig.label(words, round(width / 8)), fig.MUTED, opacity=0) for words in lost]
+    keys += [fig.Key(fig.label(words, WIDE // 8), fig.MUTED, opacity=0) for words in lost]
     words = "; ".join(
         f"{one.marked if leaks else one.name}: {measure.label} {metric(one.own['mean'], measure.share)}"
         + (f", worst leak {percent(one.worst[1])}" if one.worst and one.worst[0] else "")
@@ -66,14 +64,17 @@ def tradeoff(found: Sequence[MethodStanding], measure: Measure, width: float) ->
         if one.own
     )
     words = "; ".join(filter(None, [words, *lost]))
-    return fig.Figure(width, 300 if width > NARROW else 330, [[panel]], keys=keys), words or "nothing was measured"
+    return fig.Figure(WIDE, 300, [[panel]], keys=keys), words or "nothing was measured"
+
+
+tradeoff = drawn(trade)
 
 
 def tradeoff_axes(measure: Measure, leaks: bool) -> tuple[fig.Axis, fig.Axis]:
     y = measure_axis(f"{measure.label} on own kind of data", measure)
     if leaks:
         return fig.Axis("worst leak: 0 chance, 100 all", -4, 104, most=6, grid=True), y
-    return fig.Axis("sent by all parties", log=True, grid=True, most=5, form=size), y
+    return fig.Axis("sent by all parties", log=True, grid=True, most=5, form=sized), y
 
 
 def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
@@ -111,15 +112,15 @@ def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in known if not one.get("instead")]
 
 
-@fig.drawn
-def gains(benefit: Mapping[str, Any], measure: Measure, width: float) -> tuple[fig.Figure, str]:
+@drawn
+def gains(benefit: Mapping[str, Any], measure: Measure) -> tuple[fig.Figure, str]:
     """Client by client, the largest gain first: alone, together, and the gain's 95 % interval."""
     known = sorted(judged(benefit), key=lambda one: -float(one["gain"]))
     every = math.ceil(len(known) / _MOST_CLIENTS)
     rows, sign = known[::every] if every > 1 else known, 1 if measure.higher else -1
     axis = measure_axis(measure.label, measure)
     seeds = len({one["seed"] for one in rows})
-    ticks = [(place, fig.label(_client(one, seeds), 18 if width > NARROW else 12)) for place, one in enumerate(rows)]
+    ticks = [(place, fig.label(_client(one, seeds), 18)) for place, one in enumerate(rows)]
     panel = fig.Panel("", axis, fig.Axis("client", len(rows) - 0.5, -0.5, ticks=ticks, size=fig.SIZE - 1))
     for place, one in enumerate(rows):
         panel.marks.append(fig.Line([one["alone"], one["together"]], [place, place], fig.GRID, width=3))
@@ -141,7 +142,7 @@ def gains(benefit: Mapping[str, Any], measure: Measure, width: float) -> tuple[f
     some = f", one of every {every} shown" if every > 1 else ""
     best, least = (f"{helped(one)} {one['gain']:+.3g}" for one in (known[0], known[-1]))
     return (
-        fig.Figure(width, 70 + _ROW_HEIGHT * len(rows), [[panel]], keys=keys),
+        fig.Figure(WIDE, 70 + _ROW_HEIGHT * len(rows), [[panel]], keys=keys),
         f"{measure.label} alone and together of {plural(len(known), 'client')}{some}: from {best} to {least}",
     )
 
@@ -151,12 +152,12 @@ def _client(one: Mapping[str, Any], seeds: int) -> str:
     return f"{name}, seed {one['seed']}" if seeds > 1 else name
 
 
-@fig.drawn
+@drawn
 def compared_scores(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
     measure = leading(groups)
     first = min(run.rounds[0].round for found in groups for run in found.runs)
     last = max(run.rounds[-1].round for found in groups for run in found.runs)
-    panels, alt, tuned_any = [], [], False
+    panels, alt, tuned_most = [], [], 0
     for field, (title, where) in explained(measure).items():
         panel = fig.Panel(f"{title}: {where}", rounds_axis(first, last))
         for number, found in enumerate(groups):
@@ -167,15 +168,15 @@ def compared_scores(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
             tuned, share, _ = found.curve(f"fine_tuned_{field}")
             if len(tuned):
                 panel.marks.append(_line(number, tuned, share, tuned=True))
-                tuned_any = True
+                tuned_most = max(tuned_most, len(tuned))
             if len(mean):
                 alt.append(f"{found.label} {title} {metric(float(mean[-1]), measure.share)}")
         panels.append(panel)
     share_y(panels, measure, f"{measure.label}, mean over clients")
-    return fig.Figure(WIDTH, 390, [panels], keys=_keys(groups, tuned_any)), "At the end: " + "; ".join(alt)
+    return fig.Figure(WIDTH, 390, [panels], keys=_keys(groups, tuned_most)), "At the end: " + "; ".join(alt)
 
 
-@fig.drawn
+@drawn
 def compared_costs(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
     """Both sides of the leading metric against each cost that every run counted."""
     columns, measure = counted(groups), leading(groups)
@@ -183,7 +184,7 @@ def compared_costs(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
     for field, (title, _) in explained(measure).items():
         row = []
         for cost in columns:
-            panel = fig.Panel("" if rows else cost.title, fig.Axis(cost.unit if rows else "", most=7))
+            panel = fig.Panel("" if rows else cost.title, fig.Axis(cost.unit if rows else "", form=cost.form, most=7))
             for number, found in enumerate(groups):
                 rounds, mean, _std = found.curve(field)
                 panel.marks.append(_line(number, found.cost(rounds, cost.until), mean))
@@ -191,7 +192,7 @@ def compared_costs(groups: Sequence[RunGroup]) -> tuple[fig.Figure, str]:
             row.append(panel)
         share_y(row, measure, title)
         rows.append(row)
-    figure = fig.Figure(WIDTH, 600, rows, keys=_keys(groups, False))
+    figure = fig.Figure(WIDTH, 600, rows, keys=_keys(groups))
     return figure, f"{measure.label}, global and local, against {' and against '.join(cost.unit for cost in columns)}"
 
 
@@ -203,13 +204,14 @@ def _line(
     return fig.Line(x, y, fig.method_colour(number), tuned, 1.6 if tuned else 2.4, dots, number, filled=not tuned)
 
 
-def _keys(groups: Sequence[RunGroup], tuned: bool) -> list[fig.Key]:
+def _keys(groups: Sequence[RunGroup], tuned: int = 0) -> list[fig.Key]:
+    """tuned: points of the longest curve after fine-tuning."""
     keys = [
         fig.Key(fig.label(found.legend, 46), fig.method_colour(number), line=_line(number, np.array([]), np.array([])))
         for number, found in enumerate(groups)
     ]
     if tuned:
-        sample = fig.Line([], [], fig.MUTED, dashed=True, width=1.6, every=slice(None), filled=False)
+        sample = fig.Line([], [], fig.MUTED, True, 1.6, slice(None), filled=False, joined=tuned > 1)
         keys.append(fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample))
     return keys
 
@@ -221,9 +223,12 @@ def _differ(panel: fig.Panel) -> bool:
 
 @dataclass(frozen=True)
 class CostMeasure:
+    """until: by round, of what a run has cost by its end. form: how a tick is written."""
+
     title: str
     unit: str
     until: Callable[[Run], list[float] | None]
+    form: Callable[[float], str] = fig.plain
 
 
 def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
@@ -234,7 +239,7 @@ def counted(groups: Sequence[RunGroup]) -> list[CostMeasure]:
 
 def _sent(run: Run) -> list[float] | None:
     moved = run.client_bytes("bytes_up")
-    return moved and [float(total) / 1e6 for total in np.cumsum(moved)]
+    return moved and np.cumsum(moved).tolist()
 
 
 def _clock(run: Run) -> list[float] | None:
@@ -243,6 +248,6 @@ def _clock(run: Run) -> list[float] | None:
 
 
 COSTS = {
-    "bytes": CostMeasure("For the bytes", "MB sent by a client, in total", _sent),
+    "bytes": CostMeasure("For the bytes", "sent by a client, in total", _sent, sized),
     "time": CostMeasure("For the time on the simulated devices", "virtual seconds", _clock),
 }

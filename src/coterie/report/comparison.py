@@ -423,10 +423,12 @@ class OverAlone:
     tuned: bool
 
 
-def over_alone(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> OverAlone | None:
-    """On each client's own kind of data, fine-tuned if both rows are; None if a row lacks it."""
+def over_alone(
+    row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any], tuned: bool = True
+) -> OverAlone | None:
+    """On each client's own kind of data, fine-tuned if both rows are and ``tuned``; None if a row lacks it."""
     field, sign = f"local_{measure['name']}", 1 if measure["higher"] else -1
-    tuned = all(score(one, f"fine_tuned_{field}") for one in (row, alone))
+    tuned = tuned and all(score(one, f"fine_tuned_{field}") for one in (row, alone))
     ours, theirs = (score(one, f"fine_tuned_{field}" if tuned else field) for one in (row, alone))
     if not ours or not theirs:
         return None

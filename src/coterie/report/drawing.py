@@ -17,6 +17,11 @@ from coterie.report.figure import METHODS
 
 _SAVED: Any = {"svg.fonttype": "none", "svg.hashsalt": "coterie", "pdf.fonttype": 42}  # text stays text, files repeat
 _LINES = ("-", "--", ":", "-.")
+DARK = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "#1a1f25"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#e6e9ed"),
+}
+"""Of matplotlib's settings, the colours of a report's dark page (``style.html``)."""
 MARKERS = ("o", "s", "^", "D", "v", "p", "*")
 """Those of ``figure.py``, so a method has one mark in a report and in a paper."""
 
@@ -42,10 +47,13 @@ def new_figure(width: float, height: float) -> Figure:
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
-def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too."""
+def looks(names: Iterable[str], *, dark: bool = False) -> dict[str, dict[str, str]]:
+    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too.
+
+    dark: for a dark page (``DARK``).
+    """
     return {
-        name: {"color": METHODS[k % len(METHODS)][0], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}
+        name: {"color": METHODS[k % len(METHODS)][dark], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}
         for k, name in enumerate(dict.fromkeys(names))
     }
 

@@ -12,13 +12,12 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike, NDArray
 
-P = ParamSpec("P")
 Doubles = NDArray[np.float64]
 Place = Callable[[ArrayLike], Doubles]  # from values to pixels
 
@@ -41,7 +40,7 @@ SIZE, SMALL = 12, 9.5  # of letters
 _LETTER = 0.6  # the width of a letter of size 1
 _KEY = 24  # a key's drawing in a legend, with the space behind it
 _LINE = 1.4  # from one label to the next below it, in heights of letters
-_ROW = 18  # of a legend
+_ROW, _TITLE = 18, 16  # pixels of a line of a legend and of a title
 _LARGEST = 1e308  # of an axis, whose end with its room may be infinite
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -136,7 +135,8 @@ def _powers(low: float, high: float, most: int) -> list[float]:
         return _steps(low, high, most, whole=False)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(min(high, _LARGEST))) + 1)
     if high < 1e3 * low:
-        return [f * 10.0**k for k in powers for f in (1, 2, 5) if low <= f * 10.0**k <= high]
+        finer = [f * 10.0**k for k in powers for f in (1, 2, 5) if low <= f * 10.0**k <= high]
+        return finer[:: math.ceil(len(finer) / most)]
     inside = [10.0**k for k in powers if low <= 10.0**k <= high]
     return inside[:: math.ceil(len(inside) / most)]
 
@@ -179,7 +179,7 @@ class Line:
         svg = f'<path d="{drawing}" {_stroke(self.colour, self.width, self.dashed)}/>' if drawing else ""
         if self.every is not None:
             fill = self.colour if self.filled else PAPER
-            dots = "".join(map(functools.partial(_marker, self.shape, self.radius), points[self.every]))
+            dots = "".join(map(functools.partial(marker, self.shape, self.radius), points[self.every]))
             edge = self.edge or self.colour
             svg += f'<path d="{dots}" fill="{fill}" stroke="{edge}" stroke-width="1.4"/>' if dots else ""
         return svg
@@ -299,7 +299,7 @@ class Words:
 class Labelled:
     """Words beside marks of these radii, moved where they would cover each other or a mark, or leave the right end.
 
-    right: the value of x beyond which they do not reach.
+    right: the value of x beyond which they do not reach.  more: what follows each word where there is room.
     """
 
     x: Sequence[float]
@@ -307,6 +307,7 @@ class Labelled:
     words: Sequence[str]
     radii: Sequence[float]
     right: float
+    more: Sequence[str] = ()
 
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
         return [], []
@@ -315,9 +316,10 @@ class Labelled:
         end, svg = float(x(self.right)), ""
         taken: list[tuple[float, float, float]] = []
         marks = [*zip(x(self.x), y(self.y), self.radii, strict=True)]
-        at = sorted(zip(marks, self.words, strict=True), key=lambda one: float(one[0][1]))
-        for (across, down, radius), words in at:
-            wide = _wide(words)
+        words = map("".join, zip(self.words, self.more or [""] * len(self.words), strict=True))
+        at = sorted(zip(marks, words, strict=True), key=lambda one: float(one[0][1]))
+        for (across, down, radius), told in at:
+            wide = _wide(told)
             near = [(a, r) for a, d, r in marks if abs(a - across) < r + radius + 5 and abs(d - down) < r + SIZE]
             after, before = max(a + r for a, r in near) + 5, min(a - r for a, r in near) - 5
             first = after if after + wide <= end else before - wide
@@ -325,7 +327,7 @@ class Labelled:
                 if first < stop and start < first + wide and down < height + _LINE * SIZE:
                     down = height + _LINE * SIZE
             taken.append((first, first + wide, down))
-            svg += _text(first, down + 4, words)
+            svg += _text(first, down + 4, told)
         return svg
 
 
@@ -360,8 +362,8 @@ class Key:
 
 @dataclass
 class Panel:
-    """keys: a legend below it alone.  above: values of x with a triangle above the panel. frame: whether the axes are
-    drawn as lines.
+    """title: may have several lines.  keys: a legend below it alone.  above: values of x with a triangle above the
+    panel.  frame: whether the axes are drawn as lines.
     """
 
     title: str = ""
@@ -387,7 +389,7 @@ class Panel:
         beside = max(words, default=-4) + 8 + (18 if self.y.name else 0)
         last = max((_wide(word, self.x.size) / 2 for _, word in self.x.marked(*x)[-1:]), default=6.0)
         left, right = (10.0, beside) if self.y.side else (beside, last)
-        top = 8 + (20 if self.title else 0) + (14 if self.above else 0)
+        top = 8 + (20 + _TITLE * self.title.count("\n") if self.title else 0) + (14 if self.above else 0)
         bottom = (20 if self.x.marked(*x) else 4) + (18 if self.x.name else 0) + _ROW * len(self.keys)
         return left, top, right, bottom
 
@@ -412,9 +414,10 @@ class Panel:
             beside, _, far, _ = self.margins()
             at = right + far - 4 if self.y.side else left - beside + 12
             svg.append(_text(at, (top + bottom) / 2, self.y.name, MUTED, SIZE, "middle", upright=True))
-        if self.title:
-            svg.append(_text(left, top - (24 if self.above else 10), self.title, INK, 13, weight="bold"))
-        marks = "".join(_marker(4, 4.5, (at, top - 7)) for at in x(self.above))
+        for row, words in enumerate(reversed(self.title.split("\n") if self.title else ())):
+            at = top - (24 if self.above else 10) - _TITLE * row
+            svg.append(_text(left, at, words, INK, 13, weight="bold"))
+        marks = "".join(marker(4, 4.5, (at, top - 7)) for at in x(self.above))
         svg.append(f'<path d="{marks}" fill="{MUTED}"/>' if marks else "")
         svg += [key.draw(left, below + _ROW * (row + 0.5)) for row, key in enumerate(self.keys)]
         return "".join(svg)
@@ -434,7 +437,8 @@ class Figure:
     widths: Sequence[float] = ()
     keys: Sequence[Key] = ()
 
-    def svg(self, alt: str) -> Markup:
+    def svg(self, alt: str, form: str = "") -> Markup:
+        """form: its class, or "" for none."""
         margins = [[None if panel is None else panel.margins() for panel in row] for row in self.panels]
         columns = list(zip(*margins, strict=True))
         across = _spread(self.width, [_most(column, 0, 2) for column in columns], self.widths)
@@ -457,19 +461,31 @@ class Figure:
                 body += key.draw(x, y + _ROW / 2)
                 x += key.width
             y += _ROW
+        of_form = f' class="{form}"' if form else ""
         return Markup(
-            f'<svg viewBox="0 0 {self.width:g} {y:g}" style="max-width:{self.width:g}px" role="img" '
+            f'<svg{of_form} viewBox="0 0 {self.width:g} {y:g}" style="max-width:{self.width:g}px" role="img" '
             f'aria-label="{escape(alt)}">{body}</svg>'
         )
 
 
-def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[P, Markup]:
-    @functools.wraps(plot)
-    def inline(*args: P.args, **kwargs: P.kwargs) -> Markup:
-        figure, alt = plot(*args, **kwargs)
-        return figure.svg(alt)
+def marker(shape: int, radius: float, at: Sequence[float]) -> str:
+    sides, turn, inner = ((12, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (5, -90, 1), (10, -90, 0.5))[
+        shape % 7
+    ]
+    if not np.isfinite(at).all():
+        return ""
+    corners = [
+        (at[0] + size * math.cos(angle), at[1] + size * math.sin(angle))
+        for k in range(sides)
+        for size, angle in [(radius * (inner if k % 2 else 1), math.radians(turn + 360 * k / sides))]
+    ]
+    return f"M{'L'.join(f'{x:.1f},{y:.1f}' for x, y in corners)}Z"
 
-    return inline
+
+def swatch(number: int) -> Markup:
+    """A method's mark, for a line of text."""
+    drawing = f'<path d="{marker(number, 5.5, (6, 6))}" fill="{method_colour(number)}"/>'
+    return Markup(f'<svg class="mark" viewBox="0 0 12 12" aria-hidden="true">{drawing}</svg>')
 
 
 def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArray[np.uint8]:
@@ -561,20 +577,6 @@ def _finite(rows: Doubles) -> list[Doubles]:
     known = np.isfinite(rows).all(axis=1)
     parts = np.split(rows, np.flatnonzero(np.diff(known)) + 1)
     return [part for part in parts if len(part) and np.isfinite(part).all()]
-
-
-def _marker(shape: int, radius: float, at: Sequence[float]) -> str:
-    sides, turn, inner = ((12, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (5, -90, 1), (10, -90, 0.5))[
-        shape % 7
-    ]
-    if not np.isfinite(at).all():
-        return ""
-    corners = [
-        (at[0] + size * math.cos(angle), at[1] + size * math.sin(angle))
-        for k in range(sides)
-        for size, angle in [(radius * (inner if k % 2 else 1), math.radians(turn + 360 * k / sides))]
-    ]
-    return f"M{'L'.join(f'{x:.1f},{y:.1f}' for x, y in corners)}Z"
 
 
 def _png(pixels: NDArray[np.uint8]) -> str:

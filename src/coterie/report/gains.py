@@ -12,8 +12,9 @@ from coterie.report.words import MISSING, metric
 
 MOST_ROWS = 48
 """Of the table of gains. For more clients there are the counts, and ``compare.json``."""
-HELP_HEADS = ("client", "tested", "method", "alone", "together", "gain [95 %]", "")
-"""Of the table of gains: its columns."""
+HELP_HEADS = ("client", "method", "gain [95 %]", "verdict", "alone", "together", "tested")
+HELP_WORDS = ("client", "method", "verdict")
+"""Of the table of gains: its columns, and those of words."""
 _MOST_NAMES = 6
 
 
@@ -103,8 +104,8 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
                 values = (metric(one.get(key), share) for key in ("alone", "together"))
                 why = f"one label: {instead} instead" if instead else ""
                 verdict = f"{one['verdict']} ({why})" if one["verdict"] and why else one["verdict"] or why
-                cells = (helped(one), str(one["samples"]), _helper(benefit, same), *values, _gain(one, share), verdict)
-                found.append(cells)
+                told = helped(one), _helper(benefit, same), _gain(one, share), verdict
+                found.append((*told, *values, str(one["samples"])))
     return found
 
 

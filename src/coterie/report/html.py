@@ -58,7 +58,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "verdict": verdict.verdict(content),
         "five": verdict.table(content),
         "attacked": any(one.worst for one in standings),
-        "tradeoff": [compared_plots.tradeoff(standings, measure, width) for width in _WIDTHS],
+        "tradeoff": compared_plots.tradeoff(standings, measure),
         "groups": groups,
         "runs": [
             run_view(run, f"run{number}") | {"label": next(found.label for found in groups if run in found.runs)}
@@ -94,9 +94,6 @@ def _home(folders: Sequence[Path]) -> Path:
     return parents.pop()
 
 
-_WIDTHS = (compared_plots.WIDE, compared_plots.NARROW)
-
-
 def _race(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> dict[str, Any]:
     topics, heads = comparison.topics_of(told["rows"]), comparison.lead_columns(told)
     return {
@@ -104,6 +101,7 @@ def _race(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> dic
         "gains": _gains(told, groups),
         "helps": list(gains.help_sentences(told)),
         "help_heads": gains.HELP_HEADS,
+        "help_words": gains.HELP_WORDS,
         "help_rows": gains.help_rows(told),
         "help_note": gains.help_note(told),
         "budget": " ".join([comparison.budget(told), *comparison.chosen(told)]),
@@ -133,7 +131,7 @@ def _gains(told: Mapping[str, Any], groups: Sequence[comparison.RunGroup]) -> li
     return [
         {
             "title": f"{one['method']}, both tuned" if one["tuned"] else one["method"],
-            "figures": [compared_plots.gains(one, measure, width) for width in _WIDTHS],
+            "figure": compared_plots.gains(one, measure),
         }
         for one in known
     ]

@@ -10,7 +10,7 @@ import msgspec
 
 from coterie.protocol.errors import UserError, to_install
 from coterie.record.comparison import Measure
-from coterie.report.compared_plots import COSTS, WIDE, mark_radii, tradeoff
+from coterie.report.compared_plots import COSTS, WIDE, mark_radii, trade
 from coterie.report.comparison import Content, RunGroup, measures
 from coterie.report.gains import help_sentences
 from coterie.report.verdict import MethodStanding, standings, verdict
@@ -35,7 +35,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 AGAINST = ("rounds", "bytes", "time")
-"""What curves are drawn over: rounds, megabytes that a client has sent, simulated seconds."""
+"""What curves are drawn over: rounds, bytes that a client has sent, simulated seconds."""
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
@@ -68,6 +68,7 @@ def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[
                 whole_rounds(panel)
             else:
                 panel.set_xlabel(cost.unit)
+                panel.xaxis.set_major_formatter(lambda value, _, form=cost.form: form(value))
         if measure.share:
             percent_axis(row[0], measure.label)
         else:
@@ -86,14 +87,19 @@ def leaks(content: Content) -> Figure:
     return figure
 
 
-def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) -> None:
-    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent."""
+def draw_leaks(
+    axis: Axes, found: Sequence[MethodStanding], measure: Measure, *, dark: bool = False, short: bool = False
+) -> None:
+    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent.
+
+    dark: for a dark page.  short: without the bytes in words.
+    """
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
     shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]
     if not shown:
         raise UserError("no server's view was attacked: compare with audit=True (--audit)")
-    styles = list(looks([one.method for one in found]).values())
+    styles, paper = list(looks([one.method for one in found], dark=dark).values()), axis.get_facecolor()
     radii = mark_radii([one.sent for one, *_ in shown], True)
     for (one, own, x), radius in zip(shown, radii, strict=True):
         number = found.index(one)
@@ -105,12 +111,12 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
             fmt=marker,
             color=colour,
             markersize=1.3 * radius,
-            markeredgecolor="white",
+            markeredgecolor=paper,
             zorder=2 + 1 / radius,  # small ones before large ones
         )
         if one.tuned:
             axis.plot([x, x], [own["mean"], one.tuned["mean"]], color=colour, linewidth=1, linestyle="--")
-            axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor="white", zorder=3)
+            axis.plot(x, one.tuned["mean"], marker, color=colour, markerfacecolor=paper, zorder=3)
     low, high = axis.get_ylim()
     for right in (False, True):
         lowest = high
@@ -118,18 +124,16 @@ def draw_leaks(axis: Axes, found: Sequence[MethodStanding], measure: Measure) ->
         for (one, own, x), radius in sorted(beside, key=lambda each: -float(each[0][1]["mean"])):
             lowest = min(own["mean"], lowest - 0.06 * (high - low))  # names below each other
             axis.annotate(
-                one.marked + (f", {size(one.sent)}" if one.sent else ""),
+                one.marked + (f", {size(one.sent)}" if one.sent and not short else ""),
                 (x, lowest),
                 xytext=(-radius - 4 if right else radius + 4, 0),
                 textcoords="offset points",
                 ha="right" if right else "left",
                 va="center",
             )
-    if any(one.tuned for one, *_ in shown):
-        axis.plot([], [], "o", color="#59616c", markerfacecolor="white", label="after each client's own fine-tuning")
-        axis.legend(frameon=False, loc="lower center")
+    opened = ["An open mark: after each client's own fine-tuning"] if any(one.tuned for one, *_ in shown) else []
     lost = [one.left_out for one in found if one.own and one.left_out]
-    notes = "".join(f"\n{words}" for words in [*(one.note for one, *_ in shown if one.note), *lost])
+    notes = "".join(f"\n{words}" for words in [*opened, *(one.note for one, *_ in shown if one.note), *lost])
     axis.set(xlabel=f"what servers learn, worst: 0 is chance, 100 is everything{notes}", xlim=(-4, 104))
     tidy(axis)
     name = f"{measure.label} on own kind of data"
@@ -149,13 +153,13 @@ def shown_comparison(content: Content, folder: str) -> str:
     from coterie.report.templates import coded
 
     inks = _INKS + "".join(f"--m{number}:{light};" for number, (light, _) in enumerate(METHODS))
-    chart = tradeoff(standings(content), msgspec.convert(measures(content)[0], Measure), WIDE)
+    chart, alt = trade(standings(content), msgspec.convert(measures(content)[0], Measure))
     said = "".join(f"<p>{coded(' '.join(words))}</p>" for words in (verdict(content), help_sentences(content)))
     head, *rows = standing_table(content)
     lines = [f"<tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr>"]
     lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     return (
-        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart}"
+        f"<div style='{inks}background:#fff;color:#1c2026;max-width:{WIDE}px'>{said}{chart.svg(alt)}"
         f"<table>{''.join(lines)}</table><p><code>{escape(folder)}</code></p></div>"
     )
 

@@ -14,7 +14,8 @@ from coterie.record.load import Run
 from coterie.record.schema import Matrix, Partition, RoundRecord
 from coterie.report import figure as fig
 from coterie.report.clusters import History, Selected, Sets, groups_like, happened, pixels
-from coterie.report.words import explained, metric, plural
+from coterie.report.inline import drawn
+from coterie.report.words import explained, metric, plural, sized
 
 WIDTH, HALF = 1000, 490
 MOST = 400
@@ -40,7 +41,7 @@ def _every(clients: int) -> str:
     return f", one of every {step(clients)} shown" if step(clients) > 1 else ""
 
 
-@fig.drawn
+@drawn
 def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
     """Both sides of a metric: mean, clients' bands, and any fine-tuned values."""
     sides = explained(measure)
@@ -63,7 +64,8 @@ def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
         tuned = run.points(f"fine_tuned_{field}")
         if tuned[0]:
             panel.marks.append(fig.Line(*tuned, fig.MUTED, dashed=True, width=1.8, every=_dots(tuned[0]), shape=3))
-            sample = fig.Line([], [], fig.MUTED, dashed=True, width=1.8, every=slice(None), shape=3)
+            several = len(tuned[0]) > 1
+            sample = fig.Line([], [], fig.MUTED, dashed=True, width=1.8, every=slice(None), shape=3, joined=several)
             keys["tuned"] = fig.Key("after each client's own fine-tuning", fig.MUTED, line=sample)
         panels.append(panel)
         if ys:
@@ -75,7 +77,7 @@ def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
     return figure, "; ".join(alt) or f"{measure.label}: never evaluated"
 
 
-@fig.drawn
+@drawn
 def loss(run: Run) -> tuple[fig.Figure, str]:
     """Both losses over the rounds; logarithmic where they span more than a factor of 20."""
     panel = fig.Panel("Loss: mean and middle half of the clients", _rounds(run))
@@ -100,7 +102,7 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
     return fig.Figure(HALF, 300, [[panel]], keys=keys), "Loss: " + "; ".join(alt)
 
 
-@fig.drawn
+@drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
     """Each client's samples above, class shares below, clusters and groups at foot. A few classes are colours of the
     bars instead.
@@ -166,7 +168,7 @@ def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Pane
     return heat, fig.scale_bar(fig.PALETTE[0], 0, top_share, "share of client", fig.percent)
 
 
-@fig.drawn
+@drawn
 def membership(known: History) -> tuple[fig.Figure, str]:
     """Clients by rounds, coloured by cluster, striped for several; triangles mark clusterings. A strip at the side has
     the data's own groups, if any.
@@ -197,7 +199,7 @@ def membership(known: History) -> tuple[fig.Figure, str]:
     )
 
 
-@fig.drawn
+@drawn
 def agreement(run: Run) -> tuple[fig.Figure, str]:
     """The adjusted Rand index, where the data have groups, and the number of clusters."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
@@ -223,7 +225,7 @@ def agreement(run: Run) -> tuple[fig.Figure, str]:
     return fig.Figure(WIDTH if known else HALF, 270 + 36 * several, [[*panels, right]]), "; ".join(alt)
 
 
-@fig.drawn
+@drawn
 def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
     """For runs of which only clusters' sizes are known."""
     noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
@@ -237,7 +239,7 @@ def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
     return figure, f"Sizes of up to {plural(width, 'cluster')} over {plural(len(noted), 'round')}"
 
 
-@fig.drawn
+@drawn
 def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
     """In the order of clusters, without the diagonal."""
     shown = _shown(order)
@@ -255,18 +257,18 @@ def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tupl
     return figure, f"Matrix of {clients} by {clients} affinities from {low:.3g} to {high:.3g}"
 
 
-@fig.drawn
+@drawn
 def per_round(run: Run) -> tuple[fig.Figure, str]:
     """Bytes by role, real seconds by kind of work, and virtual seconds."""
     stacks = [
-        ("Bytes sent", "MB", _series(run, "bytes_up", 1e-6)),
-        ("Real time by work", "seconds", _series(run, "phase_seconds", 1)),
-        ("Virtual time", "seconds", _durations(run)),
+        ("Bytes sent", "sent a round", sized, _series(run, "bytes_up")),
+        ("Real time by work", "seconds a round", fig.plain, _series(run, "phase_seconds")),
+        ("Virtual time", "seconds a round", fig.plain, _durations(run)),
     ]
     found = [stack for stack in stacks if stack[-1]]
     panels = []
-    for title, unit, series in found:
-        panel = fig.Panel(title, _rounds(run, 6), fig.Axis(f"{unit} a round", low=0, grid=True))
+    for title, name, form, series in found:
+        panel = fig.Panel(title, _rounds(run, 6), fig.Axis(name, low=0, form=form, grid=True))
         alone = _CLOCK in series
         keys = _stack(panel, [line.round for line in run.rounds], series, first=5 * alone)
         panel.keys = [] if alone else keys
@@ -283,7 +285,7 @@ def _durations(run: Run) -> dict[str, dict[int, float]]:
     return {_CLOCK: {r: max(b - a, 0.0) for r, a, b in zip(rounds, before, at, strict=False)}}
 
 
-def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
+def _series(run: Run, field: str) -> dict[str, dict[int, float]]:
     parts: dict[int, Mapping[str, float]] = {line.round: getattr(line, field) for line in run.rounds}
     totals: Counter[str] = Counter()
     for values in parts.values():
@@ -291,9 +293,9 @@ def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
     names = sorted((name for name in totals if totals[name] > 0), key=lambda name: (-totals[name], name))
     largest = names if len(names) <= _LARGEST + 1 else names[:_LARGEST]
     rest = names[len(largest) :]
-    series = {name: {r: values.get(name, 0) * factor for r, values in parts.items()} for name in largest}
+    series = {name: {r: values.get(name, 0) for r, values in parts.items()} for name in largest}
     if rest:
-        series[f"{len(rest)} others"] = {r: sum(values.get(n, 0) for n in rest) * factor for r, values in parts.items()}
+        series[f"{len(rest)} others"] = {r: sum(values.get(n, 0) for n in rest) for r, values in parts.items()}
     return series
 
 
@@ -348,7 +350,7 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
     return [i - 0.5 for i in range(1, len(first)) if first[i] != first[i - 1]]
 
 
-@fig.drawn
+@drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
     """Clients by rounds, in the cluster's colour where selected, and the number of selections."""
     clients, shown = len(order), list(_shown(order))
@@ -377,7 +379,7 @@ def _shade(own: frozenset[int]) -> str:
     return fig.colour(min(own)) if own else fig.PALETTE[8]
 
 
-@fig.drawn
+@drawn
 def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] | None) -> tuple[fig.Figure, str]:
     """Clients' features in their two main directions; colours are clusters, markers the data's groups."""
     known = [i for i, row in enumerate(features) if row and all(v is not None for v in row)]
@@ -404,7 +406,7 @@ def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] 
     )
 
 
-@fig.drawn
+@drawn
 def timeline(run: Run) -> tuple[fig.Figure, str]:
     every = [(line.round, happened(event.kind)) for line in run.rounds for event in line.notes.events]
     kinds = list(dict.fromkeys(kind for _, kind in every))

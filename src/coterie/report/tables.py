@@ -16,10 +16,10 @@ from coterie.record.schema import AuditRecord, Unread, Used
 from coterie.report.clusters import Sets
 from coterie.report.comparison import RunGroup, common_target, leading
 from coterie.report.figure import colour
-from coterie.report.words import explained, sides
+from coterie.report.words import capital, explained, places, sides
 from coterie.runs.findings import is_control, merged, noise
 
-_ROUND = re.compile(r" of round \d+")
+_ROUND, _NO_WORD = re.compile(r" of round \d+"), re.compile(r"\W")
 _SHOWN = 20  # rows of a list of mishaps
 MOVED = {"sent": "bytes_up", "received": "bytes_down"}
 
@@ -118,13 +118,16 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
 
 
 def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
-    """The best mean of each side of the leading metric, in any form of a model, is marked."""
+    """A part for each metric, and one for what else was counted. The best mean of each side of the leading metric, in
+    any form of a model, is marked.
+    """
     measure, others = leading(groups), groups[0].runs[0].others
-    columns = {**_columns(measure), **_COLUMNS}
-    for one in others:
-        columns |= {field: of for field, of in _columns(one).items() if not field.startswith("fine_tuned_global")}
+    scored = {one: _columns(one) for one in (measure, *others)}
+    columns = {field: of for part in (*scored.values(), _COLUMNS) for field, of in part.items()}
     every = [{f: found.value(partial(_value, field=f)) for f in columns} for found in groups]
     fields = [f for f in columns if any(row[f] for row in every)]
+    titled = [(f"results_{_NO_WORD.sub('_', one.name)}", capital(one.label), of) for one, of in scored.items()]
+    titled.append(("costs", "Costs, and what else was counted", _COLUMNS))
     both, best_of = explained(measure), max if measure.higher else min
     targets = {f: common_target(groups, f, measure) for f in both}
     cells = [{f: row[f] for f in fields} for row in every]
@@ -134,8 +137,11 @@ def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
         means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
         best |= dict.fromkeys(rivals, best_of(means) if len(means) > 1 else None)
     return {
-        "columns": [(f, *columns[f]) for f in fields],
-        "grouped": "ari" in fields,
+        "parts": [
+            {"name": name, "title": title, "columns": [(f, *of[f]) for f in fields if f in of], "costs": of is _COLUMNS}
+            for name, title, of in titled
+        ],
+        "fields": fields,
         "targets": {f: target for f, target in targets.items() if target is not None},
         "best": best,
         "rows": [
@@ -162,8 +168,8 @@ _COLUMNS = {
     "detection_rate": ("attackers flagged", "percent"),
     "false_alarms": ("false alarms", "percent"),
     "ari": ("groups found", "index"),
-    "sent": ("sent", "size"),
-    "received": ("received", "size"),
+    "sent": ("sent by a client a round", "size"),
+    "received": ("received by a client a round", "size"),
     "seconds": ("real time", "duration"),
     "virtual_seconds": ("virtual time", "duration"),
 }
@@ -171,7 +177,8 @@ _COLUMNS = {
 
 
 def _columns(measure: Measure) -> dict[str, tuple[str, str]]:
-    return {field: (name, "percent" if measure.share else "plain") for field, name in sides(measure).items()}
+    unit = "percent" if measure.share else "plain"
+    return {field: (where.removesuffix(","), unit) for field, where in places(measure).items()}
 
 
 def _value(run: Run, field: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The templates of pages, with filters. A table has a box to scroll in, and its cells as CSV."""
+"""The templates of pages, with filters. A table has its cells as CSV, and on a phone folds if it has no room."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +15,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from coterie.report import words
-from coterie.report.figure import METHODS
+from coterie.report.figure import METHODS, swatch
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -80,12 +81,43 @@ def _inert(cell: str) -> str:
     return ";".join(f"'{part}" if _FORMULA.match(part) else part for part in cell.split(";"))
 
 
+PHONE = 300
+"""Pixels of a table on a phone, where a letter of it has 7, and a column 6 beside its longest word."""
+_LETTER, _GAP, _BAR = 7, 6, 48
+_CELL, _TAG = re.compile(r"<(t[hd])\b([^>]*)>(.*?)</\1>", re.DOTALL), re.compile(r"<[^>]+>")
+
+
+def least_width(rows: str) -> int:
+    """Pixels that a table needs on a phone, if it breaks lines wherever there is a space."""
+    columns: dict[int, int] = {}
+    for row in rows.split("</tr>"):
+        for place, (_, kind, text) in enumerate(_CELL.findall(row)):
+            words = re.split(r"[ \n]", unescape(_TAG.sub("", text)))
+            wide = _BAR if 'class="bar"' in kind else _LETTER * max(map(len, words)) + _GAP
+            columns[place] = max(columns.get(place, 0), wide)
+    return sum(columns.values())
+
+
+def folding(rows: str) -> str:
+    """The rows of a table whose cells bear their heads: on a phone a row is a block, a cell a line with its head."""
+    head, _, body = rows.partition("</thead>")
+    heads = [" ".join(_TAG.sub("", text).split()) for *_, text in _CELL.findall(head)]
+
+    def named(row: str) -> str:
+        left = iter(heads)
+        return re.sub(r"<td\b", lambda cell: f'{cell[0]} data-head="{next(left, "")}"', row)
+
+    return f"{head}</thead>{'</tr>'.join(map(named, body.split('</tr>')))}"
+
+
 def tabled(rows: str, name: str, kind: str = "") -> Markup:
     """A table around its rows (markup), with a link to them as ``name.csv``. kind: its class."""
     link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
-    of_kind = f' class="{escape(kind)}"' if kind else ""
+    fold = "</thead>" in rows and least_width(rows) > PHONE
+    kinds = " ".join(filter(None, [escape(kind), "fold" * fold]))
+    of_kind = f' class="{kinds}"' if kinds else ""
     return Markup(
-        f'<div class="scroll"><table{of_kind}>{rows}</table></div>'
+        f'<div class="scroll"><table{of_kind}>{folding(rows) if fold else rows}</table></div>'
         f'<a class="csv" download="{escape(name)}.csv" href="{link}">CSV</a>'
     )
 
@@ -96,4 +128,4 @@ def coded(words: str) -> Markup:
 
 _WORDS = (words.capital, words.listed, words.divided, tabled, coded)
 TEMPLATES.filters |= {of.__name__: of for of in _WORDS}
-TEMPLATES.globals |= {"inks": METHODS}
+TEMPLATES.globals |= {"inks": METHODS, "mark": swatch}

@@ -14,6 +14,7 @@ from coterie.report.comparison import (
     LITTLE,
     TOPICS,
     Content,
+    OverAlone,
     graded,
     measures,
     over_alone,
@@ -118,6 +119,9 @@ def _helps(content: Content) -> Iterator[str]:
         return
     gain = _points(found.gain, found.interval, measure)
     tuned = ", both fine-tuned by the clients" if found.tuned else ""
+    plain = over_alone(first, alone or {}, measure, tuned=False) if found.tuned else None
+    if plain is not None and _differ(content, first["method"], found, plain):
+        tuned += f"; without fine-tuning {_points(plain.gain, plain.interval, measure)}"
     lower = "" if measure["higher"] else " (above 0: lower, which is better)"
     shown = found.interval is not None and found.seeds >= FEWEST_SEEDS
     said = "against training alone"
@@ -141,21 +145,48 @@ def _points(mean: float, interval: float | None, measure: Mapping[str, Any]) -> 
 
 
 def _client_by_client(content: Content, method: str, tuned: bool, measure: Mapping[str, Any]) -> Iterator[str]:
-    of = [one for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
-    every = [one["verdict"] for one in of[0]["clients"]] if of else []
-    if any(every):
-        seeds = len({one["seed"] for one in of[0]["clients"]})
-        many = f"{len(every)} clients" + (f", {len(every) // seeds} with each of {seeds} seeds" if seeds > 1 else "")
-        better, less, unsure, missing = (every.count(word) for word in ("better", "worse", "undecided", None))
-        rest = f", no interval for {missing}" if missing else ""
+    clients, counts = _judged(content, method, tuned), _counts(content, method, tuned)
+    if any(counts[:3]):
+        seeds = len({one["seed"] for one in clients})
+        many = f"{len(clients)} clients" + (
+            f", {len(clients) // seeds} with each of {seeds} seeds" if seeds > 1 else ""
+        )
+        rest = f", no interval for {counts[3]}" if counts[3] else ""
         lost: dict[str, list[float]] = {}
-        for one in of[0]["clients"]:
+        for one in clients:
             if one["verdict"] == "worse" and one["name"] and not one.get("instead"):
                 lost.setdefault(one["name"], []).append(one["gain"])
         if lost:
             name, gains = max(lost.items(), key=lambda found: abs(fmean(found[1])))
             rest += f"; worst for {name}, {_points(fmean(gains), None, measure)}"
-        yield f"It is better for {better}, worse for {less} and undecided for {unsure} of {many}{rest}."
+        plain = _counts(content, method, tuned=False)
+        if any(plain[:3]) and plain != counts:
+            rest += f"; without fine-tuning it is {_told_counts(plain)}"
+        yield f"It is {_told_counts(counts)} of {many}{rest}."
+
+
+def _judged(content: Content, method: str, tuned: bool) -> Sequence[Mapping[str, Any]]:
+    of = [one["clients"] for one in content["benefits"] if one["method"] == method and one["tuned"] == tuned]
+    return of[0] if of else ()
+
+
+def _counts(content: Content, method: str, tuned: bool) -> tuple[int, ...]:
+    """Of clients for which it is better, worse and undecided, and of those without an interval."""
+    every = [one["verdict"] for one in _judged(content, method, tuned)]
+    return tuple(every.count(word) for word in ("better", "worse", "undecided", None))
+
+
+def _told_counts(counts: Sequence[int]) -> str:
+    better, less, unsure, _ = counts
+    return f"better for {better}, worse for {less} and undecided for {unsure}"
+
+
+def _differ(content: Content, method: str, tuned: OverAlone, plain: OverAlone) -> bool:
+    """Whether models tell another story before the clients tune them: for some client, or on average."""
+    if (tuned.gain > 0) != (plain.gain > 0):
+        return True
+    one, other = (_counts(content, method, tuned=form) for form in (True, False))
+    return any(one) and any(other) and one != other
 
 
 def _ahead(content: Content) -> Iterator[str]:
@@ -237,7 +268,7 @@ def _attacked(attacks: Sequence[AttackRecord]) -> str:
     )
 
 
-HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent")
+HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent by all")
 """Of the table of standings; the metric's label stands before the second."""
 
 

@@ -52,7 +52,12 @@ _SIDES = {
 
 
 def sides(measure: Measure) -> dict[str, str]:
-    return {f"{side}_{measure.name}": f"{where} {measure.label}" for side, where in _SIDES.items()}
+    return {field: f"{where} {measure.label}" for field, where in places(measure).items()}
+
+
+def places(measure: Measure) -> dict[str, str]:
+    """By field, on which test data, and of which form of a model."""
+    return {f"{side}_{measure.name}": where for side, where in _SIDES.items()}
 
 
 def capital(name: str) -> str:
@@ -84,6 +89,13 @@ def _dealt(part: str, forms: Mapping[str, str]) -> str:
 def size(count: float | None) -> str:
     """Bytes in powers of 1000, three digits: ``1.41 MB``."""
     return MISSING if count is None else _scaled(count, ("B", "kB", "MB", "GB", "TB"), whole=True)
+
+
+def sized(count: float) -> str:
+    """As ``size`` for a tick, which may be less than a byte: ``500 kB``, ``1.5 MB``, ``0.2 B``."""
+    if count < 1:
+        return f"{count:.3g} B"
+    return re.sub(r"\.(\d*?)0+(?= )", lambda digits: f".{digits[1]}" if digits[1] else "", size(count))
 
 
 def energy(joules: float | None) -> str:
