@@ -15,7 +15,8 @@ without ``--``, which no comment may have, and its column, with ``/2`` for the s
 
     a round takes <!-- number: docs/bench.json ciphers fedcaprivacy, paper; ratio -->61.3<!-- end --> emulated ones
 
-``make docs-tables`` writes all of them; ``--check`` writes nothing, and fails where a page differs from its records.
+``make docs-tables`` writes all of them, and draws the studies' pictures (``benchmarks/pictures.py``). ``--check``
+writes nothing, and fails where a page differs from its records.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import pictures
 from benchmarks.markdown import grid
 from benchmarks.tables import ROOT, TABLES, Record
 
@@ -82,7 +84,7 @@ def number(table: str, row: str, column: str) -> str:
     if len(found) != 1:
         raise ValueError(f"{row}; {column}: {len(found)} rows of the table have this cell")
     texts = [text for one, text in zip(head, found[0], strict=True) if _bare(one) == name]
-    figures = [figure for text in texts for figure in _FIGURE.findall(text)]
+    figures: list[str] = [figure for text in texts for figure in _FIGURE.findall(text)]
     if len(figures) < int(which or 1) or (figure := figures[int(which or 1) - 1]) == "–":
         raise ValueError(f"{row}; {column}: there is no such number, but {', '.join(figures) or 'no column'}")
     return figure.lstrip("+")
@@ -120,7 +122,7 @@ def pages() -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write tables and numbers, or only compare them; 1 if a page differs."""
+    """Write tables and numbers and draw pictures, or only compare the former; 1 if a page differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail where a page differs")
     check = parser.parse_args(arguments).check
@@ -129,6 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(f"{path.relative_to(ROOT)} {'differs from its records' if check else 'written'}\n")
         if not check:
             path.write_text(generated(path.read_text()))
+    if not check:
+        for picture, record in pictures.of_records():
+            pictures.draw(record, picture)
     return int(check and bool(differ))
 
 
