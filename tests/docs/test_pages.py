@@ -105,6 +105,15 @@ def test_first_or_level_is_bold_and_a_variant_of_a_method_does_not_compete_with_
     assert counted == {"coterie": "1/1", "coterie+control": "1/1", "other": "0/0", "gone": "0/0"}
 
 
+def test_a_table_without_a_row_that_its_page_names_is_refused() -> None:
+    """Rows are named by text that has numbers in it: a new record would else drop them without a word."""
+    table = "| attack | found |\n| --- | --- |\n| by steps (0.16) | 0.2 |\n"
+    assert pages.narrowed(table, ["only by steps (0.16)"]).count("by steps") == 1
+    for choice in ("only by steps (0.17)", "without lost"):
+        with pytest.raises(ValueError, match="the table lacks"):
+            pages.narrowed(table, [choice])
+
+
 def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
     names = ("global_accuracy", "local_accuracy", "fine_tuned_local_accuracy")
 
@@ -250,46 +259,3 @@ def test_the_example_of_members_is_one(tmp_path: Path) -> None:
     (tmp_path / "members.toml").write_text(text)
     system = registry.get("fedavg")
     check_members(read_members(tmp_path / "members.toml"), system, system.config(), "paper")
-
-
-# -- commands of all pages ---------------------------------------------------------------------------------------------
-
-EVERY = [DOCS.parent / "README.md", *pages.pages()]
-
-
-def commands(text: str) -> list[str]:
-    """The lines of a page's blocks that begin with ``coterie``, without remarks; not those of diagrams."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    blocks = [body for kind, body in fences if kind in ("", "bash", "sh")]
-    blocks += re.findall(r"(?:^    \S.*\n)+", text, re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = (re.sub(r"\s+(?:[#>]|<-).*", "", line).strip() for line in lines if re.match(r" *coterie [a-z]", line))
-    return [line for line in found if "..." not in line]
-
-
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_every_command_of_a_page_is_one_of_coteries(path: Path) -> None:
-    """The long ones are only parsed: their options must exist."""
-    from typer.main import get_command
-
-    from coterie.cli.app import app
-
-    for command in commands(path.read_text()):
-        group, words = get_command(app), shlex.split(command)[1:]
-        context = group.make_context("coterie", list(words), resilient_parsing=True)
-        while hasattr(group, "commands"):
-            found = group.commands.get(words[0])
-            assert found is not None, command
-            group, words = found, words[1:]
-            context = group.make_context(
-                group.name, list(words), parent=context, resilient_parsing=hasattr(group, "commands")
-            )
-
-
-def test_a_table_without_a_row_that_its_page_names_is_refused() -> None:
-    """Rows are named by text that has numbers in it: a new record would else drop them without a word."""
-    table = "| attack | found |\n| --- | --- |\n| by steps (0.16) | 0.2 |\n"
-    assert pages.narrowed(table, ["only by steps (0.16)"]).count("by steps") == 1
-    for choice in ("only by steps (0.17)", "without lost"):
-        with pytest.raises(ValueError, match="the table lacks"):
-            pages.narrowed(table, [choice])
