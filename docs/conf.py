@@ -38,6 +38,7 @@ html_copy_source = False
 
 
 def setup(app: site.Sphinx) -> None:
-    """Fill in what is generated, and list the versions beside this one."""
+    """Fill in what is generated, list the versions beside this one, and note how long notebooks took."""
     app.connect("source-read", site.fill_in)
     app.connect("build-finished", site.list_versions)
+    app.connect("build-finished", site.note_seconds)
