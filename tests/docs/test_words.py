@@ -132,6 +132,11 @@ def test_every_head_of_a_column_is_in_the_glossary(source: Any) -> None:
     assert {term for head in heads for term in terms(head)} - explained() == set()
 
 
+def test_words_of_tables_cells_are_in_the_glossary() -> None:
+    """Of metrics, rows of audits and ciphers."""
+    assert explained() >= {"auroc", "average precision", "brier score", "control", "paillier", "ckks"}
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_a_command_that_goes_on_in_the_next_line_says_so(path: Path) -> None:
     for kind, block in re.findall(r"^```(\w*).*?\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
