@@ -44,7 +44,7 @@ docs: $(VENV)/.docs  ## the pages as a site in build/site/VERSION, with a refere
 	$(BIN)/python -W ignore::FutureWarning -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/site/$(VERSION)
 	$(BIN)/python -m pytest tests/docs/test_site.py
 
-docs-tables: $(READY)  ## the tables of the pages, written anew from the records beside them
+docs-tables: $(READY)  ## the tables, numbers and studies' pictures of the pages, made anew from the records beside them
 	$(BIN)/python -m benchmarks.pages
 
 evidence: $(READY)  ## the runs of docs/evidence/papers.md that a CPU can do, continued; says first how many hours they take

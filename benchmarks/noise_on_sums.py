@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.items import main, mean
+from coterie.report.drawing import new_figure
 from coterie.reproductions.study import Cell, Curve, Item, Row, named
 from coterie.runs.config import RunConfig
 from coterie.runs.intervals import mean_and_interval
@@ -96,11 +97,12 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 def _draw(outcomes: Mapping[str, Sequence[Curve]], path: Path) -> None:
     """A panel for each data set and number of clients: accuracy over epsilon, mean and 95 % interval of the seeds."""
-    from matplotlib.figure import Figure
-
     panels = dict.fromkeys(name.rpartition("/")[0].rpartition("/")[0] for name in outcomes)
-    figure = Figure(figsize=(3.2 * len(panels) + 0.4, 3.1), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True):
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    figure = new_figure(3 * columns + 0.4, 2.9 * rows + 0.4)
+    places = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for axes, panel in zip(places, panels, strict=False):
         for (way, style), shift in zip(STYLES.items(), (-0.06, 0.0, 0.06), strict=True):
             found = [(at, outcomes.get(f"{panel}/{way}/{word}")) for at, word in enumerate(map(_word, EPSILONS))]
             points = [(at + shift, *mean_and_interval(_percent(curves))) for at, curves in found if curves]
@@ -108,14 +110,17 @@ def _draw(outcomes: Mapping[str, Sequence[Curve]], path: Path) -> None:
                 at, middle, half = zip(*points, strict=True)
                 axes.errorbar(at, middle, [one or 0.0 for one in half], label=way, capsize=2, markersize=4, **style)
         data, _, clients = panel.partition("/")
-        axes.set_title(f"{data}, {int(clients):,} clients", fontsize=9)
+        axes.set_title(f"{data}, {int(clients):,} clients", fontsize=10)
         axes.set_xticks(range(len(EPSILONS)), ["1", "2", "4", "8", "none"])
         axes.set_xlabel("epsilon")
-        axes.set_ylim(0, 100)
+        axes.set(xlim=(-0.2, len(EPSILONS) - 0.8), ylim=(0, 100))
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("accuracy, %")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    for axes in places[: len(panels) : columns]:
+        axes.set_ylabel("accuracy, %")
+    for axes in places[len(panels) :]:
+        axes.remove()
+    figure.legend(*places[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.savefig(path)
 
 
 def _word(epsilon: float | None) -> str:

@@ -30,6 +30,8 @@ from coterie.runs.registry import SYSTEMS
 from coterie.runs.settings import described
 
 MARK = re.compile(r"<!-- reference: (\w+) -->")
+SECONDS = "notebooks.json"
+"""Of a site: by notebook, the seconds of its execution, which may be an earlier one."""
 DOOR = '<!doctype html><title>Coterie</title><meta http-equiv="refresh" content="0; url={}/index.html">\n'
 STARTUP = '''"""A line with ! ends a notebook if its command fails, and draws no bars."""
 import os
@@ -48,9 +50,10 @@ _ENTRY = re.compile(r"(?:^|  |\n)(\w+(?:, \w+)*): ")
 
 
 class Sphinx(Protocol):
-    """Of Sphinx what is used here. outdir: where the site of this version is written."""
+    """Of Sphinx what is used here. outdir: where the site of this version is written.  env: what it knows of pages."""
 
     outdir: Any
+    env: Any
 
     def connect(self, event: str, callback: Callable[..., Any]) -> Any: ...
 
@@ -81,6 +84,13 @@ def list_versions(app: Sphinx, error: Exception | None) -> None:
     """The handler of Sphinx's event ``build-finished``: writes ``versions.js`` and a front door beside the version."""
     if error is None:
         write_versions(Path(app.outdir).parent)
+
+
+def note_seconds(app: Sphinx, error: Exception | None) -> None:
+    """The handler of Sphinx's event ``build-finished``: writes how long each notebook's execution took."""
+    if error is None:
+        ran = {name: of["exec_data"]["runtime"] for name, of in app.env.nb_metadata.items() if of.get("exec_data")}
+        (Path(app.outdir) / SECONDS).write_text(json.dumps(ran))
 
 
 def write_versions(place: Path) -> None:

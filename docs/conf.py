@@ -39,6 +39,7 @@ html_extra_path = [f"report{end}.png" for end in demo.PICTURES]  # beside index.
 
 
 def setup(app: site.Sphinx) -> None:
-    """Fill in what is generated, and list the versions beside this one."""
+    """Fill in what is generated, list the versions beside this one, and note how long notebooks took."""
     app.connect("source-read", site.fill_in)
     app.connect("build-finished", site.list_versions)
+    app.connect("build-finished", site.note_seconds)

@@ -28,7 +28,7 @@ def _line(axis: Axes, name: str, found: Sequence[Curve], measure: str, width: fl
 
 def curves_figure(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure:
     """Global accuracy left, local accuracy right; the band is the range over the seeds."""
-    figure = new_figure(11, 4.6)
+    figure = new_figure(9, 4)
     axes = figure.subplots(1, 2, sharey=True)
     for name, style in looks(curves).items():
         for axis, measure in zip(axes, ("global_accuracy", "local_accuracy"), strict=True):

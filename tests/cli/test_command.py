@@ -65,6 +65,8 @@ def test_the_nearest_name_is_another_word_for_it_or_one_that_is_written_alike(
         ("run fedavg --dataset mnist", "did you mean --data?"),
         ("run fedavg --data visits.csv --by site", "no option --by; did you mean --partition by:site?"),
         ("run --clusters 3", "clusters is a setting of"),
+        ("compare fedavg --grid lr=.01,.1", "no option --grid; did you mean --tune lr=.01,.1?"),
+        ("run fedavg --sweep", "no option --sweep; did you mean coterie compare METHOD --tune KEY=A,B?"),
         ("run fedavg --clusters 3", "no option --clusters. See coterie run --help"),
         ("run no.such.module:SYSTEM --partition dirichlet:0.3 --lr 3", "--set lr=3"),
         ("compare fedavg fedprox@paper --mu 0.1", "mu is a setting of fedprox, so write --set mu=0.1."),

@@ -190,6 +190,24 @@ def tables(folder: Path, header: str, row: Callable[[float, float], str]) -> Non
         (folder / f"{name}.csv").write_text(f"age,bmi,{header}\n{''.join(rows)}")
 
 
+def test_what_led_in_the_run_leads_where_few_are_ill(cli: Command, tmp_path: Path) -> None:
+    """Also of an exported model."""
+    tables(tmp_path / "clinics", "label", lambda a, b: "ill" if a * a > 1.5 else "well")
+    data, north = str(tmp_path / "clinics"), tmp_path / "clinics" / "north.csv"
+    assert cli("run", "fedavg", "--data", data, "--metrics", "auroc,brier", "--rounds", "2", "--out", "run").code == 0
+    assert cli("export", "run", "--client", "north", "--out", "n.safetensors").code == 0
+    ended = cli("predict", "n.safetensors", str(north))
+    assert ended == cli("predict", "run", str(north), "--client", "north")
+    truth = np.array([row["label"] == "ill" for row in csv.DictReader(north.read_text().splitlines())])
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    ill = np.array([float(row["P(ill)"]) for row in rows])
+    pairs = ill[truth][:, None], ill[~truth]
+    auroc = np.mean((pairs[0] > pairs[1]) + (pairs[0] == pairs[1]) / 2)
+    accuracy = np.mean(truth == [row["label"] == "ill" for row in rows])
+    shown = f"{auroc:.1%}, brier {np.mean((ill - truth) ** 2):.3g}, accuracy {accuracy:.1%}"
+    assert ended.err == f"AUROC on 40 samples (may contain training samples): {shown}\n"
+
+
 def test_the_column_that_was_the_target_is_compared(cli: Command) -> None:
     """The training file itself can be predicted, of a run and of an exported model."""
     tables(Path("clinics"), "outcome", lambda a, b: "ill" if a > b else "well")

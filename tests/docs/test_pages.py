@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pages
+from benchmarks import pages, tables
 from coterie.baselines.robust import SYSTEMS, RobustConfig
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto import threshold as th
@@ -63,20 +63,55 @@ def test_a_changed_number_is_noticed_and_written_back() -> None:
     assert pages.generated(changed) == text
 
 
+def test_a_number_in_a_sentence_is_that_of_its_record() -> None:
+    text = page("systems/fedcaprivacy")
+    changed = re.sub(r"(ciphers fedcaprivacy, paper; ratio -->)[\d.]+", r"\g<1>41", text)
+    assert changed != text
+    assert pages.generated(changed) == text
+
+
+def test_a_number_is_found_by_its_row_and_column() -> None:
+    table = "| way | % | lead |\n| --- | --- | --- |\n| [`a`](a.md) | **9.5 ± 0.2** | +1.5 / −2e-05 |\n"
+    table += "| `--b 2` | – | 3 |\n"
+    asked = ("a", "%"), ("a", "lead"), ("a", "lead /2"), ("b 2", "lead")
+    assert [pages.number(table, *one) for one in asked] == ["9.5 ± 0.2", "1.5", "−2e-05", "3"]
+    for row, column in (("c", "%"), ("a", "c"), ("a", "lead /3"), ("b 2", "%")):
+        with pytest.raises(ValueError, match=f"{row}; {column}: "):
+            pages.number(table, row, column)
+
+
+def test_no_number_begins_a_line() -> None:
+    """Markdown would take it for a block, and end the paragraph."""
+    mark = "<!-- number: docs/bench.json ciphers fedcaprivacy, paper; ratio -->?<!-- end -->"
+    assert "?" not in pages.generated(f"as {mark}\n")
+    for before in ("\n", "  ", "- "):
+        with pytest.raises(ValueError, match="begins a line"):
+            pages.generated(f"as\n{before}{mark}\n")
+
+
 def test_first_or_level_is_bold_and_a_variant_of_a_method_does_not_compete_with_it() -> None:
     of = {"coterie": [90.0, 90.0], "coterie+control": [91.0, 91.0], "other": [90.3, 90.5], "gone": None}
     place = {"data": "d", "partition": "p", "form": "mixed"}
     rows = [{**place, "method": name, **({"by seed": own} if own else {})} for name, own in of.items()]
-    line = pages.cells({"rows": rows}, "mixed").splitlines()[2]
+    line = tables.cells({"rows": rows}, "mixed").splitlines()[2]
     half = 12.706 * 0.1  # Student's t of one degree of freedom, and the standard error of the two leads
     shown = ["**90.0 ± 0.0**", "**91.0 ± 0.0**", "90.4 ± 1.3", "diverged", f"−0.4 ± {half:.1f} (other)"]
     assert line == f"| d, p | {' | '.join(shown)} |"
     deciles = [{**row, "worst decile, by seed": row["by seed"]} if "by seed" in row else row for row in rows]
-    counted = dict(row[2:-2].split(" | ") for row in pages.levels({"rows": deciles}).splitlines()[2:])
-    assert "| d, p | other | −0.4 ± 1.3 / −0.4 ± 1.3 | +0.6 ± 1.3 / +0.6 ± 1.3 |" in pages.leads(
+    counted = dict(row[2:-2].split(" | ") for row in tables.levels({"rows": deciles}).splitlines()[2:])
+    assert "| d, p | other | −0.4 ± 1.3 / −0.4 ± 1.3 | +0.6 ± 1.3 / +0.6 ± 1.3 |" in tables.leads(
         {"rows": deciles}, "mixed"
     )
     assert counted == {"coterie": "1/1", "coterie+control": "1/1", "other": "0/0", "gone": "0/0"}
+
+
+def test_a_table_without_a_row_that_its_page_names_is_refused() -> None:
+    """Rows are named by text that has numbers in it: a new record would else drop them without a word."""
+    table = "| attack | found |\n| --- | --- |\n| by steps (0.16) | 0.2 |\n"
+    assert pages.narrowed(table, ["only by steps (0.16)"]).count("by steps") == 1
+    for choice in ("only by steps (0.17)", "without lost"):
+        with pytest.raises(ValueError, match="the table lacks"):
+            pages.narrowed(table, [choice])
 
 
 def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
@@ -90,7 +125,7 @@ def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
         "other": [curve(0.6, 0.6, 0.8), curve(0.9, 0.6, 0.9)],
     }
     half = 12.706 * 5  # Student's t of one degree of freedom, and the standard error of the differences 10 and 0
-    assert pages.paired({"curves": curves}, "base", "2").splitlines()[0::2] == [
+    assert tables.paired({"curves": curves}, "base", "2").splitlines()[0::2] == [
         "| less base | global % | local % | local %, tuned |",
         f"| other | +10.0 ± 0.0 | +0.0 ± 0.0 | +5.0 ± {half:.1f} |",
     ]
@@ -224,46 +259,3 @@ def test_the_example_of_members_is_one(tmp_path: Path) -> None:
     (tmp_path / "members.toml").write_text(text)
     system = registry.get("fedavg")
     check_members(read_members(tmp_path / "members.toml"), system, system.config(), "paper")
-
-
-# -- commands of all pages ---------------------------------------------------------------------------------------------
-
-EVERY = [DOCS.parent / "README.md", *pages.pages()]
-
-
-def commands(text: str) -> list[str]:
-    """The lines of a page's blocks that begin with ``coterie``, without remarks; not those of diagrams."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    blocks = [body for kind, body in fences if kind in ("", "bash", "sh")]
-    blocks += re.findall(r"(?:^    \S.*\n)+", text, re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = (re.sub(r"\s+(?:[#>]|<-).*", "", line).strip() for line in lines if re.match(r" *coterie [a-z]", line))
-    return [line for line in found if "..." not in line]
-
-
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_every_command_of_a_page_is_one_of_coteries(path: Path) -> None:
-    """The long ones are only parsed: their options must exist."""
-    from typer.main import get_command
-
-    from coterie.cli.app import app
-
-    for command in commands(path.read_text()):
-        group, words = get_command(app), shlex.split(command)[1:]
-        context = group.make_context("coterie", list(words), resilient_parsing=True)
-        while hasattr(group, "commands"):
-            found = group.commands.get(words[0])
-            assert found is not None, command
-            group, words = found, words[1:]
-            context = group.make_context(
-                group.name, list(words), parent=context, resilient_parsing=hasattr(group, "commands")
-            )
-
-
-def test_a_table_without_a_row_that_its_page_names_is_refused() -> None:
-    """Rows are named by text that has numbers in it: a new record would else drop them without a word."""
-    table = "| attack | found |\n| --- | --- |\n| by steps (0.16) | 0.2 |\n"
-    assert pages.narrowed(table, ["only by steps (0.16)"]).count("by steps") == 1
-    for choice in ("only by steps (0.17)", "without lost"):
-        with pytest.raises(ValueError, match="the table lacks"):
-            pages.narrowed(table, [choice])

@@ -5,6 +5,7 @@ It is also the test of the notebooks: the build executes them, and fails where o
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from functools import cache
@@ -119,6 +120,13 @@ def test_a_notebook_is_shown_with_its_outputs(name: str) -> None:
     assert [words for words in SAYS[name] if words not in text and words not in markup] == []
     assert not re.search("Traceback|Error:", text)
     assert text.count("setting up") < 3  # no bar that is drawn again and again
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_notebook_takes_less_than_two_minutes(name: str) -> None:
+    site = pytest.importorskip("benchmarks.site")
+    seconds = json.loads((SITE / site.SECONDS).read_text())
+    assert 0 < seconds[f"notebooks/{name}"] < 120
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

@@ -34,16 +34,25 @@ def test_a_workflow_runs_what_is_there(path: Path) -> None:
     assert not re.search(r"pull_request_target|secrets\.", text)
 
 
-def test_every_command_of_the_release_is_one_of_coteries() -> None:
+def test_every_command_of_a_workflow_is_one_of_coteries() -> None:
     from typer.main import get_command
 
     from coterie.cli.app import app
 
-    (command,) = re.findall(r"run: coterie (.*)", (ROOT / ".github/workflows/release.yml").read_text())
+    of_all = {path.stem: re.findall(r"run: .*?coterie (run .*)", path.read_text()) for path in WORKFLOWS}
+    assert {name: len(found) for name, found in of_all.items()} == {"ci": 2, "release": 1}
     group = get_command(app)
-    name, *words = shlex.split(command)
-    context = group.make_context("coterie", [name, *words], resilient_parsing=True)
-    group.get_command(context, name).make_context(name, list(words))  # type: ignore[attr-defined]
+    for command in (one for found in of_all.values() for one in found):
+        name, *words = shlex.split(command)
+        context = group.make_context("coterie", [name, *words], resilient_parsing=True)
+        group.get_command(context, name).make_context(name, list(words))  # type: ignore[attr-defined]
+
+
+def test_the_public_workflow_builds_and_tries_what_others_install() -> None:
+    """It has Docker and conda, which the tests lack."""
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    for line in ("docker build --tag coterie .", "env create --quiet --file environment.yml"):
+        assert line in text
 
 
 def test_no_file_names_a_place_where_packages_come_from() -> None:

@@ -34,6 +34,7 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monke
     ended = command("deploy", "try", str(folder), "--system", "fedavg", *OF, "--kill", "client/1@2")
     assert ended.code == 0
     assert "fedavg  round 2 of 2" in ended.err
+    assert ended.err.count("--kill client/1@2: client/1 was killed, and was started again at once\n") == 1
     ran = command("run", "fedavg", *OF, "--out", str(tmp_path / "r"), "--quiet")
     assert ran.code == 0
     digest = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])["models_sha256"]

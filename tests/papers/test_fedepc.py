@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from studies import curve as bare
 
-from benchmarks.pages import MEASURES, last_rounds
+from benchmarks.tables import MEASURES, last_rounds
 from coterie.data.partition import partition as dealt
 from coterie.reproductions.study import Cell, Curve, Item, study
 from coterie.runs.config import RunConfig

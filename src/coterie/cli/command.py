@@ -14,6 +14,8 @@ from coterie.cli.guard import MISTAKE, complain
 
 _WORDS = {"bool": "", "str": "TEXT", "int": "NUMBER", "float": "NUMBER", "list[str]": "TEXT", "list[Path]": "PATH"}
 
+_SWEEPS = "grid", "sweep", "search"
+
 
 def _plain(parameter: Any) -> Any:
     """Its help has a word instead of a type, and nothing for a flag."""
@@ -66,6 +68,9 @@ def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, s
     names = {name: flag for flag, name in options.items() if flag.startswith("--")}
     if word == "by" and "partition" in names:  # as Python and other commands call it
         return f"; did you mean --partition by:{'COLUMN' if value == 'VALUE' else value}?"
+    if word in _SWEEPS and "set" in names:
+        before = "" if "tune" in names else "coterie compare METHOD "
+        return f"; did you mean {before}--tune {'KEY=A,B' if value == 'VALUE' else value}?"
     systems = named(args) if "set" in names else []
     settings = {key: system.name for system in reversed(systems) for key in field_types(system.config)}
     meant = nearest(word, [*settings, *names])

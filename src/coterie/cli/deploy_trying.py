@@ -93,7 +93,9 @@ def rehearse(
     config = opt.configured(given, options["set"] or [], options["config"], False)
     first = run_metrics(config)[0].facts
     with show_progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
-        result = rehearsal.rehearse(folder, config, kill or (), partial(tell, config.system))
+        told = partial(tell, config.system)
+        aloud = (lambda text: None) if options["quiet"] else partial(say, err=True)
+        result = rehearsal.rehearse(folder, config, kill or (), told, say=aloud)
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, rehearsed(result.summary), ", each a process", digest)
     say(f"Predict with a client's model: coterie predict {result.folder} NEW.csv (or .npz) --client client/0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +107,8 @@ def predict(
     or an npz file with an array x. A party's home, and what it exports, know no scale but a schema's: their arrays are
     scaled as those that the party joined with, and bytes are divided by 255.
 
-    With labels (the column that --target or a schema named in training, or an array y) the accuracy is told, too.
+    With labels (the column that --target or a schema named in training, or an array y) the metrics of the model's run
+    are told, too, and the accuracy.
     Columns that a schema calls ids are kept. There is a column of probabilities for each named class, or for each of
     several labels at once, and for regression one of each number.
 
@@ -134,7 +136,7 @@ def predict(
         found, said = with_prior(found, own)
         say(f"Predicted {said}" if said.startswith("with") else said.capitalize(), err=True)
     labels = trained.labels(found)
-    right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
+    known = None if y is None else trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:
         say(_csv(trained, found, ids, printable), nl=False)
     else:
@@ -143,8 +145,19 @@ def predict(
         npz = _npz(label=labels, scores=found, names=names, ids=kept) if out.suffix == ".npz" else None
         atomic_write(out, npz or _csv(trained, found, ids, str).encode())
         say(f"Predictions of {len(labels):,} samples: {out}")
-    if right is not None:
-        say(f"Accuracy on {len(labels):,} samples (may contain training samples): {right.mean():.1%}", err=True)
+    if known is not None:
+        say(_scored(trained, known, found), err=True)
+
+
+def _scored(trained: TrainedModel, known: NDArray[Any], scores: NDArray[Any]) -> str:
+    """The metrics of the model's run. known: labels as ``checked_labels`` gives them."""
+    told = []
+    for metric, value in trained.measured(known, scores):
+        shown = "not defined" if isnan(value) else f"{value:.1%}" if metric.share else f"{value:.3g}"
+        told.append((metric.facts["label"], shown))
+    (first, leading), *others = told
+    more = "".join(f", {label} {value}" for label, value in others)
+    return f"{first[0].upper()}{first[1:]} on {len(known):,} samples (may contain training samples): {leading}{more}"
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:

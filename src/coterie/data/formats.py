@@ -91,7 +91,7 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """An array of the shape and type in a member's header, without memory.
+    """An array of the shape and type in a member's header, which takes no memory.
 
     Raises UserError for Python objects, and ValueError unless the member is as long as its header says.
     """

@@ -17,6 +17,7 @@ from coterie.protocol.system import Mixture
 from coterie.protocols.openings import Statements, collected
 from coterie.record.folder import deployed
 from coterie.runs.forms import offered, priors_of
+from coterie.runs.metrics import named
 from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 from coterie.training.prior import Prior
 
@@ -45,6 +46,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
         data_kind=INPUTS,
         version=coterie.__version__,
         client=home.name,
+        metrics=named(found.config.metrics),
     )
     if (schema := form.schema) is not None:
         stated = {"columns": schema.columns, "features": inputs_of(schema.columns), "label_columns": (schema.label,)}

@@ -26,7 +26,9 @@ Tell = Callable[[Mapping[str, Any]], None]
 """Is given each finished round's line."""
 
 
-def run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> None:
+def run_parties(
+    ready: LocalDeployment, kills: Sequence[Kill], tell: Tell, say: Callable[[str], None] = lambda text: None
+) -> None:
     """Raises RunError if a party fails."""
     metrics, told, size = ready.folder.run / METRICS, 0, 0
 
@@ -38,8 +40,12 @@ def run_parties(ready: LocalDeployment, kills: Sequence[Kill], tell: Tell) -> No
             for line in new:
                 tell(line)
 
-    folders = {name: home.path for name, home in ready.homes.items()}
-    with Supervision(ready.hub, folders, lives(ready), kills, absence_s=GRACE_S + _AWAY_S) as processes:
+    def back(kill: Kill) -> None:
+        later = f"{away_s:.0f} s later" if kill.mid else "at once"
+        say(f"--kill {kill}: {kill.party} was killed, and was started again {later}")
+
+    folders, away_s = {name: home.path for name, home in ready.homes.items()}, GRACE_S + _AWAY_S
+    with Supervision(ready.hub, folders, lives(ready), kills, absence_s=away_s, back=back) as processes:
         processes.start()
         processes.watch(tell_new)
     tell_new()
@@ -62,8 +68,9 @@ def rehearse(
     tell: Tell = lambda line: None,
     *,
     scores: Sequence[str] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> FinishedRun:
-    """kills: see ``kills.parse``.  scores: that each party reports; None for all.
+    """kills: see ``kills.parse``.  scores: that each party reports; None for all.  say: is told of each kill.
 
     Raises UserError for what cannot be rehearsed, and RunError if a party fails.
     """
@@ -78,5 +85,5 @@ def rehearse(
         wanted = [parse(text, names, experiment.config.rounds, own) for text in kills]
         ready = prepared(path, experiment, scores_of(config) if scores is None else scores, GRACE_S)
         held.enter_context(ready.serving())
-        run_parties(ready, wanted, tell)
+        run_parties(ready, wanted, tell, say)
         return whole_result(ready, experiment)

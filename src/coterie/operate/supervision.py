@@ -58,7 +58,8 @@ def warm() -> None:
 class Supervision:
     """All parties' processes by name, until the hub's has ended. A context that stops them all.
 
-    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.
+    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.  back: told of a kill when its
+    party is started again.
     """
 
     def __init__(
@@ -69,14 +70,16 @@ class Supervision:
         kills: Iterable[Kill] = (),
         *,
         absence_s: float = 0.0,
+        back: Callable[[Kill], None] = lambda kill: None,
     ) -> None:
-        self.hub, self.folders, self.lives, self.absence_s = hub, folders, lives, absence_s
+        self.hub, self.folders, self.lives, self.absence_s, self._back = hub, folders, lives, absence_s, back
         self.kills = sorted(kills, key=lambda kill: kill.round)
         self.started: Counter[str] = Counter()
         self._context = multiprocessing.get_context("forkserver")
         self._running: dict[str, ForkServerProcess] = {}
         self._doomed: dict[str, Kill] = {}
         self._due: dict[str, float] = {}  # when those that were killed are started again
+        self._killed: dict[str, Kill] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +106,8 @@ class Supervision:
             for name in [name for name, at in self._due.items() if at <= time.monotonic()]:
                 del self._due[name]
                 self._start(name)
+                if name in self._killed:
+                    self._back(self._killed.pop(name))
             tell()
             if time.monotonic() > until:
                 raise RunError(f"the run is over, but {', '.join(self._running)} did not end within {_ENDS_S:.0f} s")
@@ -140,6 +145,8 @@ class Supervision:
         elif code < 0 and self.started[name] < _MOST_STARTS:
             mid = kill is not None and kill.mid
             self._due[name] = time.monotonic() + self.absence_s * mid
+            if kill is not None:
+                self._killed[name] = kill
         else:
             raise RunError(f"{name} has failed: {self._words(name) or f'exit code {code}'}")
 

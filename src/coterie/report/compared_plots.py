@@ -30,7 +30,7 @@ _ROW_HEIGHT = 17
 def trade(found: Sequence[MethodStanding], measure: Measure) -> tuple[fig.Figure, str]:
     """The leading metric against the worst leak, or against the bytes sent where nothing was attacked.
 
-    A mark's size is the logarithm of the bytes sent. A hollow mark is the method after fine-tuning.
+    A mark's size is the logarithm of the bytes sent. An unfilled mark is the method after fine-tuning.
     """
     leaks = any(one.worst is not None for one in found)
     shown = [(k, one) for k, one in enumerate(found) if one.own and (one.worst is not None if leaks else one.sent)]

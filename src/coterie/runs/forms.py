@@ -75,9 +75,9 @@ def scored_forms(
 def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told | None = None) -> dict[str, Prior]:
     """Priors by client; none for mixtures of models, nor beyond classes.
 
-    told: label counts of the mixture that a model was trained on. A client that was told nothing, or what its own
-    samples speak against (``bears_out``), has no prior. None: the simulation supplies the mixture of the clients that
-    hold the same model, so a client's own model stays as it is.
+    told: label counts of the mixture that a model was trained on. A client without such counts, or with some that
+    its own samples speak against (``bears_out``), has no prior. None: the simulation supplies the mixture of the
+    clients that hold the same model, so a client's own model stays as it is.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}

@@ -151,6 +151,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> ModelFacts:
         features=dataset.features,
         columns=dataset.columns,
         label_columns=dataset.label_columns,
+        metrics=tuple(one.name for one in experiment.observer.metrics),
     )
 
 

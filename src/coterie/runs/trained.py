@@ -26,6 +26,7 @@ from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import check_elsewhere
 from coterie.protocol.model_spec import TaskKind
+from coterie.runs.metrics import METRICS, Metric, metrics_of
 from coterie.training.model import load
 from coterie.training.models import NAMES, Factory, factory
 
@@ -47,7 +48,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: ``Task.words``.  features: a
     table's columns, in the order of the inputs, or (). columns: of a table with gaps or categories, of which the
-    inputs are made.
+    inputs are made.  metrics: of the run, by name; the first leads.
     """
 
     format: Literal[1]
@@ -64,6 +65,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[Word, ...] = ()
     label_columns: tuple[Word, ...] = ()
     columns: tuple[Column, ...] = ()
+    metrics: tuple[Word, ...] = ()
 
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
@@ -210,6 +212,14 @@ class TrainedModel:
                 f"{suggest(label, map(str, known))} They are {np.array2string(known, separator=', ', threshold=12)}"
             )
         return found
+
+    def measured(self, known: NDArray[Any], scores: Doubles) -> list[tuple[Metric, float]]:
+        """The run's metrics but one's own, and the accuracy. known: as of ``checked_labels``.  scores: (n, classes)."""
+        facts = self.facts
+        index = {label: k for k, label in enumerate(facts.class_names or range(facts.classes))}
+        labels = np.array([index[label] for label in known.tolist()])
+        names = [name for name in facts.metrics if name in METRICS[facts.task]]
+        return [(metric, metric(labels, scores)) for metric in metrics_of(names, facts.task)]
 
     def _scores(self, rows: Floats, module: nn.Module, where: str) -> Doubles:
         facts = self.facts
