@@ -11,15 +11,23 @@ from benchmarks.markdown import grid
 Record = Mapping[str, Any]
 
 
+COLUMNS = {
+    "asked": ("asked a round", ","),
+    "clients": ("of clients", ","),
+    "job_processor_s": ("processor seconds of the job", ".1f"),
+    "job_s": ("seconds", ".1f"),
+    "peak_mb": ("peak memory, MB", ".0f"),
+    "files": ("files", ","),
+    "folder_mb": ("their MB", ".1f"),
+}
+
+
 def clients(record: Record) -> str:
-    head = ["clients", "peak memory, MB", "processor seconds of a round", "of the whole run", "seconds of a round"]
-    found = []
-    for run in record["runs"]:
-        seconds = [f"{run[key]:.1f}" for key in ("round_processor_s", "run_processor_s", "round_s")]
-        found.append(
-            [f"{run['clients']:,}", f"{run['peak_mb']:.0f}", *seconds, f"{run['files']:,}", f"{run['folder_mb']:.1f}"]
-        )
-    return grid([*head, "files", "their MB"], found)
+    """Whole jobs by the number of clients."""
+    rows = [
+        [f"{run[key]:{form}}" if key in run else "–" for key, (_, form) in COLUMNS.items()] for run in record["runs"]
+    ]
+    return grid([words for words, _ in COLUMNS.values()], rows)
 
 
 ROUNDS = {
@@ -87,7 +95,7 @@ def floors(record: Record) -> str:
     found = []
     for name, one in record["floors"]["cases"].items():
         first = list(one["operations"].items())[:SHOWN]
-        words = [f"{of['count']:,.0f} x {what}, {1000 * of['seconds_of_one']:.2g} ms" for what, of in first]
+        words = [f"{of['count']:,.0f} x {what}, {1000 * of['seconds_of_one']:.3g} ms" for what, of in first]
         seconds = [f"{one[key]:.2f}" for key in ("emulated_s", "floor_s", "measured_s")]
         found.append([name.replace("-", ", "), seconds[0], "; ".join(words), *seconds[1:]])
     head = ["system, mode", "emulated round, s", f"the {SHOWN} that take most", "all operations, s"]
