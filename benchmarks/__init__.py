@@ -11,6 +11,6 @@ From the repository's root, each with ``--help``:
     python -m benchmarks.leading FILE              how often a client leads that lies about itself: docs/resources.md
     python -m benchmarks.privacy fedepc/privacy    what sparsity vectors tell: docs/privacy_sparsity.md
     python -m benchmarks.loopback SYSTEM           what processes on one machine cost: docs/deploy.md
-    python -m benchmarks.scale clients FILE        what a round costs among 1,000 to 100,000 clients: docs/scale.md
+    python -m benchmarks.scale clients FILE        what a job costs among 100 to 100,000 clients: docs/scale.md
     python -m benchmarks.scale workers FILE        what a chunk of work costs at workers on Ray: docs/scale.md
 """

@@ -17,19 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.training_speed import machine
 from coterie.data import load
 
 CLIENTS, EPOCHS, BATCH, RATE = 100, 2, 50, 0.05
+REPEATS = 3
 SAMPLED_S = 0.2
 """How often memory is looked at."""
+Record = Mapping[str, Any]
+OURS = "coterie"
 CONTENDERS = Path(__file__).with_name("contenders")
 PACKAGES: Mapping[str, Sequence[str]] = {
     "flower": ("flwr[simulation]==1.41.0", "torch==2.13.0"),
@@ -42,12 +44,21 @@ ACCURACY = re.compile(r"accuracy (?:on all test data)?\s*([\d.]+)( %)?")
 
 @dataclass(frozen=True)
 class Job:
-    """name: of its row.  share: of the clients that each round asks."""
+    """name: of its row.  key: its short name.  share: of the clients that each round asks.
+
+    precision: of Coterie's products, which alone has a choice; then it is the only one to run.
+    """
 
     name: str
+    key: str
     model: str
     rounds: int
     share: float
+    precision: str = ""
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        return (OURS,) if self.precision else (OURS, *PACKAGES)
 
     def environment(self, data: Path) -> dict[str, str]:
         """What the scripts in ``contenders`` read. data: MNIST, bytes of images and labels.
@@ -70,9 +81,11 @@ class Job:
 
 
 JOBS = (
-    Job("MLP, 20 rounds, 10 % of the clients", "mlp", 20, 0.1),
-    Job("MLP, 20 rounds, all clients", "mlp", 20, 1.0),
-    Job("CNN, 5 rounds, 10 % of the clients", "cnn", 5, 0.1),
+    Job("MLP, 20 rounds, 10 % of the clients", "mlp-some", "mlp", 20, 0.1),
+    Job("MLP, 20 rounds, all clients", "mlp-all", "mlp", 20, 1.0),
+    Job("CNN, 5 rounds, 10 % of the clients", "cnn-some", "cnn", 5, 0.1),
+    Job("CNN, 5 rounds, 10 % of the clients, `--precision fp32`", "cnn-some-fp32", "cnn", 5, 0.1, "fp32"),
+    Job("CNN, 2 rounds, all clients", "cnn-all", "cnn", 2, 1.0),
 )
 """The CNN has two convolutions of 5 x 5 and 1,663,370 parameters, the MLP two hidden layers and 178,110."""
 
@@ -88,6 +101,7 @@ def ours(job: Job, folder: Path) -> list[str]:
     }
     given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     options = {"data": "mnist", "model": job.model, "clients": CLIENTS, "rounds": job.rounds, "partition": "iid"}
+    options |= {"precision": job.precision} if job.precision else {}
     named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     return [sys.executable, "-m", "coterie", "run", "fedavg", *named, *given, "--out", str(folder / "run")]
 
@@ -141,27 +155,62 @@ def timed(command: Sequence[str], surroundings: Mapping[str, str]) -> dict[str, 
     }
 
 
-def run(repeats: int = 3) -> dict[str, Any]:
-    """Every job, in turns; medians and ratios of medians, with every repetition."""
-    commands = {"coterie": ours, **{name: script(name) for name in PACKAGES}}
-    rows = []
-    for job in JOBS:
-        times: dict[str, list[dict[str, float]]] = {name: [] for name in commands}
-        for name, command in (pair for _ in range(repeats) for pair in commands.items()):
-            with tempfile.TemporaryDirectory() as folder:
-                place = Path(folder)
-                times[name].append(timed(command(job, place), job.environment(saved(place / "mnist.npz"))))
-        medians = {name: statistics.median(one["seconds"] for one in found) for name, found in times.items()}
-        ratios = {name: medians[name] / medians["coterie"] for name in PACKAGES}
-        rows.append({"job": job.name, "rounds": job.rounds, "medians": medians, "over_coterie": ratios, "times": times})
-    return {"machine": machine(), "packages": PACKAGES, "repeats": repeats, "jobs": rows}
+def run(made: Mapping[str, Any], only: Collection[str] = (), before: Record | None = None) -> dict[str, Any]:
+    """Every job, in turns, with every repetition.
+
+    made: the stamp of what is measured now.  only: names of frameworks and keys of jobs; the others' rows stay as they
+    are ``before``, with their own stamps.
+    """
+    chosen = [job for job in JOBS if job.key in only or not {job.key for job in JOBS} & set(only)]
+    names = [name for name in (OURS, *PACKAGES) if name in only or not {OURS, *PACKAGES} & set(only)]
+    rows = {row["job"]: row for row in (before or {}).get("jobs", ())}
+    for job in chosen:
+        now = [name for name in job.frameworks if name in names]
+        old = rows.get(job.name, {"times": {}})
+        found = {**old["times"], **in_turns(job, now)}
+        times = {name: found[name] for name in job.frameworks if name in found}
+        stamps = {**old.get("made", {}), **dict.fromkeys(now, made)}
+        rows[job.name] = {"job": job.name, "rounds": job.rounds, "made": stamps, **figures(times, stamps)}
+    kept = [rows[job.name] for job in JOBS if job.name in rows and rows[job.name]["times"]]
+    return {"packages": PACKAGES, "repeats": REPEATS, "jobs": kept}
+
+
+def in_turns(job: Job, names: Sequence[str]) -> dict[str, list[dict[str, float]]]:
+    """What each framework takes, one after the other, as often as it is repeated."""
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for name in [*names] * REPEATS:
+        with tempfile.TemporaryDirectory() as folder:
+            place, command = Path(folder), ours if name == OURS else script(name)
+            found = timed(command(job, place), job.environment(saved(place / "mnist.npz")))
+            times[name].append(found | ({"training_s": training_s(place / "run")} if name == OURS else {}))
+    return times
+
+
+def training_s(run_folder: Path) -> float:
+    """Seconds in which a run's clients trained."""
+    lines = (run_folder / "metrics.jsonl").read_text().splitlines()
+    return sum(float(json.loads(line)["phase_seconds"].get("client/Fit", 0.0)) for line in lines)
+
+
+def figures(times: Mapping[str, Sequence[Mapping[str, float]]], stamps: Mapping[str, Any]) -> dict[str, Any]:
+    """Medians, and the medians of the ratios of each turn, with the times.
+
+    over_coterie: of what was measured in turns with ours, which its stamp says.
+    """
+    medians = {name: statistics.median(one["seconds"] for one in found) for name, found in times.items()}
+    over = {
+        name: statistics.median(a["seconds"] / b["seconds"] for a, b in zip(found, times[OURS], strict=True))
+        for name, found in times.items()
+        if name != OURS and stamps.get(name) == stamps.get(OURS)
+    }
+    return {"medians": medians, "over_coterie": over, "times": times}
 
 
 def memory() -> dict[str, Any]:
     """The peak of every job in MB, all of its processes together."""
-    commands = {"coterie": ours, **{name: script(name) for name in PACKAGES}}
     rows = []
     for job in JOBS:
+        commands = {name: ours if name == OURS else script(name) for name in job.frameworks}
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
             surroundings = job.environment(saved(place / "mnist.npz"))
@@ -199,16 +248,18 @@ def _pss_mb(pid: int) -> float:
 
 
 def picture(record: Mapping[str, Any], path: Path) -> None:
-    """Bars of the medians, each with its repetitions as points."""
+    """Bars of the medians of what several ran, each with its repetitions as points."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    panels = figure.subplots(1, len(record["jobs"]), squeeze=False)[0]
-    for axes, row in zip(panels, record["jobs"], strict=True):
+    rows = [row for row in record["jobs"] if len(row["times"]) > 1]
+    panels = figure.subplots(1, len(rows), squeeze=False)[0]
+    for axes, row in zip(panels, rows, strict=True):
         names = list(row["medians"])
         axes.bar(names, list(row["medians"].values()), color=["tab:blue", *["lightgrey"] * len(PACKAGES)])
         for at, name in enumerate(names):
-            axes.plot([at] * record["repeats"], [one["seconds"] for one in row["times"][name]], "k.", markersize=4)
+            seconds = [one["seconds"] for one in row["times"][name]]
+            axes.plot([at] * len(seconds), seconds, "k.", markersize=4)
         axes.set_title(row["job"], fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("seconds from start to exit")

@@ -1,7 +1,7 @@
 """What very many clients cost, and what it costs to send trainings to workers: the tables of docs/scale.md.
 
-``clients``: each run is a process of its own, so its peak memory is its own. ``workers``: the same trainings in this
-process and on a Ray cluster on this machine, one after the other, so that both see the same machine.
+``clients``: whole jobs, each a command of its own. ``workers``: the same trainings in this process and on a Ray cluster
+on this machine, one after the other, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -9,67 +9,68 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import inf
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.jobs import timed
 from coterie.protocol.effects import Fit
 from coterie.record.provenance import write_record
-from coterie.runs import RunConfig, experiment, run
+from coterie.runs import RunConfig, experiment
 from coterie.runs.on_data import Here
 from coterie.training.solvers import Sgd
 
-CLIENTS = (1_000, 10_000, 100_000)
-ASKED = 1_000
-ROUNDS = 3
+RUNS = ((100, 100), (10_000, 100), (1_000, 1_000), (100_000, 1_000))
+"""How many clients there are, and how many a round asks and scores."""
+ROUNDS = 10
 
 
-def config(clients: int, asked: int, evaluated: int, rounds: int) -> RunConfig:
-    """``coterie run fedavg --data synthetic:64x10 --clients N --evaluated ... --set participation=... --rounds ...``"""
-    one = RunConfig("fedavg", data="synthetic:64x10", clients=clients, evaluated=evaluated, rounds=rounds)
-    return replace(one, settings={"participation": asked / clients}, checkpoint_every=1)
+def command(clients: int, asked: int, folder: Path) -> list[str]:
+    """As its user writes it, with all that a run leaves. As many are scored as are asked, in every run."""
+    options = {"data": "synthetic:64x10", "clients": clients, "evaluated": asked, "rounds": ROUNDS}
+    named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    words = [*named, "--set", f"participation={asked / clients}", "--out", str(folder / "run")]
+    return [sys.executable, "-m", "coterie", "run", "fedavg", *words, "--checkpoint-every", "1", "--quiet"]
 
 
-def ran(clients: int, asked: int, evaluated: int, rounds: int) -> dict[str, Any]:
-    """One run, for a process of its own. Processor seconds are those of all threads; other work adds little to them."""
-    spent = [time.process_time()]
-
-    def told(line: Mapping[str, Any]) -> None:
-        spent.append(time.process_time())
-
+def ran(clients: int, asked: int) -> dict[str, Any]:
+    """One job, from start to exit. Processor seconds are those of all its threads: other work adds little to them."""
+    quick = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as home:
+        found = timed(command(clients, asked, Path(home)), quick)
         out = Path(home) / "run"
-        result = run(replace(config(clients, asked, evaluated, rounds), out=str(out)), told)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         files = [path for path in out.rglob("*") if path.is_file()]
         return {
             "clients": clients,
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "round_s": min(line["seconds"] + line["observing_seconds"] for line in result.rounds),
-            "round_processor_s": min(after - before for before, after in pairwise(spent)),
-            "run_processor_s": time.process_time(),
+            "asked": asked,
+            "job_processor_s": found["cpu_seconds"],
+            "job_s": found["seconds"],
+            "peak_mb": found["peak_mb"],
             "folder_mb": sum(path.stat().st_size for path in files) / 1e6,
             "files": len(files),
-            "global_accuracy": result.summary["global_accuracy"],
+            "global_accuracy": lines[-1]["global_accuracy"],
         }
 
 
-def clients(numbers: Sequence[int] = CLIENTS, asked: int = ASKED, rounds: int = ROUNDS) -> dict[str, Any]:
-    """A run for each number of clients, all of which ask and evaluate as many."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
-        runs = [fresh.submit(ran, number, asked, asked, rounds).result() for number in numbers]
-    return {"asked": asked, "evaluated": asked, "rounds": rounds, "cores": os.cpu_count(), "runs": runs}
+def clients(repeats: int = 2) -> dict[str, Any]:
+    """Every job, in turns; of each the one with the fewest processor seconds."""
+    load = os.getloadavg()
+    turns = [[ran(*one) for one in RUNS] for _ in range(repeats)]
+    runs = [min(found, key=lambda one: float(one["job_processor_s"])) for found in zip(*turns, strict=True)]
+    of = {(one["clients"], one["asked"]): one["job_processor_s"] for one in runs}
+    ratios = {f"{many:,} of which {n} are asked": of[many, n] / of[n, n] for many, n in RUNS if many > n}
+    how = {"rounds": ROUNDS, "repeats": repeats, "cores": os.cpu_count(), "load": load}
+    return {**how, "over_all": ratios, "runs": runs}
 
 
 def fastest(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -123,8 +124,8 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="where the record is written, as JSON")
     given = parser.parse_args()
     record = clients() if given.table == "clients" else workers()
-    command = f"python -m benchmarks.scale {given.table} {given.file.as_posix()}"
-    write_record(given.file, command, rounded(record, 4))
+    words = f"python -m benchmarks.scale {given.table} {given.file.as_posix()}"
+    write_record(given.file, words, rounded(record, 4))
 
 
 def rounded(record: Mapping[str, Any], digits: int) -> dict[str, Any]:

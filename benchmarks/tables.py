@@ -21,6 +21,7 @@ from benchmarks import (
     poisoning,
     races,
     rates,
+    speed_tables,
     which,
 )
 from benchmarks.markdown import cell, error, grid, interval, median, of_seeds, without_interval
@@ -301,66 +302,6 @@ def needs(record: Record) -> str:
     return grid(["", "a client sends", "receives", "on the broker's line", "10 MB, 20 Mbit/s"], found)
 
 
-def clients(record: Record) -> str:
-    head = ["clients", "peak memory, MB", "processor seconds of a round", "of the whole run", "seconds of a round"]
-    found = []
-    for run in record["runs"]:
-        seconds = [f"{run[key]:.1f}" for key in ("round_processor_s", "run_processor_s", "round_s")]
-        found.append(
-            [f"{run['clients']:,}", f"{run['peak_mb']:.0f}", *seconds, f"{run['files']:,}", f"{run['folder_mb']:.1f}"]
-        )
-    return grid([*head, "files", "their MB"], found)
-
-
-ROUNDS = {
-    "one_key": "one key: encrypt, sum, decrypt",
-    "shared": "shared: public-key encryption, `server_dec`, `partial`, `opened`",
-    "padded": "joint pads, `padded_sum`",
-    "joint": "joint pads with contributions, each holder computes `c_1`",
-}
-
-
-def jobs(record: Record) -> str:
-    """Seconds of whole jobs, of their medians, and their ratio to ours in brackets."""
-    found = record["jobs"]
-    peaks = {row["job"]: row["peak_mb"].values() for row in record["memory"]["jobs"]}
-    names = list(found["packages"])
-    rows = [
-        [row["job"], f"{row['medians']['coterie']:.1f}"]
-        + [f"{row['medians'][name]:.1f} ({row['over_coterie'][name]:.1f} x)" for name in names]
-        + [" / ".join(f"{peak / 1000:.1f}" for peak in peaks[row["job"]])]
-        + [" / ".join(f"{100 * fmean(one['accuracy'] for one in found):.1f}" for found in row["times"].values())]
-        for row in found["jobs"]
-    ]
-    return grid(
-        ["job", "Coterie, s", *(f"{name}, s" for name in names), "peak of all processes, GB", "accuracy, %"], rows
-    )
-
-
-def ciphers(record: Record) -> str:
-    """A round with real ciphers beside its emulated twin."""
-    found = record["ciphers"]["cases"]
-    return grid(
-        ["system, mode", "emulated, s", "real, s", "ratio", "processor seconds of the ciphers"],
-        [
-            [name.replace("-", ", ")]
-            + [f"{one[f'{crypto}_round_seconds']:.2f}" for crypto in ("emulated", "real")]
-            + [f"{one['round_ratio']:.1f}", f"{max(0.0, one['cpu_seconds_of_ciphers_a_round']):.1f}"]
-            for name, one in found.items()
-        ],
-    )
-
-
-def threshold_rounds(record: Record) -> str:
-    costs = record["threshold"]
-    found = []
-    for what, words in ROUNDS.items():
-        ratio = costs.get(f"{what}_over_one_key")
-        shown = "1" if ratio is None else f"{ratio:.2f}"
-        found.append([words, f"{costs[f'{what}_seconds']:.2f}", shown, f"{costs['errors_of_the_mean'][what]:.0e}"])
-    return grid(["round", "CPU seconds", "over one key", "largest error of the mean"], found)
-
-
 # -- attacks and liars -------------------------------------------------------------------------------------------------
 
 
@@ -493,10 +434,12 @@ TABLES: dict[str, Table] = {
     "loopback": loopback,
     "lines": lines,
     "needs": needs,
-    "clients": clients,
-    "threshold-rounds": threshold_rounds,
-    "jobs": jobs,
-    "ciphers": ciphers,
+    "clients": speed_tables.clients,
+    "threshold-rounds": speed_tables.threshold_rounds,
+    "jobs": speed_tables.jobs,
+    "ciphers": speed_tables.ciphers,
+    "floors": speed_tables.floors,
+    "stamps": speed_tables.stamps,
     "described": described,
     "whole-runs": whole_runs,
     "leading": leading,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -42,9 +43,11 @@ def test_the_peak_is_that_of_a_process_and_its_children_together() -> None:
     assert alone < 60 < jobs.peak_mb([sys.executable, "-c", both], {}) - alone < 120
 
 
-def test_a_record_has_a_table_and_a_picture(tmp_path: Path) -> None:
-    one = {"accuracy": 0.5, "seconds": 2.0, "cpu_seconds": 1.0, "peak_mb": 500.0}
-    times = {name: [one, one] for name in ("coterie", *jobs.PACKAGES)}
+ONE = {"accuracy": 0.5, "seconds": 2.0, "cpu_seconds": 1.0, "peak_mb": 500.0}
+
+
+def test_a_record_of_an_older_version_has_a_table_and_a_picture(tmp_path: Path) -> None:
+    times = {name: [ONE, ONE] for name in ("coterie", *jobs.PACKAGES)}
     row = {
         "job": "a job",
         "medians": dict.fromkeys(times, 2.0),
@@ -53,6 +56,54 @@ def test_a_record_has_a_table_and_a_picture(tmp_path: Path) -> None:
     }
     record = {"packages": jobs.PACKAGES, "repeats": 2, "jobs": [row]}
     peaks = {"jobs": [{"job": "a job", "peak_mb": dict.fromkeys(times, 500.0)}]}
-    assert "| a job | 2.0 | 2.0 (1.0 x) |" in pages.TABLES["jobs"]({"jobs": record, "memory": peaks})
+    assert "| a job | 2.0 | – | – | 2.0 (1.0 x) |" in pages.TABLES["jobs"]({"jobs": record, "memory": peaks})
     jobs.picture(record, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").stat().st_size > 1000
+
+
+def test_a_ratio_is_the_median_of_those_of_each_turn_and_of_one_run_alone() -> None:
+    ours, theirs = ([{"seconds": s} for s in seconds] for seconds in ((1.0, 4.0, 2.0), (2.0, 4.0, 10.0)))
+    stamps = {"coterie": "today", "flower": "today", "fedjax": "before"}
+    found = jobs.figures({"coterie": ours, "flower": theirs, "fedjax": theirs}, stamps)
+    assert found["medians"] == {"coterie": 2.0, "flower": 4.0, "fedjax": 4.0}
+    assert found["over_coterie"] == {"flower": 2.0}  # of 2, 1 and 5
+    found = jobs.figures({"coterie": ours, "flower": [*theirs[1:], theirs[0]]}, stamps)
+    assert found["over_coterie"] == {"flower": 2.5}  # of 4, 2.5 and 1; those of the medians are 4 over 2
+
+
+def test_only_ours_is_measured_anew_with_its_training_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str]] = []
+    monkeypatch.setattr(jobs, "saved", lambda path: path)
+    monkeypatch.setattr(jobs, "script", lambda name: lambda job, folder: [name, job.key, str(folder)])
+
+    def ours(job: jobs.Job, folder: Path) -> list[str]:
+        (folder / "run").mkdir()
+        lines = ({"phase_seconds": {"client/Fit": 0.25}}, {"phase_seconds": {"server/Update": 9.0}})
+        (folder / "run" / "metrics.jsonl").write_text("\n".join(map(json.dumps, (lines[0], *lines))))
+        return ["coterie", job.key, str(folder)]
+
+    def timed(command: list[str], surroundings: object) -> dict[str, float]:
+        made.append((command[0], command[1]))
+        return dict(ONE)
+
+    monkeypatch.setattr(jobs, "ours", ours)
+    monkeypatch.setattr(jobs, "timed", timed)
+    whole = jobs.run({"date": "before"}, ["mlp-some", "cnn-some-fp32"])
+    assert (
+        made
+        == [*[("coterie", "mlp-some"), ("flower", "mlp-some"), ("fedjax", "mlp-some")] * 3]
+        + [("coterie", "cnn-some-fp32")] * 3
+    )
+    assert [row["job"] for row in whole["jobs"]] == [jobs.JOBS[0].name, jobs.JOBS[3].name]
+    assert whole["jobs"][0]["over_coterie"] == {"flower": 1.0, "fedjax": 1.0}
+    made.clear()
+    again = jobs.run({"date": "today"}, ["coterie", "mlp-some"], whole)
+    assert made == [("coterie", "mlp-some")] * 3
+    first = again["jobs"][0]
+    assert list(first["times"]) == ["coterie", "flower", "fedjax"]
+    assert first["made"] == {"coterie": {"date": "today"}, "flower": {"date": "before"}, "fedjax": {"date": "before"}}
+    assert first["over_coterie"] == {}  # not in turns
+    assert {one["training_s"] for one in first["times"]["coterie"]} == {0.5}
+    assert again["jobs"][1] == whole["jobs"][1]
+    row = pages.TABLES["jobs"]({"jobs": again, "memory": {"jobs": []}}).splitlines()[2]
+    assert row.split(" | ")[1:6] == ["2.0", "0.5", "yes", "2.0", "2.0"]

@@ -127,11 +127,16 @@ def test_what_answers_at_once_imports_nothing_heavy() -> None:
         "    try: main()\n"
         "    except SystemExit: pass\n"
         "    allowed = set() if words in helps else {'numpy', 'cryptography', 'nats'}\n"
-        "    print('HEAVY', sorted((heavy - allowed) & set(sys.modules)))"
+        "    print('HEAVY', sorted((heavy - allowed) & set(sys.modules)))\n"
+        "    ours = [name for name in sys.modules if name.startswith('coterie.')]\n"
+        "    if words == 'list': assert len(ours) < 40, ours\n"
+        "    unused = ('audits', 'data', 'experiment', 'model', 'models', 'transport', 'record', 'reproductions')\n"
+        "    if words == 'list systems': print('UNUSED', [x for x in ours if x.split('.')[-1] in unused])"
     )
     lists = ["systems", "systems mingledpie", "datasets", "partitions", "models"]
     out = subprocess.run([sys.executable, "-c", code, *lists], capture_output=True, text=True, check=True).stdout
     assert out.count("HEAVY []\n") == 3 + len(lists)
+    assert out.count("UNUSED []\n") == 1
     for words in ("coterie run fedcaprivacy", "FedEPC: an efficient", "NAME.npz", "cnn"):
         assert words in out
 
@@ -162,6 +167,27 @@ def test_a_run_loads_no_library_that_it_does_not_need_and_none_under_the_garbage
     out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert (tmp_path / "run" / "report.html").exists()
     assert out.endswith("HEAVY []\n")
+
+
+def test_what_is_imported_from_python_loads_what_it_needs_and_none_under_the_garbage_collector() -> None:
+    """What trains is loaded without the tables of papers, and without what draws reports."""
+    code = (
+        "import gc, sys\n"
+        "def passes(): return sum(one['collections'] for one in gc.get_stats())\n"
+        "import coterie\n"
+        "assert 'numpy' not in sys.modules\n"
+        "before = passes()\n"
+        "assert callable(coterie.run)\n"
+        "assert gc.isenabled() and gc.get_freeze_count() == 0\n"  # a user's own garbage is collected, now or later
+        "assert passes() - before < 50, passes() - before\n"  # 430 with it
+        "later = {'matplotlib', 'PIL', 'sklearn', 'scipy', 'tenseal', 'pandas', 'jinja2', 'coterie.reproductions'}\n"
+        "print('LATER', sorted(later & set(sys.modules)))\n"
+        "gc.disable()\n"
+        "coterie.reproduce\n"
+        "assert not gc.isenabled()"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "LATER []\n"
 
 
 def test_the_modules_of_systems_are_looked_for_once() -> None:

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import report
 from coterie.record.load import find, whole_comparison, whole_summary
 from coterie.record.load import load as checked_run
-from coterie.report import cite, render, score_table
+from coterie.report import score_table
 from coterie.report.comparison import RunGroup, group
 from coterie.report.notebook import AGAINST, Findings, curves, frame, leaks, shown_comparison, table
 from coterie.report.summary import lasted, results
@@ -39,11 +40,11 @@ class InFolder(ABC):
 
     def cite(self) -> str:
         """BibTeX of the systems and of what was run, below a sentence of methods."""
-        return cite([self.folder])
+        return report.cite([self.folder])
 
     def report(self) -> Path:
         """The path of the HTML report, made now."""
-        return render([self.folder], self.folder / "report.html")
+        return report.render([self.folder], self.folder / "report.html")
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,22 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import (
-    auditing,
-    comparing,
-    deploying,
-    listing,
-    predicting,
-    preparing,
-    reporting,
-    reproducing,
-    running,
-)
-from coterie.cli.command import Command, CommandGroup
-from coterie.cli.guard import say
+from coterie.protocol.import_path import uncollected
+
+with uncollected():
+    from coterie.cli import (
+        auditing,
+        comparing,
+        deploying,
+        listing,
+        predicting,
+        preparing,
+        reporting,
+        reproducing,
+        running,
+    )
+    from coterie.cli.command import Command, CommandGroup
+    from coterie.cli.guard import say
 
 _EPILOG = """
 Examples:

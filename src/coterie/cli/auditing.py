@@ -85,7 +85,7 @@ def audit(
       coterie audit hospital-a.openings.json hospital-b.openings.json
     """
     with loading():
-        from coterie import api
+        from coterie.api import audit as attacked
         from coterie.report import render
 
     if folders and all(path.is_file() for path in folders):
@@ -93,7 +93,7 @@ def audit(
         return
     if fewest or share is not None:
         raise UserError("--fewest and --share are for files of statements: leave them out for folders")
-    content = api.audit(*folders, active=active, data_dir=data_dir)
+    content = attacked(*folders, active=active, data_dir=data_dir)
     runs = content.get("runs", {"": content})
     for where, run in runs.items():
         if run["not_kept"]:

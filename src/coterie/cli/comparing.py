@@ -83,12 +83,12 @@ def compare(
       coterie compare fedavg scaffold --tune lr=0.03,0.1,0.3 --seeds 3
     """
     with loading():
-        from coterie import api
+        from coterie.api import race
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     given, settings = opt.shared_options(opt.given(options), options["set"] or [], options["config"])
-    done = api.race(
+    done = race(
         methods or [],
         given,
         settings,

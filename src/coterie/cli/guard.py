@@ -23,6 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.protocol.errors import CoterieError, CoterieWarning, UserError, printable
+from coterie.protocol.import_path import uncollected
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 
@@ -94,20 +95,17 @@ _loaded = False
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A command's imports, which the garbage collector never goes through: that would take a quarter of their time. For
-    the first command of a process alone, which has made no garbage yet.
+    """A command's imports, which the garbage collector never goes through, also later. For the first command of a
+    process alone, which has made no garbage yet.
     """
     global _loaded
     if _loaded:
         yield
         return
     _loaded = True  # not gc.get_freeze_count(), which goes through all of them
-    gc.disable()
-    try:
+    with uncollected():
         yield
-    finally:
         gc.freeze()
-        gc.enable()
 
 
 @contextlib.contextmanager

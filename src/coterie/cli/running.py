@@ -44,12 +44,12 @@ def run(system: System = None, **options: Any) -> None:
       coterie run --resume --out runs/hardened
     """
     with loading():
-        from coterie import api
+        from coterie.api import train
         from coterie.report.summary import results
 
     given, resume = opt.given({"system": system, **options}), options["resume"]
     config = opt.configured(given, options["set"] or [], options["config"], resume)
-    result = api.train(config, given, progress=not options["quiet"], resume=resume)
+    result = train(config, given, progress=not options["quiet"], resume=resume)
     conclude(result, results(result.summary))
 
 

@@ -12,7 +12,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import count
 from typing import Any
 
@@ -381,7 +381,6 @@ def ring(parameters: ParameterSet) -> Ring:
 class _File:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
-        self._decompressor = zstandard.ZstdDecompressor()
 
     def read(self, source: Handle) -> bytes:
         source.save(self.path)
@@ -392,7 +391,7 @@ class _File:
         if not len(data) == size == total or compression not in (_UNCOMPRESSED, _ZSTD):
             raise RunError(f"{len(data)} of {total} bytes that SEAL saved can be read, with compression {compression}")
         body = memoryview(data)[_HEADER.size :]
-        return bytes(body) if compression == _UNCOMPRESSED else self._decompressor.decompress(body)
+        return bytes(body) if compression == _UNCOMPRESSED else zstandard.decompress(body)
 
     def numbers(self, source: Handle, out: Residues) -> None:
         body = self.read(source)
@@ -413,10 +412,15 @@ def _header(size: int) -> bytes:
     return _HEADER.pack(*version, _UNCOMPRESSED, 0, _HEADER.size + size)
 
 
+@cache
+def _descriptors_have_paths() -> bool:
+    return os.path.isdir("/proc/self/fd")
+
+
 @contextmanager
 def _scratch() -> Iterator[_File]:
     with ExitStack() as stack:
-        if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        if hasattr(os, "memfd_create") and _descriptors_have_paths():
             descriptor = os.memfd_create("coterie", os.MFD_CLOEXEC)
             path = f"/proc/self/fd/{descriptor}"
         else:
