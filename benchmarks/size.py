@@ -1,6 +1,6 @@
 """How large the project is: code lines, lines of imports, words of docstrings and of Markdown, by package.
 
-Code lines are without docstrings, comments and blank lines: ``python -m benchmarks.size`` (also ``make lint``).
+Code lines are without docstrings, also those of names, comments and blank lines: ``python -m benchmarks.size`` (also ``make lint``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ BLANK = (
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 )
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,9 @@ def size_of(source: str) -> Size:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-            first = node.body[0]
-            documented |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-            words += len(text.split())
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            documented |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            words += len(node.value.value.split())
     code = set[int]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in BLANK:
