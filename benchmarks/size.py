@@ -1,6 +1,7 @@
 """How large the project is: code lines, lines of imports, words of docstrings and of Markdown, by package.
 
-Code lines are without docstrings, also those of names, comments and blank lines: ``python -m benchmarks.size`` (also ``make lint``).
+Code lines are without docstrings, also those of names, comments and blank lines: ``python -m benchmarks.size`` (also
+``make lint``).
 """
 
 from __future__ import annotations
