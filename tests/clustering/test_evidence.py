@@ -11,6 +11,7 @@ from scipy.stats import norm
 from coterie.clustering.evidence import (
     MOST,
     ResidualSpread,
+    basis,
     evidence,
     features,
     gain,
@@ -104,6 +105,16 @@ def test_a_gain_and_an_offset_of_images_change_nothing_and_tables_stay_as_they_a
     assert np.isfinite(features(np.ones((2, 1, 8, 8)))).all()
     assert (features(table) == mapped(table)).all()
     assert not np.allclose(features(table), features(3 * table - 2))
+
+
+def test_a_basis_changes_no_gain() -> None:
+    draw, to = np.random.default_rng(6), basis(7)
+    clients = [(draw.integers(0, 9, 3), draw.normal(size=(3, FEATURES))) for _ in range(4)]
+    of = ResidualSpread(np.full(3, 0.5), np.ones(3))
+    plain, turned = (np.stack([row(n, sums @ by, of) for n, sums in clients]) for by in (np.eye(FEATURES), to))
+    assert np.allclose(plain @ twisted(plain).T, turned @ twisted(turned).T)
+    assert not np.allclose(plain, turned)
+    assert (basis(8) != to).any()
 
 
 def test_residuals_are_of_kept_labels_and_count_at_most_so_many() -> None:

@@ -53,6 +53,11 @@ def features(x: NDArray[Any]) -> Floats:
     return mapped(centred / np.maximum(centred.std(axis=1, keepdims=True), NO_CONTRAST))
 
 
+def basis(seed: int) -> Floats:
+    """(FEATURES, FEATURES) orthonormal; residuals in it have the same gains. seed: of all clients, no server."""
+    return np.asarray(np.linalg.qr(np.random.default_rng(seed).normal(size=(FEATURES, FEATURES)))[0])
+
+
 def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
     """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) of x (n, FEATURES), y (n,).
 

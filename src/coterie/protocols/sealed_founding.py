@@ -103,6 +103,7 @@ class HubGroups(ServerGroups):
     def lasts(self, secret: HubSecret) -> None:
         super().lasts(secret)
         self.secret.grouped, self.secret.false = secret.grouped, secret.false
+        self.secret.rows = {}  # those of the attempt that was dropped would show whose are the fresh ones beside them
 
     def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
@@ -262,9 +263,10 @@ class HubGroups(ServerGroups):
                     read = ()
             for name in batch:  # they are asked again, for a list without the others
                 rows.pop(name, None)
-            if placing is not None and not read:
+            if placing is not None:  # the marks of this list may be known by name now, so it is not offered again
                 secret.false |= {(epoch, names)}
-                return (), parts
+                if not read:
+                    return (), parts
             batch = tuple(name for name in batch if name in read)
         return (), ()
 

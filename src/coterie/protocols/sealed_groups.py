@@ -182,7 +182,7 @@ class GroupsFound(fl.SecretStruct):
 
     held: sealed rows by position, of ``round``.  opened: keys of those that are being grouped.
     placed: key and group of those that the round has grouped.  grouped: the lists of clients whose rows
-    were grouped, in any attempt of a round.
+    were grouped, in any attempt of a round.  given: names of the hub's shares that were given back together, likewise.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -192,6 +192,7 @@ class GroupsFound(fl.SecretStruct):
     under_way: UnderWay | None = None
     placed: tuple[tuple[bytes, int], ...] = ()
     grouped: tuple[frozenset[str], ...] = ()
+    given: frozenset[frozenset[bytes]] = frozenset()
 
 
 class HelperGroups(ServerGroups):
@@ -213,13 +214,14 @@ class HelperGroups(ServerGroups):
 
     def lasts(self, secret: GroupsFound) -> None:
         super().lasts(secret)
-        self.secret.grouped, self.secret.under_way = secret.grouped, None
+        self.secret.grouped, self.secret.given, self.secret.under_way = secret.grouped, secret.given, None
 
     @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed. If all clients of the list have sealed a row for it, shuffle the rows to be grouped.
 
-        Rows of exactly the same clients may be grouped again, since they show nothing of what others add.
+        Rows of exactly the same clients may be grouped again, since they show nothing of what others add. But none may
+        come beside fresh rows of others: what the hub gets back would show whose are the fresh ones.
         """
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
@@ -234,6 +236,10 @@ class HelperGroups(ServerGroups):
                 return RowsRead(msg.round, np.zeros(0, np.int64), fl.bundle([]))
             order = self.party.secrets("order of places", msg.round).permutation(len(read))
             rows = list(read.values())
+            now = frozenset(digest("coterie/hub's share/1", row.ours) for row in rows)
+            if any(before != now and not before.isdisjoint(now) for before in secret.given):
+                raise fl.PeerError("rows that were opened before, beside others: ask all clients of the list afresh")
+            secret.given |= {now}
             secret.opened = tuple(row.key for row in rows)
             if one and not first:
                 self._place([0] * len(rows))
@@ -329,11 +335,18 @@ class HelperGroups(ServerGroups):
             rows.found(len(weights), len(secret.placed), msg.round, secret.shared.founding)
         rows.secret.members += len(secret.placed)
         sealed = [
-            SealingKey(key).seal(_PLACE.pack(k, len(weights), int(weights[k]), rows.secret.masks[k]), *_BETWEEN)
+            self._sealed(key, _PLACE.pack(k, len(weights), int(weights[k]), rows.secret.masks[k]))
             for key, k in secret.placed
         ]
         secret.placed = ()
         return Settled(msg.round, len(weights), fl.bundle(sealed))
+
+    def _sealed(self, key: bytes, place: bytes) -> bytes:
+        """For a client's key; random bytes where it is none, which costs that client its place."""
+        try:
+            return SealingKey(key).seal(place, *_BETWEEN)
+        except (fl.PeerError, fl.CryptoError):
+            return bytes(self.party.secrets("no place", self.secret.round).bytes(len(place) + OVERHEAD_BYTES))
 
     def _description(self, sealed: bytes, epoch: int, names: str) -> Description | None:
         """What a client has sealed, or None for anything else."""

@@ -227,7 +227,8 @@ class ClientSums(fl.Component):
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
-        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD]))
+        seed = int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "map"), "big")
+        row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
         return row
 
     def _reference(self) -> tuple[NDArray[np.bool_], Floats]:

@@ -239,9 +239,11 @@ def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 
 @fl.local("residual row")
-def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats) -> Floats:
+def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, seed: int) -> Floats:
+    """A client's ``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
-    return evidence.row(*evidence.residuals(x, y, to), evidence.spread(spread))
+    counts, sums = evidence.residuals(x, y, to)
+    return evidence.row(counts, sums @ evidence.basis(seed), evidence.spread(spread))
 
 
 def _reference(total: Floats, kept: NDArray[np.bool_]) -> sig.Reference:

@@ -14,7 +14,8 @@ from prepared import prepared
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering.correlation import RESTARTS, grouped, in_the_clear, labelled
-from coterie.clustering.evidence import BONUS, twisted
+from coterie.clustering.evidence import BONUS, ResidualSpread, row, twisted
+from coterie.clustering.signature import FEATURES
 from coterie.protocol.errors import CoterieWarning, PeerError, RunError, UserError
 from coterie.protocols import sealed_founding, sealed_groups, setup_sums, shared_groups
 from coterie.protocols.hidden_servers import Adding
@@ -74,10 +75,10 @@ def test_the_servers_together_have_the_gains_of_rows_and_make_the_groups_of_gain
     orders = [np.random.default_rng(k).permutation(len(names)).tolist() for k in range(RESTARTS)]
     clear = labelled(in_the_clear(grouped(orders, 10, 3), gains), len(names))
     assert adjusted_rand_score(clear, found) == 1
-    both = (shares[0].rows + shares[1].rows).view(np.int64) * 2.0**-18
+    both = (shares[0].rows + shares[1].rows).view(np.int64) * 2.0**-shared_groups.FRACTION_BITS
     for label, total in enumerate(both):
         members = [at for at, k in enumerate(found) if k == label]
-        assert np.abs(total - own[members].sum(axis=0)).max() < 1e-4
+        assert np.abs(total - own[members].sum(axis=0)).max() < 1e-3
     assert shares[0].members == shares[1].members == tuple(Counter(found)[k] for k in range(len(both)))
 
 
@@ -89,6 +90,18 @@ def drive(work: Any, experiment: Experiment, name: str) -> Any:
             effect = work.send(experiment.effects.run([(name, effect)])[0])
     except StopIteration as end:
         return end.value
+
+
+def test_sums_of_gains_of_many_clients_with_strong_evidence_have_room() -> None:
+    """100 clients with 256 samples of each label that count, whose groups differ three times as much as samples do."""
+    draw, n, of = np.random.default_rng(0), np.full(10, 256), ResidualSpread(np.full(10, 0.75), np.full(10, 0.25))
+    means, truth = draw.normal(size=(4, 10, FEATURES)) * 0.75**0.5, np.arange(100) % 4
+    scatter = draw.normal(size=(100, 10, FEATURES)) * (0.25 * 256) ** 0.5
+    rows = np.stack([row(n, 256 * means[k] + noise, of) for k, noise in zip(truth, scatter, strict=True)])
+    words = np.rint(rows * 2.0**shared_groups.FRACTION_BITS).astype(np.int64).view(np.uint64)
+    orders = [draw.permutation(100).tolist()]
+    found = labelled(in_the_clear(grouped(orders, 32, 3), shared_groups.gains_of(words).view(np.int64)), 100)
+    assert adjusted_rand_score(truth, found) == 1
 
 
 def test_newcomers_join_the_group_of_their_task() -> None:

@@ -26,13 +26,13 @@ from tests.systems.coterie.test_groups import drive
 from tests.systems.coterie.test_security import made, party
 
 
-def rows_of(experiment: Experiment, count: int = 8) -> list[bytes]:
+def rows_of(experiment: Experiment, count: int = 8, r: int = 1) -> list[bytes]:
     """What clients seal to the helper when they are asked for a row again, as if they had no place."""
     sealed = []
     for name in experiment.common.clients[:count]:
         client = party(experiment, name)
         client.row.secret.group = -1
-        work = client.groups.describe(AskForRow(1, 0, told(experiment, count)), "hub")
+        work = client.groups.describe(AskForRow(r, 0, told(experiment, count)), "hub")
         sealed.append(drive(work, experiment, name).sealed)
     return sealed
 

@@ -10,8 +10,17 @@ import pytest
 from coterie.crypto.signing import OpeningKey, SealingKey
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.messages import split
+from coterie.protocol.party import transaction
 from coterie.protocols import sealed_groups
-from coterie.protocols.sealed_groups import ENTRY, OpenRows, RowsRead, SharedRow, opened_description, opened_seeds
+from coterie.protocols.sealed_groups import (
+    ENTRY,
+    GroupsFound,
+    OpenRows,
+    RowsRead,
+    SharedRow,
+    opened_description,
+    opened_seeds,
+)
 from coterie.protocols.shared_groups import described_length
 from coterie.runs.experiment import Experiment
 from tests.systems.coterie.test_rows import relay, rows_of, told
@@ -93,4 +102,67 @@ def test_a_client_that_is_shown_other_sums_is_not_grouped_beside_the_others() ->
     relay(helper, rows_of(experiment))
     assert helper.groups.open(OpenRows(0, 0, told(experiment)), "hub").positions.tolist() == []
     assert helper.groups.secret.under_way is None
+    experiment.close()
+
+
+def test_no_row_is_opened_beside_fresh_ones_of_others() -> None:
+    """The hub asks one client again, exchanges its row alone, and has the list opened again. The one share that is new
+    would be that client's. All fresh, or all the same, show nothing."""
+    experiment = made()
+    helper, rows, fresh = party(experiment, "helper"), rows_of(experiment), rows_of(experiment, r=2)
+    relay(helper, rows, 1)
+    helper.groups.open(OpenRows(1, 0, told(experiment)), "hub")
+    for again in ([fresh[0], *rows[1:]], [*fresh[:7], rows[7]]):
+        relay(helper, again, 2)
+        with transaction(helper), pytest.raises(PeerError, match="opened before, beside others"):
+            helper.groups.open(OpenRows(2, 0, told(experiment)), "hub")
+        before = helper.groups.secret.given
+        helper.groups.lasts(GroupsFound(given=before))  # also in another attempt
+    for whole in (rows, fresh):
+        relay(helper, whole, 3)
+        assert len(helper.groups.open(OpenRows(3, 0, told(experiment)), "hub").positions) == 8
+    hub = party(experiment, "hub")
+    hub.groups.secret.rows = {"client/0": SharedRow(1, b"")}
+    hub.groups.lasts(hub.groups.secret)
+    assert not hub.groups.secret.rows
+    experiment.close()
+
+
+def test_a_key_that_keeps_no_secret_costs_its_client_the_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = sealed_groups.DESCRIBED
+
+    class Forging:
+        size, unpack_from = honest.size, honest.unpack_from
+
+        @staticmethod
+        def pack(key: bytes, weight: int, mark: bytes, ours: bytes) -> bytes:
+            forged.append(key)
+            return honest.pack(bytes(32) if len(forged) == 4 else key, weight, mark, ours)
+
+    forged = list[bytes]()
+    monkeypatch.setattr(sealed_groups, "DESCRIBED", Forging)
+    experiment = made(rounds=5)
+    assert not any(experiment.round(r)["refused"] for r in (1, 2))
+    lost = [party(experiment, name).row.secret.lost for name in experiment.common.clients]
+    assert sum(lost) == 1
+    experiment.close()
+
+
+def test_a_list_of_which_the_helper_says_that_it_reads_a_part_is_not_offered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hub then offers all others, so whose mark was not read is known. Marks of this list must not come again."""
+    honest, lists = sealed_groups.HelperGroups._read, list[str]()  # a helper that deviates
+
+    def reading(self: Any, held: Any, epoch: int, names: str) -> Any:
+        lists.append(names)
+        read = honest(self, held, epoch, names)
+        return dict(list(read.items())[1:]) if len(lists) == 1 else read
+
+    monkeypatch.setattr(sealed_groups.HelperGroups, "_read", reading)
+    experiment = made(rounds=6)
+    for r in (1, 2, 3):
+        experiment.round(r)
+    assert lists[0] not in lists[1:]
+    assert (0, frozenset(lists[0].split("\n"))) in party(experiment, "hub").groups.secret.false
     experiment.close()
