@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from coterie.privacy.attacks.result import AttackResult
+from coterie.privacy.attacks.result import AttackResult, verdict
 from coterie.privacy.audits import Finding
 from coterie.report.comparison import leak_cell, sentences
-from coterie.runs.findings import by_topic, learned, merged, worst_first
+from coterie.runs.findings import by_topic, learned, merged, widened, worst_first
 
 
 def row(topic: str | None, *values: float, chance: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -25,6 +26,20 @@ def found(*rows: dict[str, Any]) -> dict[str, float | None]:
 
 def test_the_best_attack_of_a_topic_counts() -> None:
     assert found(row("labels", 0.2, 0.4), row("labels", 0.55, 0.55, chance=0.1)) == {"labels": pytest.approx(0.5)}
+
+
+def test_the_best_of_many_attacks_must_exceed_what_luck_gives_it() -> None:
+    """Of 15 attacks without a leak one exceeds its own interval in a third of all audits: 1 - .975^15."""
+    luck = row("labels", 0.2, name="lucky", error=0.09, verdict=verdict(0.2, 0.18))
+    others = [row("other", 0.0, name=f"attack {k}") for k in range(14)]
+    assert luck["verdict"] == "a little"
+    assert found(luck)["labels"] == pytest.approx(0.2)
+    assert found(luck, *others)["labels"] == 0
+    assert widened(1) == 1
+    rng = np.random.default_rng(0)
+    best = rng.normal(size=(20_000, 15)).max(axis=1)
+    assert np.mean(best > 1.96 * widened(15)) == pytest.approx(0.025, abs=0.004)
+    assert np.mean(best > 1.96) > 0.3
 
 
 def test_what_did_not_happen_stands_last() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
 from coterie.privacy.attacks.result import CANNOT_TELL, MUCH, VERDICTS, verdict
@@ -105,7 +105,8 @@ def _mean(rows: Sequence[Row]) -> Row:
     known = all(row.get("chance_known", True) for row in rows)
     said = verdict(leak, noise({"interval": interval, "error": error}), chance_known=known)
     least = min((row["verdict"] for row in rows), key=VERDICTS.index)
-    if VERDICTS.index(least) > VERDICTS.index(CANNOT_TELL):  # each seed shows it alone, however they differ
+    each = VERDICTS.index(least) > VERDICTS.index(CANNOT_TELL)  # seed shows it alone, however they differ
+    if each:
         said = max(said, least, key=VERDICTS.index)
     return {
         **rows[0],
@@ -115,8 +116,18 @@ def _mean(rows: Sequence[Row]) -> Row:
         "error": error,
         "interval": interval,
         "leaks": leaks,
+        "each": each,
         "chance_known": known,
     }
+
+
+def widened(attacks: int) -> float:
+    """By how much wider than the 95 % interval of one attack is the one that the best of so many exceeds as rarely.
+
+    Bonferroni's bound, for leaks that are normal by chance.
+    """
+    normal = NormalDist()
+    return normal.inv_cdf(1 - 0.025 / max(attacks, 1)) / normal.inv_cdf(1 - 0.025)
 
 
 def learned(audits: Mapping[Path, Content]) -> Content:
@@ -138,23 +149,24 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; of ``OF_ROUNDS`` a round without a result counts 0.  interval: the
-    ``noise``. None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
+    ``noise``, ``widened`` by the number of attacks: what the best of them finds within it may be luck, and counts 0.
+    None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
     """
-    rows = merged(runs)
+    rows = [row for row in merged(runs) if row["topic"] is not None]
+    wider = widened(len(rows))
     rounds = max((row["rounds"] for row in rows), default=0)
     best: dict[str, Content] = {}
     unsure: set[str] = set()
     for row in rows:
-        topic = row["topic"]
-        if topic is None:
-            continue
+        topic, within = row["topic"], wider * noise(row)
         if row["verdict"] == CANNOT_TELL:
             unsure.add(topic)
         partly = row["rounds"] < rounds - 1 and topic in OF_ROUNDS  # pairs of rounds are one fewer
         part = row["rounds"] / rounds if partly else 1.0
+        luck = row["verdict"] in (VERDICTS[0], CANNOT_TELL) or not (row.get("each") or row["leak"] > within)
         found = {
-            "mean": 0.0 if row["verdict"] in (VERDICTS[0], CANNOT_TELL) else part * row["leak"],
-            "interval": part * noise(row),
+            "mean": 0.0 if luck else part * row["leak"],
+            "interval": part * within,
             "values": [part * leak for leak in row.get("leaks", [row["leak"]])],
         }
         if topic not in best or found["mean"] > best[topic]["mean"]:
