@@ -65,7 +65,8 @@ MORE = {
 
 
 def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
-    return {role: words + (MORE.get(role, "") if config.label_counts else "") for role, words in LEARNS.items()}
+    known = LEARNS | (ONE_GROUP if config.clusters == 1 else {})
+    return {role: words + (MORE.get(role, "") if config.label_counts else "") for role, words in known.items()}
 
 
 def assumes(config: CoterieConfig, mode: str) -> str:
@@ -86,6 +87,13 @@ LEARNS = {
     "the labels' shares and means, the second moments of the data, how far residuals scatter, and how many clients "
     "have how many samples",
 }
+
+ONE_GROUP = {
+    HUB: "who takes part, when and how late; no model and no sum. With a client, all sums by name",
+    HELPER: "the same; with any client, all sums",
+    CLIENT: "the mean model of every round, and the weight of all; how many clients have how many samples",
+}
+"""With ``clusters=1``."""
 
 SYSTEM = fl.System(
     name="coterie",
