@@ -182,7 +182,7 @@ class GroupsFound(fl.SecretStruct):
 
     held: sealed rows by position, of ``round``.  opened: keys of those that are being grouped.
     placed: key and group of those that the round has grouped.  grouped: the lists of clients whose rows
-    were grouped, in any attempt of a round.  given: names of the hub's shares that were given back together, likewise.
+    were grouped, in any attempt of a round.  given: names of rows whose shares the hub was given together, likewise.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -220,8 +220,8 @@ class HelperGroups(ServerGroups):
     def open(self, msg: OpenRows, src: str) -> RowsRead:
         """Open what was relayed. If all clients of the list have sealed a row for it, shuffle the rows to be grouped.
 
-        Rows of exactly the same clients may be grouped again, since they show nothing of what others add. But none may
-        come beside fresh rows of others: what the hub gets back would show whose are the fresh ones.
+        Rows of exactly the same clients may be grouped again: they show nothing of what others add. But a row that
+        comes again beside fresh ones of others is none: what the hub gets back would show whose are the fresh ones.
         """
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
@@ -231,14 +231,15 @@ class HelperGroups(ServerGroups):
         held, secret.held = secret.held if msg.round == secret.round else {}, {}
         names = frozenset(msg.names.split("\n"))
         read, ours = self._read(held, secret.shared.epoch + (msg.placing < -1), list_as_told(self.party, names)), []
+        sent = {at: digest("coterie/row/1", held[at]) for at in read}
+        if (now := frozenset(sent.values())) not in secret.given:
+            before = frozenset[bytes]().union(*secret.given)
+            read = {at: row for at, row in read.items() if sent[at] not in before}
         if len(read) == len(names):
             if not one and not add_up(row.mark for row in read.values()):
                 return RowsRead(msg.round, np.zeros(0, np.int64), fl.bundle([]))
             order = self.party.secrets("order of places", msg.round).permutation(len(read))
             rows = list(read.values())
-            now = frozenset(digest("coterie/hub's share/1", row.ours) for row in rows)
-            if any(before != now and not before.isdisjoint(now) for before in secret.given):
-                raise fl.PeerError("rows that were opened before, beside others: ask all clients of the list afresh")
             secret.given |= {now}
             secret.opened = tuple(row.key for row in rows)
             if one and not first:
