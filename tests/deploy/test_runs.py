@@ -178,6 +178,26 @@ def test_a_second_run_of_those_who_agree(tmp_path: Path) -> None:
         assert [one.run for one in all_statuses(folder)] == [1, 2]
 
 
+def test_a_hub_that_waits_goes_on_without_one_that_is_revoked(tmp_path: Path) -> None:
+    """As it would after a restart: the quorum is of all three, and one owner does not agree."""
+    with live(tmp_path, RunConfig("fedavg", rounds=1, settings=QUICK), NAMES) as deployed, processes() as made:
+        folder, homes = deployed.folder, [deployed.homes[name] for name in NAMES]
+        runs.start(folder.path)
+        for home in homes[:2]:
+            agree(home, take_plan(home, folder.plan.read_bytes()))
+            made.start(stays, home.path)
+        hub = made.start(leads, folder.path)
+        until(lambda: (folder.run / "status.json").exists(), "the hub")
+        until(lambda: [one.connected for one in read_status(folder.run).parties] == [True] * 3 + [False], "two parties")
+        assert read_status(folder.run).phase == "waiting"
+        revoke(folder.path, "hospital-c")
+        ends(hub, "the run without the third")
+        status = read_status(folder.run)
+        assert (status.phase, status.done, status.run) == ("ended", 1, 2)
+        assert [one.name for one in status.parties if one.revoked] == ["hospital-c"]
+        assert {one.name: one.missed for one in status.parties if one.missed} == {"hospital-c": {"revoked": 1}}
+
+
 JOINTLY: list[tuple[str, str, dict[str, Any]]] = [
     ("fedavg", "paper", {}),
     ("coterie", "paper", {"clusters": 2, "min_cluster": 2, "fewest": 1}),

@@ -15,11 +15,12 @@ from coterie.crypto.roster import entry
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.home import hub_home, plan_of, take_plan
 from coterie.deploy.plan import fingerprint
+from coterie.deploy.plan_file import PlanFile
 from coterie.operate import authority, founding, joining, runs, tokens
 from coterie.operate.folder import Folder, current_plan, read_joined
 from coterie.operate.members import PlannedMember
 from coterie.operate.server import access_of
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.runs.config import RunConfig
 
 change = msgspec.structs.replace
@@ -269,3 +270,51 @@ def test_two_operators_at_a_time_do_not_lose_a_member(study: Study) -> None:
         versions = sorted(approval.plan.version for approval in pool.map(study.approve, requests))
     assert versions == [2, 3, 4]
     assert not current_plan(Folder(study.path)).missing
+
+
+# -- too few --
+
+
+SERVERS = ("hub", "key_centre", "helper")
+
+
+def of_coterie(clients: str) -> list[PlannedMember]:
+    servers = [PlannedMember(role, role, f"{role}.example.org") for role in SERVERS]
+    return [*servers, *(PlannedMember(name, "client") for name in clients)]
+
+
+@pytest.fixture
+def with_keys(tmp_path: Path) -> Study:
+    """Coterie's key centre, helper and three clients, who have joined. Nobody has begun."""
+    study = Study(tmp_path)
+    study.found(RunConfig("coterie", settings={"clusters": 1}), of_coterie("abc"))
+    for name in (*SERVERS[1:], *"abc"):
+        study.approve(study.join(study.invite(name), name, data=name not in SERVERS)[1])
+    return study
+
+
+def test_no_plan_is_signed_of_a_run_that_cannot_be(tmp_path: Path, with_keys: Study) -> None:
+    """By what the system itself says of its members: of those that are named, and later of those that are left."""
+    few = Study(tmp_path / "few")
+    with pytest.raises(UserError, match="at least 3 clients, not 2"):
+        few.found(RunConfig("coterie", settings={"clusters": 1}), of_coterie("ab"))
+    assert not few.path.exists()
+    assert runs.start(with_keys.path, now_s=NOW_S).run == 2
+    authority.revoke(with_keys.path, "c", now_s=NOW_S)
+    before = everything(with_keys.path)
+    with pytest.raises(UserError, match="at least 3 clients, not 2"):
+        runs.start(with_keys.path, now_s=NOW_S)
+    assert everything(with_keys.path) == before
+
+
+def test_a_key_centre_deals_to_all_so_a_run_without_one_of_them_ends_before_it_begins(with_keys: Study) -> None:
+    folder = with_keys.folder
+
+    def begins() -> None:
+        PlanFile(folder.plan, hub_home(folder.path), lambda here, away: None).check_begins()
+
+    runs.start(with_keys.path, now_s=NOW_S)
+    begins()
+    authority.revoke(with_keys.path, "c", now_s=NOW_S)
+    with pytest.raises(RunError, match=r"c was revoked before run 2 began, .* coterie deploy abort"):
+        begins()

@@ -213,7 +213,7 @@ def test_what_the_hub_writes_for_the_operator_alone(study: Study) -> None:
 def test_servers_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
     named = [PlannedMember(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*named, PlannedMember("a", "participant")])
+    study.found(RunConfig("fedcaprivacy"), [*named, *(PlannedMember(name, "participant") for name in "ab")])
     home, request = study.join(study.invite("csp"), "csp", data=False)
     certificate = study.approve(request).certificate.read_text()
     with pytest.warns(CoterieWarning, match="on one machine with the home of business_server: whoever owns it"):
@@ -226,7 +226,11 @@ def test_servers_on_one_machine(tmp_path: Path) -> None:
 def test_a_rehearsal_is_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
     named = [PlannedMember(role, role) for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*named, PlannedMember("a", "participant")], settings={"rehearsal": True})
+    study.found(
+        RunConfig("fedcaprivacy"),
+        [*named, *(PlannedMember(name, "participant") for name in "ab")],
+        settings={"rehearsal": True},
+    )
     study.join(study.invite("csp"), "study/homes/csp", data=False)
     found = doctor([study.path], NOW_S)
     assert [one for one in found if one.level == "problem"] == []

@@ -56,7 +56,9 @@ def test_servers_join_without_data(tmp_path: Path) -> None:
 
     study = Study(tmp_path)
     named = [PlannedMember(role, role, f"{role}.example.org") for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*reversed(named), PlannedMember("client/0", "participant")])
+    study.found(
+        RunConfig("fedcaprivacy"), [*reversed(named), *(PlannedMember(f"client/{i}", "participant") for i in range(2))]
+    )
     text = study.invite("csp")
     with pytest.raises(UserError, match="has no samples"):
         study.join(text)

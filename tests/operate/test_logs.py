@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import typer
 from command import Command as Cli
-from deployments import Study
+from deployments import NOW_S, Study
 from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
@@ -29,7 +29,7 @@ from coterie.cli.command import Command, CommandGroup
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import logs
 from coterie.deploy.status import PartyStatus, RunStatus, at_words
-from coterie.operate import prometheus
+from coterie.operate import prometheus, runs
 from coterie.operate.watching import read_log
 from coterie.protocol.errors import UserError
 from coterie.protocol.setup_info import Identity
@@ -312,6 +312,21 @@ def test_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
     waiting = msgspec.structs.replace(waiting, parties=(*here, PartyStatus(name="late", role="client")))
     (tmp_path / "status.json").write_bytes(msgspec.json.encode(waiting))
     assert "All parties are connected, for" in run("status", str(tmp_path))
+
+
+def test_a_run_that_is_signed_and_that_no_hub_has_taken_up(study: Study) -> None:
+    study.enrol()
+    study.folder.run.mkdir()
+    (study.folder.run / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(STATUS, phase="ended")))
+    assert "is signed" not in run("status", str(study.path))
+    runs.start(study.path, now_s=NOW_S)
+    assert f"Run 2 is signed, and waits for the hub: coterie deploy hub {study.path}" in shown(study)
+    (study.folder.run / "status.json").write_bytes(msgspec.json.encode(STATUS))
+    assert "Run 2 is signed, and waits for run 1 to end" in shown(study)
+
+
+def shown(study: Study) -> str:
+    return " ".join(run("status", str(study.path)).split())
 
 
 def test_scores_are_shown_as_in_other_tables(tmp_path: Path) -> None:

@@ -55,10 +55,14 @@ def status(
 
       ssh -t hub.example.org coterie deploy status study --watch     from another machine
     """
-    from coterie.operate.watching import NotBegunError, read_status, with_certificates
+    from coterie.operate.watching import NotBegunError, next_run, read_status, with_certificates
 
     def read() -> RunStatus:
         return with_certificates(read_status(folder), folder)
+
+    def lines() -> Iterator[Text | Table]:
+        found = read()
+        return _lines(found, time.time(), shell, next_run(found, folder))
 
     shell = console(140)
     if json_:
@@ -67,20 +71,20 @@ def status(
         say(msgspec.json.format(msgspec.json.encode(read()), indent=1).decode())
         return
     if not watch:
-        for line in _lines(read(), time.time(), shell):
+        for line in lines():
             shell.print(line)
         return
     with suppress(KeyboardInterrupt), Live(console=shell, auto_refresh=False) as live:  # Ctrl-C is how it ends
         while True:
             try:
-                lines = [*_lines(read(), time.time(), shell)]
+                shown_now = [*lines()]
             except NotBegunError as error:
-                lines = [Text(str(error))]
-            live.update(Group(*lines), refresh=True)
+                shown_now = [Text(str(error))]
+            live.update(Group(*shown_now), refresh=True)
             time.sleep(_WATCH_S)
 
 
-def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Table]:
+def _lines(status: RunStatus, now: float, shell: Console, following: str = "") -> Iterator[Text | Table]:
     from coterie.deploy.plan import shown as shown_plan
     from coterie.operate.watching import is_alive
 
@@ -89,6 +93,8 @@ def _lines(status: RunStatus, now: float, shell: Console) -> Iterator[Text | Tab
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
     yield Text.assemble((shown(status.title), "bold"), f"{run}, mode {shown(status.mode)}, {cipher}{rehearsed}")
     yield _where(status, now)
+    if following:
+        yield Text(following, "bold yellow")
     if status.waits and is_alive(status, now):
         yield Text(f"The hub waits: {shown(status.waits)}", "bold yellow")
     if status.scores:

@@ -71,6 +71,9 @@ class Plans:
     def over(self) -> bool:
         return False
 
+    def check_begins(self) -> None:
+        """Before the set-up. Raises RunError if it needs a party that was revoked."""
+
     def check_shown(self, data: bytes) -> None:
         """Raises NewPlanError for a newer plan, and PeerError for somebody else's."""
 
@@ -133,6 +136,8 @@ class HubNode(Node):
                     break  # no party has a model of this run
                 self.kept.stops = self.kept.done
                 continue
+            if r == 0:
+                self.plans.check_begins()
             steps = party.setup if r == 0 else party.finish if r > last else partial(party.round, r)
             one = self._round(r, steps)
             on_round(one)
@@ -156,11 +161,13 @@ class HubNode(Node):
             self._wait(lambda: self.plans.unshown(self._shown))
             self._gathers = False
         if self.plans.invites and self.kept.done < 0:
-            self._pass_on()
             self._wait(lambda: self.plans.away(self.kept.heard))
 
     def _wait(self, missing: Callable[[], Collection[str]]) -> None:
-        while missing() and not (self.plans.over() or self.stopped.is_set()):
+        while not (self.plans.over() or self.stopped.is_set()):
+            self._pass_on()  # one for whom it waits may be revoked
+            if not missing():
+                return
             self.turn()
 
     def _pass_on(self) -> None:

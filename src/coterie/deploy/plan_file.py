@@ -15,7 +15,8 @@ from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, decode_json, pl
 from coterie.deploy.hub import Plans
 from coterie.deploy.plan import NewPlanError, Plan
 from coterie.deploy.status import STATUS, RunStatus
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.record.files import atomic_write, locked, make_folder, writing
 from coterie.report.words import plural
 
@@ -59,15 +60,25 @@ class PlanFile(Plans):
             return plan.run > self._plan.run or plan.aborted
         return False
 
+    def check_begins(self) -> None:
+        plan = plan_of(self._hub)
+        gone = [name for name in plan.revoked if name in plan.roster.by_name]
+        if gone and KEY_CENTRE in plan.roster.by_name:
+            raise RunError(
+                f"{', '.join(gone)} was revoked before run {plan.run} began, and its key centre deals keys to all "
+                f"members or none: for a run of those that are left run coterie deploy abort {self._path.parent}, and "
+                "then coterie deploy start"
+            )
+
     def check_shown(self, data: bytes) -> None:
         if _version(self._hub, data) > _version(self._hub, read_private(self._path)):
             raise NewPlanError(data)
 
     def away(self, here: Collection[str]) -> Collection[str]:
-        return awaited(self._plan, self._tell, here)
+        return awaited(plan_of(self._hub), self._tell, here)
 
     def unshown(self, shown: Collection[str]) -> Collection[str]:
-        if not (away := awaited(self._plan, partial(self._tell, to="show the newest plan"), shown)):
+        if not (away := awaited(plan_of(self._hub), partial(self._tell, to="show the newest plan"), shown)):
             self._restored.unlink(missing_ok=True)  # this is the newest plan
         return away
 

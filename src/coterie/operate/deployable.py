@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
+
+import numpy as np
 
 from coterie.data.columns import Schema
 from coterie.data.form import SampleForm
@@ -14,7 +16,7 @@ from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
 from coterie.deploy.plan import GIB, MOST_GIB, Settings
-from coterie.protocol.errors import UserError
+from coterie.protocol.core import Common, Entry, Roster, UserError
 from coterie.record.comparison import PRIOR
 from coterie.runs import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -119,6 +121,23 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
                 f"{allowed:g} GiB are allowed. Give deploy init a larger {option}, and machines with this room, or "
                 "take a smaller model"
             )
+
+
+def check_works(
+    config: Resolved, facts: SampleForm, members: Iterable[tuple[str, str]], settings: Settings, warm: bool = False
+) -> None:
+    """Raises UserError for what the hub would refuse to begin with: settings that can't work among these members.
+
+    members: names and roles, in the roster's order.
+    """
+    system, own = config.definition, config.own
+    spec = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss).spec
+    roster = Roster(b"", tuple(Entry(name, role, b"", b"") for name, role in members), b"")
+    clients = roster.of_role(roster.entries[-1].role)
+    emulated = config.crypto == "emulated" or not system.encrypted
+    starts = np.zeros((own.models, spec.size), np.float32)
+    known = (roster, clients, spec, starts, config.mode, emulated, settings.public)
+    system.check(own, Common(*known, deployed=True, warm=warm))
 
 
 def read_config(

@@ -16,7 +16,7 @@ from coterie.data.form import OwnSamples, SampleForm, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
 from coterie.deploy.plan import Plan, Settings
-from coterie.operate.deployable import check_room, deployable, scores_of
+from coterie.operate.deployable import check_room, check_works, deployable, scores_of
 from coterie.operate.folder import DAYS, Authority, Folder, Joined, new_authority, put_plan, write_joined
 from coterie.operate.members import PlannedMember, check_members
 from coterie.operate.server import admit, make_server_key
@@ -57,6 +57,8 @@ def init(
         begins_s=now_s,
         not_after_s=now_s + days * certificates.DAY_S,
     )
+    named = tuple((one.name, one.role) for one in ordered)
+    check_works(resolved, facts, named, settings)
     with whole_folder(path) as begun:
         folder, hub = Folder(begun), ordered[0]
         for one in (folder.authority, folder.invitations, folder.requests, folder.joined, folder.tls, folder.nats):
@@ -72,7 +74,7 @@ def init(
             config=to_toml(resolved),
             facts=facts,
             settings=settings,
-            members=tuple((one.name, one.role) for one in ordered),
+            members=named,
             roster=sign_roster((joined.entry,), authority.signing, session or os.urandom(SESSION_BYTES)),
             signed_s=now_s,
         )

@@ -15,7 +15,7 @@ from coterie.crypto.roster import sign_roster
 from coterie.deploy.home import Home, agree, has_agreed, plan_of, read_home
 from coterie.deploy.plan import Plan
 from coterie.operate.authority import certify, changing, publish
-from coterie.operate.deployable import SENSELESS, read_config, scores_of
+from coterie.operate.deployable import SENSELESS, check_works, read_config, scores_of
 from coterie.operate.folder import current_members, joined_members
 from coterie.operate.founding import SESSION_BYTES, checked
 from coterie.operate.server import admit
@@ -64,6 +64,8 @@ def start(
             _check_warm(old, resolved)
             if not folder.begun and read_home(folder.hub).former is None:
                 raise UserError("no run has begun yet, with whose models another one could begin")
+        roles = tuple((one.name, one.role) for one in ordered)
+        check_works(resolved, plan.facts, roles, settings, warm)
         entries = tuple(joined[one.name].entry for one in ordered)
         new = publish(
             folder,
@@ -75,7 +77,7 @@ def start(
             warm=warm,
             config=to_toml(resolved),
             settings=settings,
-            members=tuple((one.name, one.role) for one in ordered),
+            members=roles,
             roster=sign_roster(entries, authority.signing, session or os.urandom(SESSION_BYTES)),
         )
         atomic_write(folder.config, new.config.encode())

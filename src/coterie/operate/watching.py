@@ -47,6 +47,18 @@ def read_status(folder: Path) -> RunStatus:
         return decode_json(path, file.read(), RunStatus)
 
 
+def next_run(status: RunStatus, folder: Path) -> str:
+    """In words, a run that is signed, and that the hub has not taken up; "" without one."""
+    place = Folder(folder)
+    run = current_plan(place).run if place.plan.is_file() else 0
+    if run <= status.run:
+        return ""
+    waits = (
+        f"the hub: coterie deploy hub {folder}" if status.phase in ("ended", "failed") else f"run {status.run} to end"
+    )
+    return f"Run {run} is signed, and waits for {waits}"
+
+
 def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
     """With the ends of the certificates that an operator's folder knows."""
     place = Folder(folder)
