@@ -44,6 +44,7 @@ TAKEN: dict[str, dict[str, str]] = {
     "Spread": {"version": "a number that is compared for equality alone"},
     "Endorsed": {"second": "empty unless a key has products"},
     "TurnParts": {"part": "emulated keys have no parts"},
+    "Join": {"place": "a client whose place cannot be read takes part as all others: a refusal would show its group"},
     "Signature": {"sealed": "a client that seals no signature gets no place, which the notes count"},
 }
 """By kind and field, what is taken although no honest sender fills it so, and why this harms nobody else."""

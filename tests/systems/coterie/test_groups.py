@@ -288,13 +288,17 @@ def test_a_server_that_spoils_a_groups_weight_is_not_told_who_is_in_the_group(
     experiment.close()
 
 
-def test_a_helper_that_seals_nonsense_to_a_group_is_not_told_who_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.long)], ids=["no groups", "truncated"])
+def test_a_helper_that_seals_nonsense_to_a_group_is_not_told_who_is_in_it(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They take part as all others do, and add nothing to the group in whose name they upload."""
     sealed = sealed_groups.SealingKey.seal
 
     def nonsense(self: Any, data: bytes, *of: Any) -> bytes:
         bad = of == sealed_groups._BETWEEN and sealed_groups._PLACE.unpack(data)[0] == 1
-        return sealed(self, bytes(len(data)) if bad else data, *of)
+        made = sealed(self, bytes(len(data)) if bad else data, *of)
+        return made if whole or not bad else made[:-1]
 
     honest = prepared(config("permute:2+dirichlet:0.5"), 2)
     monkeypatch.setattr(sealed_groups.SealingKey, "seal", nonsense)
