@@ -31,5 +31,6 @@ def test_the_study_measures_what_it_says() -> None:
 
 @pytest.mark.long
 def test_the_command_writes_such_a_file(tmp_path: Path) -> None:
-    pads.main([str(tmp_path / "pads.json"), "--seeds", "1", "--sizes", "12", "--rounds", "3"])
+    """Round 7 is the second that asks ``client/0``, which reads the first model after its forged update there."""
+    pads.main([str(tmp_path / "pads.json"), "--seeds", "1", "--sizes", "12", "--rounds", "7"])
     assert json.loads((tmp_path / "pads.json").read_text())["thieves"][0]["with the key"] == 0

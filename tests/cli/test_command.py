@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import typer
 from command import Command, heard
 from rich.table import Table
 from rich.text import Text
@@ -213,6 +215,28 @@ def test_every_command_ends_alike_by_control_c_and_when_it_is_terminated(number:
         one.send_signal(number)
         assert (one.communicate(timeout=30)[1], one.returncode) == ("Error: interrupted\n", 130)
     assert all(hasattr(command.callback, "__wrapped__") for command in app.registered_commands)  # guarded
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_while_an_object_is_deleted_is_not_lost(number: signal.Signals) -> None:
+    """Python drops what is raised there, and the command would run on."""
+    before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
+
+    class Deleted:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    @guard.guarded
+    def sleep() -> None:
+        one = Deleted()
+        del one
+        time.sleep(30)
+
+    began = time.monotonic()
+    with pytest.raises(typer.Exit) as ended:
+        sleep()
+    assert (ended.value.exit_code, time.monotonic() - began < 20) == (guard.INTERRUPTED, True)
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGTERM)) == before
 
 
 def test_a_command_that_is_to_ignore_its_end_ignores_it() -> None:

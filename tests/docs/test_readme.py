@@ -20,7 +20,7 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 def ended(folder: Path, command: list[str]) -> str:
     """What the command prints; it must end well."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

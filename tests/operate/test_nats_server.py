@@ -251,8 +251,10 @@ def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> No
     bodies = [b"%d" % number for number in range(1500)]
     with Rig(tmp_path, ("hub", "client/1"), servers=3) as made:
         came, reader = made.receiving("client/1", len(bodies))
-        hub = made.engine("hub")
-        assert set(hub.nodes()) == {"hub", "client/1"}
+        hub, until = made.engine("hub"), time.monotonic() + 60
+        while set(hub.nodes()) != {"hub", "client/1"}:  # the reader connects meanwhile
+            assert time.monotonic() < until
+            time.sleep(0.1)
         longest = 0.0
         for number, body in enumerate(bodies):
             if number == 500:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federation import Pulled, Rig, planted, rig, spec_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -83,6 +83,7 @@ def test_a_share_without_attackers_or_without_honest_clients_is_refused(share: f
 # -- vectors -----------------------------------------------------------------------------------------------------------
 
 
+@example(np.ones(6, np.float32), -np.ones(6, np.float32), 0.0, 1.0, np.zeros((30, 6)))  # a cone that is a half-space
 @given(vectors, vectors, st.floats(0, 1), st.floats(0.1, 5), arrays(np.float64, (30, 6), elements=st.floats(-1, 1)))
 def test_within_the_cone_nothing_points_more_towards_the_aim(
     towards: np.ndarray, reference: np.ndarray, least: float, length: float, others: np.ndarray
@@ -101,9 +102,11 @@ def test_within_the_cone_nothing_points_more_towards_the_aim(
             assert cosine(other, towards) <= cosine(found, towards) + 1e-6
 
 
-def test_the_opposite_of_the_reference_ends_on_the_reference() -> None:
+def test_the_opposite_of_the_reference_ends_on_the_edge_of_the_cone() -> None:
     up = np.array([0, 2.0])
-    np.testing.assert_allclose(within(-up, up, 0.5, 3.0), [0, 3.0])
+    np.testing.assert_allclose(np.abs(within(-up, up, 0.5, 3.0)), [3.0 * 0.75**0.5, 1.5])
+    np.testing.assert_allclose(within(-up, up, 1.0, 3.0), [0, 3.0])
+    np.testing.assert_allclose(within(-up[1:], up[1:], 0.5, 3.0), [3.0])  # a line has no edge
 
 
 @given(vectors, vectors, st.floats(-20, 20, width=16))

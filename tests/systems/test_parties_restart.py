@@ -51,6 +51,8 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ],
     ("ifca", "paper"): [{"clusters": 2}, {"clusters": 2, "start": "pretrained"}],
 }
+STILL = {("mingledpie", "literal")}
+"""As printed all clients join all clusters, H is singular, and no model changes."""
 CASES = [
     pytest.param(
         name,
@@ -112,7 +114,7 @@ def test_every_party_is_made_again_from_its_bytes_before_any_message(
 ) -> None:
     plain = models_of(made(system, mode, settings), restarting=False)
     assert models_of(made(system, mode, settings), restarting=True) == plain
-    assert len(set(plain)) > 1
+    assert (len(set(plain)) == 1) == ((system, mode) in STILL)
 
 
 @pytest.mark.long

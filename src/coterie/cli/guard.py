@@ -26,6 +26,7 @@ from coterie.protocol.errors import CoterieError, CoterieWarning, UserError, pri
 from coterie.protocol.import_path import uncollected
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
+_AGAIN_S = 0.05
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -129,19 +130,34 @@ def _warnings_shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, unless the process was started to ignore it."""
+    """SIGTERM interrupts as Ctrl-C does, unless the process was started to ignore it.
+
+    Python drops what is raised while an object is deleted. An interruption that comes there is sent once more.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
+
+    def dropped(what: Any) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            threading.Timer(_AGAIN_S, again).start()
+        else:
+            usual(what)
+
+    def again() -> None:
+        if sys.unraisablehook is dropped:  # else the command has ended
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
+    usual, sys.unraisablehook = sys.unraisablehook, dropped
     signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
+        sys.unraisablehook = usual
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -212,16 +212,27 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
     """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``.
 
-    A zero reference bounds nothing; for a zero ``towards`` the result follows the reference.
+    A zero reference bounds nothing; for a zero ``towards`` the result follows the reference. For its opposite all
+    vectors of the cone's edge are as near, and one of them is the result.
     """
     t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
     along = float(t @ r)
     if not r.any() or (t.any() and along >= least):
         return length * t
     aside = _unit(t - along * r)
+    if t.any() and not aside.any():
+        aside = _unit(_across(r))
     if not aside.any():
         return length * r
     return np.asarray(length * (least * r + np.sqrt(max(0.0, 1 - least**2)) * aside))
+
+
+def _across(unit: Doubles) -> Doubles:
+    """A vector (d,) at a right angle to this one; 0 where d = 1."""
+    least = int(np.abs(unit).argmin())
+    across = -unit[least] * unit
+    across[least] += 1
+    return across
 
 
 def _unit(vector: Doubles) -> Doubles:
