@@ -230,7 +230,7 @@ def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length:
 def _across(unit: Doubles) -> Doubles:
     """A vector (d,) at a right angle to this one; 0 where d = 1."""
     least = int(np.abs(unit).argmin())
-    across = -unit[least] * unit
+    across: Doubles = -unit[least] * unit
     across[least] += 1
     return across
 
