@@ -38,7 +38,8 @@ def test_the_page_opens_with_what_its_tables_say() -> None:
     best = next(line for line in cells(demo.scores(RECORD))[1:] if line[1].startswith("**"))
     assert all(cell.startswith("**") for cell in best[1:5])
     learned = next(line for line in cells(demo.leaks(RECORD))[1:] if line[0] == best[0])
-    assert set(learned[1:]) <= {"–", "0"}
+    assert set(learned[1:]) <= {"–", "0", "?"}, "no attack finds anything; some may not be able to tell"
+    assert "0" in learned
 
 
 def test_the_first_table_has_five_columns() -> None:
