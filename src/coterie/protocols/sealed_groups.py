@@ -524,7 +524,7 @@ def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
         if entry is None or entry.role != client.role:
             raise fl.PeerError(f"asked for a row beside that of {name!r}, who is no client of this federation")
         others[name] = SealingKey(entry.sealing_key)
-    key, sums = OpeningKey.load(client.own.identity.opening), client.sums.digest()
+    key, sums = OpeningKey.load(client.own.identity.opening), client.sums.fingerprint()
     return mark(key, client.name, others, digest("coterie/list/2", roster.session, epoch, told, server, sums))
 
 

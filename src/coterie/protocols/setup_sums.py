@@ -227,7 +227,7 @@ class ClientSums(fl.Component):
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
-        seed = int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "map"), "big")
+        seed = int.from_bytes(_derived(self.party.keys.own_bytes(CLIENTS), "basis"), "big")
         row: Floats = yield fl.Local(signatures.residual_row, (*self._reference(), totals[SPREAD], seed))
         return row
 
@@ -239,8 +239,8 @@ class ClientSums(fl.Component):
         """A power of two that the samples of no client in the sum ``HELD`` reach."""
         return 2.0 ** int(np.flatnonzero(np.rint(self.secret.totals[HELD][-SIZES:]) > 0).max(initial=0))
 
-    def digest(self) -> bytes:
-        """32 bytes that name the sums which it has opened; equal at all clients that were shown the same."""
+    def fingerprint(self) -> bytes:
+        """32 bytes for the sums that it has opened, equal at all clients that were shown the same."""
         totals = sorted(self.secret.totals.items())
         return digest("coterie/sums/1", *(part for number, total in totals for part in (number, total.tobytes())))
 

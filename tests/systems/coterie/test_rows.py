@@ -121,7 +121,9 @@ def test_a_hub_that_works_with_a_client_makes_rows_of_all_others_or_of_none(left
     helper, member, rows = party(experiment, "helper"), party(experiment, "client/7"), rows_of(experiment)
     key, public = OpeningKey.load(member.own.identity.opening), helper.common.roster.by_name
     bound, words = (member.keys.own_bytes(ENTRY), 0, told(experiment)), bytes(8 * described_length(helper))
-    of = digest("coterie/list/2", helper.common.roster.session, 0, told(experiment), "helper", member.sums.digest())
+    of = digest(
+        "coterie/list/2", helper.common.roster.session, 0, told(experiment), "helper", member.sums.fingerprint()
+    )
     forged = experiment.common.clients[:left_out]
     terms = [marks.mark(key, "client/7", {n: SealingKey(public[n].sealing_key)}, of) for n in forged]
     theirs = [(-int.from_bytes(one, "little") % 2**128).to_bytes(16, "little") for one in terms]
@@ -149,7 +151,7 @@ def test_a_mark_says_no_name_to_the_helper() -> None:
         assert marks.add_up(seen[-1])
     assert len({*seen[0], *seen[1]}) == 15
     own, session = OpeningKey.load(member.own.identity.opening), helper.common.roster.session
-    of = digest("coterie/list/2", session, 0, told(experiment), "helper", member.sums.digest())
+    of = digest("coterie/list/2", session, 0, told(experiment), "helper", member.sums.fingerprint())
     for name in experiment.common.clients[:7]:
         other = {name: SealingKey(helper.common.roster.by_name[name].sealing_key)}
         assert marks.mark(own, "client/7", other, of) not in seen[0]

@@ -21,8 +21,11 @@ from coterie.protocols import hidden_servers
 from coterie.protocols.hidden_servers import ServerRows
 from coterie.protocols.hidden_settings import shows_few
 from coterie.protocols.hidden_sums import ClientRow
-from coterie.runs import RunConfig, run
+from coterie.protocols.setup_sums import SIZES, OpenSum
+from coterie.protocols.signatures import HELD
+from coterie.runs import RunConfig, registry, run
 from coterie.runs.experiment import Experiment, build
+from coterie.systems.coterie.config import CoterieConfig
 
 BASE: dict[str, Any] = {"clients": 8, "partition": "permute:2", "crypto": "emulated", "data": "digits"}
 QUICK = {"model": "linear", "lr": 0.1, "max_epochs": 1}
@@ -232,6 +235,18 @@ def test_one_group_of_all_is_an_average_for_any_task() -> None:
     result = run(RunConfig("coterie", clients=5, rounds=3, data="digits", settings=settings, crypto="emulated"))
     plain = run(RunConfig("fedavg", clients=5, rounds=3, data="digits", settings={"lr": 0.1}))
     assert result.summary["local_accuracy"] == pytest.approx(plain.summary["local_accuracy"], abs=0.03)
+
+
+def test_of_one_group_clients_are_shown_sizes_alone_as_its_statement_says() -> None:
+    experiment = made({"clusters": 1}, record=True)
+    views = experiment.transport.transcript.views
+    assert {one.number for name in experiment.common.clients for _, one in views[name].messages(OpenSum)} == {HELD}
+    assert {len(one.words) for _, one in views["client/0"].messages(OpenSum)} == {8 * SIZES}
+    told, in_groups = (registry.get("coterie").learns(CoterieConfig(clusters=k), "paper") for k in (1, "auto"))
+    assert "label" not in told["client"]
+    assert "label" in in_groups["client"]
+    assert told["hub"] != in_groups["hub"]
+    experiment.close()
 
 
 def test_a_client_whose_answer_is_late_takes_its_row_again_and_refuses_nothing() -> None:
