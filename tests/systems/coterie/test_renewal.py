@@ -4,6 +4,7 @@ a repeated attempt, a late upload and a second request for a row do."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from coterie.crypto import shared_rows
 from coterie.crypto.signing import OpeningKey
 from coterie.devices.links import FleetLinks
+from coterie.privacy.audits.hidden_places import found_groups, row_shares
 from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
 from coterie.protocol.party import fork, transaction
 from coterie.protocols import sealed_founding, shared_groups
@@ -28,6 +30,7 @@ from coterie.protocols.sealed_groups import (
     AskForRow,
     JoinAnew,
     OpenRows,
+    RowsRead,
     SharedRow,
     opened_description,
     opened_seeds,
@@ -36,7 +39,9 @@ from coterie.protocols.sealed_groups import (
 from coterie.protocols.shared_groups import described_length, key_of
 from coterie.runs import RunConfig
 from coterie.runs.experiment import Experiment
+from coterie.runs.recorded import record
 from coterie.transport.local import LocalTransport
+from coterie.transport.transcript import Seen
 
 SETTINGS: dict[str, Any] = {"lr": 0.1, "max_epochs": 1, "noise": 0.0, "fewest": 1, "foundings": 3}
 CAME = {"founders": 14, "newcomers": 10, "join_every": 1}
@@ -229,6 +234,33 @@ def test_a_round_that_makes_groups_anew_is_tried_again_with_randomness_that_was_
     assert len(party(experiment, "helper").groups.secret.shared.begun) == 4  # a batch of newcomers, and each founding
     experiment.close()
     whole.close()
+
+
+def test_an_audit_reads_the_attempt_that_made_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub dies when all steps of the grouping are taken. The next attempt has another order."""
+    held, drive = list[Any](), LocalTransport.drive
+
+    def twice(self: LocalTransport, steps: Any, r: int, **options: Any) -> Any:
+        if r != RENEWED or options["settle"]:
+            return drive(self, steps, r, **options)
+        self.retries = True
+        with patch.object(*SEATING, side_effect=RunError("killed")), pytest.raises(RunError, match="killed"):
+            drive(self, steps, r)
+        return drive(self, held[0].alter("hub").round(r), r, 1)
+
+    monkeypatch.setattr(LocalTransport, "drive", twice)
+    run = record(config(rounds=RENEWED, record=True, crypto="real"), lambda federation, delays: held.append(federation))
+    hub = run.views["hub"]
+    openings = [seen for seen, _ in hub.messages(RowsRead, RENEWED)]
+
+    def without(opening: Seen) -> list[str]:
+        views = {**run.views, "hub": replace(hub, seen=[seen for seen in hub.seen if seen is not opening])}
+        return row_shares(replace(run, views=views), "hub", "helper")[RENEWED].names
+
+    dropped, last = (without(openings[at]) for at in (1, 0))
+    assert sorted(dropped) == sorted(last) == sorted(run.clients)
+    assert dropped != last
+    assert found_groups(run, "hub", "helper").names == last
 
 
 def test_newcomers_are_placed_in_a_second_attempt_too() -> None:

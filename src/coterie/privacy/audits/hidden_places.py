@@ -49,14 +49,14 @@ class RowShares:
 
 
 def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
-    """By round, the rows that were grouped first. Whose a place is takes both servers' views."""
+    """By round, the rows of its last founding, or else of its first placing. Places take both servers' views."""
     length = described_length(run.federation.look(hub))
     sent = {one.sealed: seen.src for seen, one in run.views[hub].messages(SharedRow)}
     if not length or not sent:
         return {}
     keys = [OpeningKey.load(run.views[server].opening) for server in (hub, helper)]
     entry = granted(run.views[helper])[f"secret {ENTRY}"]
-    lists = {(seen.round, one.names) for seen, one in run.views[helper].messages(OpenRows)}
+    lists = {(seen.round, one.names): one.placing < 0 for seen, one in run.views[helper].messages(OpenRows)}
     held = dict[bytes, tuple[str, tuple[int, str], Description]]()  # by what is sealed to the hub
     for seen, message in run.views[helper].messages(Relayed):
         for of in product(range(run.settings.foundings), (names for r, names in lists if r == seen.round)):
@@ -66,12 +66,14 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
     found = dict[int, RowShares]()
     for seen, answer in run.views[hub].messages(RowsRead):
         rows = [held[bytes(one)] for one in split(answer.ours) or ()]
-        told, bound = [one for _, _, one in rows], {of for _, of, _ in rows}
-        seeds = opened_seeds(keys[0], *bound.pop(), [one.ours for one in told], marked=True) if rows else None
-        if seeds is not None:
+        if not rows:
+            continue
+        told, (count, names) = [one for _, _, one in rows], rows[0][1]
+        seeds = opened_seeds(keys[0], count, names, [one.ours for one in told], marked=True)
+        if seeds is not None and (seen.round not in found or lists[seen.round, names]):
             ours, theirs = np.stack([row_share(seed, length) for seed in seeds]), np.stack([one.row for one in told])
             weights = bytes(one.weight for one in told)
-            found.setdefault(seen.round, RowShares([name for name, _, _ in rows], ours, theirs, weights))
+            found[seen.round] = RowShares([name for name, _, _ in rows], ours, theirs, weights)
     return found
 
 
