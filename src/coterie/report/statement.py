@@ -94,13 +94,15 @@ def _help(folder: Path) -> dict[str, Any] | None:
     if told is None or not own:
         return None
     told, measure = {**told, "benefits": own}, comparison.measures(told)[0]
+    first = max(own, key=lambda one: one["tuned"])
     return {
         "title": gains.help_title(told),
         "note": gains.help_note(told),
         "heads": gains.HELP_HEADS,
         "rows": gains.help_rows(told),
         "sentences": list(gains.help_sentences(told)),
-        "clients": list(gains.client_sentences(max(own, key=lambda one: one["tuned"]), measure)),
+        "clients": list(gains.client_sentences(first, measure)),
+        "tuned": first["tuned"],
     }
 
 
