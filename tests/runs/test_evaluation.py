@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs import RunConfig, build, digests, evaluation, run
+from coterie.runs import RunConfig, build, digests, evaluation, forms, run
 from coterie.runs.config import resolve
 from coterie.runs.digests import models_digest
 from coterie.runs.evaluation import Evaluator
+from coterie.runs.forms import priors_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
-from coterie.training.evaluate import judge_many
+from coterie.training.evaluate import judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 
@@ -119,6 +120,47 @@ def test_training_accuracies_take_one_pass_a_distinct_model(monkeypatch: pytest.
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
     np.testing.assert_array_equal(trained(Evaluator(MODEL, data), shared), found)
     assert [size for _, size in sorted(passes)] == sorted(sizes)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of each pass, how many models and samples."""
+    passes: list[tuple[int, int]] = []
+
+    def counted(model: Model, weights: np.ndarray, x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        passes.append((len(weights), len(x)))
+        return outputs_of_many(model, weights, x, *args, **options)
+
+    monkeypatch.setattr(evaluation, "outputs_of_many", counted)
+    return passes
+
+
+def test_outputs_of_own_test_samples_take_each_sample_once_a_distinct_model(computed: list[tuple[int, int]]) -> None:
+    """Clients of one model share test samples. Each has its own in its own order."""
+    shuffled = {name: replace(own, tests=own.test[::-1].copy()) for name, own in DATA.items()}
+    observer = Evaluator(MODEL, shuffled)
+    for (name, weights), found in zip(models().items(), observer.own_outputs(models()), strict=True):
+        own = TEST.at(shuffled[name].test)
+        np.testing.assert_allclose(found, outputs_of_many(MODEL, weights[None], own.x, own.y)[0], atol=1e-6)
+    a, b, c, d, e = (set(own.tolist()) for own in OWN.values())
+    assert computed == [(1, len(a | c | d)), (1, len(b)), (1, len(e))]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["supplied", "told"])
+def test_a_prior_takes_one_pass_a_distinct_model_over_a_hundred_samples_of_each_client(
+    computed: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    monkeypatch.setattr(forms, "TRAIN_SAMPLES", 0)
+    x, y = X.repeat(5, 1), Y.repeat(5)
+    data = {name: replace(own, x=x[: 60 * i + 5], y=y[: 60 * i + 5]) for i, (name, own) in enumerate(DATA.items())}
+    counts = {name: np.bincount(own.y, minlength=4) for name, own in data.items()}
+    found = priors_of(Evaluator(MODEL, data, seed=1), models(), counts if told else None)
+    assert list(found) == [*DATA]  # a client's own counts shift nothing, so no sample speaks against them
+    assert computed == [(1, 5 + 100 + 100), (1, 65), (1, 100)]
+    assert [prior.predicted.sum() for prior in found.values()] == [5, 65, 100, 100, 100]
+    assert [prior.own.sum() for prior in found.values()] == [5, 65, 125, 185, 245]
+    whole = priors_of(Evaluator(MODEL, data), models())
+    assert [prior.predicted.sum() for prior in whole.values()] == [5, 65, 125, 185, 245]
 
 
 def test_many_training_samples_are_drawn_as_many_of_each_client(many: Any) -> None:

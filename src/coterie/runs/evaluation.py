@@ -8,7 +8,6 @@ error of at most ``STANDARD_ERROR``. All are scored on all of a client's own tes
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -172,16 +171,11 @@ class Evaluator:
         if self.targets.task != "classes" or not models:
             return None
         names, accuracies = list(models), np.empty(len(models))
-        most = sys.maxsize if self.seed is None else -(-TRAIN_SAMPLES // len(models))
         seen: list[tuple[int, int]] = []  # samples of each client, and of how many
 
         def own(i: int) -> TensorSamples:
-            data = self.data[names[i]]
-            found, many = TensorSamples(data.x, data.y), len(data.y)
-            if many > most:
-                chosen = rng(self.seed or 0, names[i], "observed samples").choice(many, most, replace=False)
-                found = found.at(np.sort(chosen))
-            seen.append((len(found.y), many))
+            found = self.trained_on(names[i], -(-TRAIN_SAMPLES // len(models)))
+            seen.append((len(found.y), len(self.data[names[i]].y)))
             return found
 
         for i, values in self._on_own(list(models.values()), own):
@@ -190,6 +184,14 @@ class Evaluator:
         error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
         return Scores({"train_accuracy": accuracies}, None if samples == of else SampleRecord(samples, of, error))
 
+    def trained_on(self, name: str, most: int) -> TensorSamples:
+        """A client's training samples: at most so many, drawn by the seed; without a seed all."""
+        own = self.data[name]
+        found, many = TensorSamples(own.x, own.y), len(own.y)
+        if self.seed is None or many <= most:
+            return found
+        return found.at(np.sort(rng(self.seed, name, "observed samples").choice(many, most, replace=False)))
+
     def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
         """The mean over clients of the loss on their held-out samples."""
         held = [(model, own) for name, model in models.items() if (own := self.data[name].held_out) and len(own.y)]
@@ -197,12 +199,26 @@ class Evaluator:
         return float(np.mean([values["loss"] for _, values in found]))
 
     def own_outputs(self, models: Mapping[str, ClientModel]) -> list[NDArray[Any]]:
-        """(n, outputs) on each client's own test samples, for regression in stored units."""
-        found = []
-        for name, model in models.items():
-            own = self.data[name]
-            found.append(self.targets.stored(self.outputs(model, own.test_set.at(own.test))))
-        return found
+        """(n, outputs) on each client's own test samples, for regression in stored units. Each once for a model."""
+        owns, every = [self.data[name] for name in models], list(models.values())
+        found: dict[int, NDArray[Any]] = {}
+        for same in alike(every):
+            for test_set, here in _by_test_set([owns[i] for i in same]).items():
+                tests = [owns[same[j]].test for j in here]
+                rows, places = np.unique(np.concatenate(tests), return_inverse=True)
+                outputs = self.targets.stored(self.outputs(every[same[0]], test_set.at(rows)))
+                parts = np.split(outputs[places], np.cumsum([len(test) for test in tests])[:-1])
+                found |= {same[j]: part for j, part in zip(here, parts, strict=True)}
+        return [found[i] for i in range(len(every))]
+
+    def outputs_on(
+        self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """By place, (n, outputs) of each model for its own samples. Equal models compute theirs together."""
+        for same in alike(models):
+            for together, places in _together(same, samples):
+                found = self.outputs(models[same[0]], together)
+                yield from ((i, found[place]) for i, place in places.items())
 
     def outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
         """(n, outputs); of a mixture log probabilities. Raises UserError for other outputs."""

@@ -20,7 +20,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.record.comparison import MIXES
-from coterie.runs.evaluation import Doubles, Evaluator, Scores, alike, hits
+from coterie.runs.evaluation import TRAIN_SAMPLES, Doubles, Evaluator, Scores, alike, hits
 from coterie.runs.metrics import METRICS
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.mixing import mixing_shares
@@ -29,6 +29,7 @@ from coterie.training.prior import LEAST_BATCH, Counts, Prior, bears_out
 Told = Mapping[str, Counts | None]
 """By client, (classes,) label counts of the training data of its model, as messages have told it; None for none."""
 
+LEAST_TRAINED = 100  # training samples of a client that its prior is checked by, if it has them
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
 
@@ -77,22 +78,24 @@ def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told
 
     told: label counts of the mixture that a model was trained on. A client without such counts, or with some that
     its own samples speak against (``bears_out``), has no prior. None: the simulation supplies the mixture of the
-    clients that hold the same model, so a client's own model stays as it is.
+    clients that hold the same model, so a client's own model stays as it is. Of training samples those count that
+    ``Evaluator.trained_on`` gives.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}
     labels, found = observer.model.outputs or 0, {}
     own = {name: np.bincount(observer.data[name].y.numpy(), minlength=labels) for name in models}
     mixtures = _supplied(models, own) if told is None else told
-    for name, model in models.items():
-        mixture, data = mixtures.get(name), observer.data[name]
-        if mixture is not None:
-            outputs = observer.outputs(model, TensorSamples(data.x, data.y))
-            said = np.bincount(outputs.argmax(axis=1), minlength=labels)
-            prior = Prior(own[name], mixture, said)
-            if told is None or bears_out(outputs, data.y.numpy(), prior.shift):
-                found[name] = prior
-    return found
+    known = {name: mixture for name in models if (mixture := mixtures.get(name)) is not None}
+    names, most = list(known), max(LEAST_TRAINED, TRAIN_SAMPLES // max(1, len(known)))
+    for i, outputs in observer.outputs_on(
+        [models[name] for name in names], lambda i: observer.trained_on(names[i], most)
+    ):
+        name = names[i]
+        prior = Prior(own[name], known[name], np.bincount(outputs.argmax(axis=1), minlength=labels))
+        if told is None or bears_out(outputs, observer.trained_on(name, most).y.numpy(), prior.shift):
+            found[name] = prior
+    return {name: found[name] for name in names if name in found}
 
 
 def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
