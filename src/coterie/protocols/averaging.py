@@ -31,7 +31,7 @@ Sends = Literal["model", "change"]
 
 @dataclass(frozen=True)
 class Averaging(local_training.SteppedTraining):
-    """Local training with FedAvg's usual defaults: the mean itself is the next model."""
+    """Local training with FedAvg's usual defaults."""
 
     lr: float = 0.01
     momentum: float = 0.0
@@ -56,9 +56,9 @@ class Train(OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
-    """The result of one training. round: that asked for it.  samples: of this client's training data.
+    """The result of one training. round: that asked for it.  samples: of the training data.
 
-    weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
+    weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always trained
     values.
     """
 
@@ -67,16 +67,15 @@ class Update(OfModel, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Last(fl.Message, frozen=True):
-    """The run is over: predict with this model from now on, (d,), or (k d,) as the method says."""
+    """Predict with this model from now on, (d,), or (k d,) as the method says."""
 
     spec: bytes
     weights: fl.Floats
 
 
 OUTLYING = 100.0
-"""An update stands out if its largest weight is so many times that of the model (or 1, if that is more).
-
-Also by its part in a mean: if its samples, or samples times largest weight, are so many times the median of its round.
+"""An update stands out if its largest weight is so many times that of the model (or 1, if that is more), or its
+samples, or samples times largest weight, are so many times the median of its round.
 """
 
 
@@ -95,7 +94,7 @@ class Gather:
     def take(self, name: str, update: Any, into: int = 0) -> fl.Vector:
         """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
 
-        update: with the fields of ``Update``. Raises PeerError, with the client's name, if it is out of bounds.
+        Raises PeerError, with the client's name, if it is out of bounds.
         """
         if not 0 <= into < len(self.means):
             raise fl.PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
@@ -169,7 +168,7 @@ class ModelClient(fl.Party, role="client"):
     """
 
     class State(msgspec.Struct, kw_only=True):
-        """last: (k d,) float32, the models that it was sent last; None in a simulation and before the first."""
+        """last: (k d,) float32, sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
 
@@ -192,13 +191,13 @@ class ModelClient(fl.Party, role="client"):
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights))
 
     def keep(self, weights: fl.Vector) -> fl.Vector:
-        """Keep these checked models if parties are on separate machines. Returns them."""
+        """Keep checked models, if parties are on separate machines."""
         if self.common.deployed:
             self.state.last = weights.reshape(-1)
         return weights
 
     def last_models(self) -> NDArray[np.float32]:
-        """(k, d) the models that it was sent last, or the initial ones."""
+        """(k, d) sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
@@ -220,7 +219,6 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        """Raises PeerError for another shape or a sender other than the hub."""
         fl.from_hub(self, msg, src)
         self.models(msg)
 
@@ -249,7 +247,7 @@ class ChangeClient(Client, role="client"):
 
 
 class Server(fl.Party, role="server"):
-    """Holds the global model. Between machines it sends out the last models when the run is over.
+    """Holds the global model. Between machines it sends it out when the run is over.
 
     rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
     0 at buffers. It may change the state. Without it the step is that of the settings towards the mean.
@@ -280,7 +278,6 @@ class Server(fl.Party, role="server"):
     def ask(
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
-        """Ask the clients of round r and fold their answers. Returns the round's notes."""
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
@@ -288,8 +285,8 @@ class Server(fl.Party, role="server"):
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
         """Ask these clients to train the server's models, and move the models by the mean of their answers.
 
-        reply: with the fields of ``Update``.  ``learn(name, answer)`` sees each answer before it counts, and may refuse
-        it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        reply: with the fields of ``Update``.  ``learn(name, answer)`` may refuse an answer with a PeerError. Returns
+        the round's notes and the outcomes of the requests.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)
@@ -313,7 +310,7 @@ class Server(fl.Party, role="server"):
         return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, fl.Vector]:
-        """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""
+        """By client, (d,), or (k, d) of which it chooses."""
         return dict.fromkeys(self.clients, self.state.weights)
 
     @property
