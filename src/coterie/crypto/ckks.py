@@ -59,7 +59,7 @@ def keygen(
     """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, ``INSECURE``).
 
     products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: for the name of an
-    emulated key; a real one comes from the system's randomness only.
+    emulated key alone.
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
@@ -89,8 +89,8 @@ class CipherVector(vector.CipherVector):
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
         """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
 
-        The product has 3 polynomials until it is rescaled: sum up products first, then rescale once.
-        at_most: a public bound on the product in terms, if better than theirs.
+        The product has 3 polynomials until it is rescaled: sum up products first. at_most: a public bound on the
+        product in terms, if better than theirs.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form
@@ -138,8 +138,8 @@ class CipherVector(vector.CipherVector):
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
-        """The same vector with another number of terms: the caller guarantees values within ``terms * reach``. Larger
-        values open to nonsense.
+        """With another number of terms: the caller guarantees values within ``terms * reach``; larger ones open to
+        nonsense.
         """
         return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
@@ -163,10 +163,9 @@ class CipherVector(vector.CipherVector):
         """The dot product with a ``conjugated`` vector: a scalar, one level lower.
 
         Its terms are the product of both vectors' terms, each a vector of norm at most 1.  at_most: as in ``times``.
-        constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled.
+        constant: only in the constant coefficient, without rotations; it can only be added and scaled.
         taps: ``(N,)`` integers, the coefficients of a polynomial by which each ciphertext of this vector is multiplied
-        first, modulo X^N + 1. Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or
-        at another level.
+        first, modulo X^N + 1. Raises CapacityError without a level, CryptoError for an unfit vector.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -297,7 +296,7 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number, a constant, for products. at_most: a public bound on its magnitude, counted as its terms."""
+        """One number, for products. at_most: a public bound on its magnitude, counted as its terms."""
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
@@ -359,8 +358,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def decrypt(self, cipher: CipherVector) -> Floats:
         """The ``(d,) float64`` values, approximately, or sums of ``cipher.terms`` of them.
 
-        Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt: a
-        value beyond the reach of its terms, or something in an unused place.
+        Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt.
         """
         ours = self._openable(cipher, masked=False)
         ours._travels()
@@ -372,15 +370,15 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less is
-            more precise and protects this key less.
+        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less
+        protects this key less.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
 
     def evaluation(self) -> EvaluationKey:
-        """A fresh public key for dot products. Raises CryptoError for a key without products."""
+        """For dot products. Raises CryptoError for a key without products."""
         if not self.public.products:
             raise CryptoError(f"a key of {self.size} without products has no use for an evaluation key")
         return EvaluationKey(self.arrays.evaluation(self.fingerprint))

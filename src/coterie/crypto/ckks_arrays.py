@@ -4,10 +4,9 @@
 off exactly.
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
-party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries noise, uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors
-sample with this noise, if the protocol made the ciphertext: a party that has a forged one opened and knows its mask
-reads the key off it, whatever the noise.
+party that takes the mask off under another key could see it. So for *another* key an opened vector carries noise,
+uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors sample with this
+noise, unless the ciphertext is forged by a party that knows the mask: it reads the key off it.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Public(ArrayVectors):
         return residues.pack(a, self.space.residue_bytes[: form.level + 1])
 
     def unpack(self, body: memoryview, tally: Tally) -> Residues:
-        """Residues checked to lie below their primes, with randomness in every limb. Raises DecodeError."""
+        """Residues below their primes, with randomness in every limb. Raises DecodeError."""
         limbs = tally.form.level + 1
         shape = self.space.ciphertexts(tally.length), 2, limbs, self.space.degree
         numbers = residues.unpack(body, shape, self.space.residue_bytes[:limbs])

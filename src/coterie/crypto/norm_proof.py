@@ -43,7 +43,7 @@ PROJECTIONS = 128
 SLACK = 2.1
 PRIME = 2**127 - 1
 WIRES = 12
-"""Products that are summed in one value of P."""
+"""Products in one value of P."""
 ELEMENT_BYTES, NAME_BYTES = 16, 32
 
 BLOCK = 8192
@@ -58,7 +58,7 @@ Elements = list[int]
 
 
 def signs(seed: bytes, block: int, held: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """(m, ``BLOCK``) columns of R, from 16 bytes: all of R would take the memory of m models. held: where they go."""
+    """(m, ``BLOCK``) columns of R, of which 16 bytes are the seed. held: where they go."""
     size = PROJECTIONS * BLOCK // 4
     stream = np.frombuffer(keystream(seed, size, (block * (size // 16)).to_bytes(16, "big")), np.uint8)
     found = np.empty((PROJECTIONS, BLOCK), np.float32) if held is None else held
@@ -89,7 +89,7 @@ def bound_of(longest: float) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proof:
-    """share: the hub's, which it must get in private.  seed: 16 bytes, the other server's.  name: 32 bytes, of seed."""
+    """share: the hub's, in private.  seed: 16 bytes, the other server's.  name: 32 bytes, of seed."""
 
     share: bytes
     seed: bytes
@@ -121,9 +121,7 @@ def told_bytes() -> int:
 
 
 def prove(hub: Words, other: Words, bound: int, context: bytes, secrets: Secrets) -> Proof | None:
-    """That (1) holds for hub + other (m,), the projected shares; None if it does not. The proof is bound to the
-    context.
-    """
+    """That (1) holds for hub + other (m,), the projected shares, bound to the context; None if it does not."""
     shape = _Shape.of(bound)
     sums = [(int(h) + 2**31) % 2**32 + int(k) for h, k in zip(hub, other, strict=True)]
     y = [total % 2**32 - 2**31 for total in sums]
@@ -149,7 +147,7 @@ def _proof(bits: Elements, y: Elements, shape: _Shape, context: bytes, secrets: 
 
 
 def told(share: bytes, name: bytes, projected: Words, bound: int, context: bytes) -> bytes:
-    """What the hub tells the other server. Raises CryptoError for a share that is none."""
+    """To the other server, by the hub. Raises CryptoError for an impossible share."""
     shape = _Shape.of(bound)
     if len(share) != share_bytes(bound) or len(name) != NAME_BYTES:
         raise CryptoError(f"{len(share)} bytes are no share of a proof")
@@ -165,7 +163,7 @@ def told(share: bytes, name: bytes, projected: Words, bound: int, context: bytes
 
 
 def holds(told: bytes, seed: bytes, projected: Words, bound: int, context: bytes) -> bool:
-    """Whether the proof is right, by what the hub has told and this server's seed and projected share."""
+    """By what the hub has told, and this server's seed and projected share."""
     shape, names = _Shape.of(bound), [told[NAME_BYTES * k : NAME_BYTES * (k + 1)] for k in range(3)]
     if len(told) != told_bytes() or len(seed) != SEED_BYTES or names[2] != _name("seed", context, seed):
         return False

@@ -53,7 +53,7 @@ class Shares:
 
 
 def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple[slice, Words]]:
-    """P(key), (count,) words: parts that stay in the cache, each with its place. The next part overwrites it."""
+    """P(key), (count,) words: parts with their places. The next part overwrites the last."""
     cipher, held = Cipher(AES(key), CTR(start)).encryptor(), np.empty(min(count, BLOCK), "<u4")
     for at in range(0, count, BLOCK):
         words = held[: count - at]
@@ -73,7 +73,7 @@ def seeds_of(master: bytes, groups: int) -> bytes:
 
 
 def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) -> Shares:
-    """x (d,) words at this place. context: 32 bytes, to which the tag is bound. Raises CryptoError for no place."""
+    """x (d,) words at this place. context: 32 bytes, for the tag. Raises CryptoError for no place."""
     if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
         raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
     master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
@@ -122,7 +122,7 @@ def no_word(seeds: bytes, length: int) -> Words:
 
 
 def share(seeds: bytes, word: Words) -> Words:
-    """(d,) the sum of a server's leaves: its share of x itself, negative at the second server."""
+    """(d,) the sum of a server's leaves: its share of x, negative at the second."""
     total = word * np.uint32(sum(_bit(_seed(seeds, j)) for j in range(len(seeds) // SEED_BYTES)))
     for j in range(len(seeds) // SEED_BYTES):
         move(total, np.add, _seed(seeds, j))
@@ -130,9 +130,8 @@ def share(seeds: bytes, word: Words) -> Words:
 
 
 def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
-    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place; a negative weight subtracts (7).
-
-    Raises CryptoError for other numbers of seeds or words.
+    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place (7). Raises CryptoError for other
+    numbers of seeds or words.
     """
     if len(seeds) != SEED_BYTES * len(totals) or word.shape != totals.shape[1:]:
         raise CryptoError(f"{len(seeds)} bytes of seeds and words {word.shape} for rows {totals.shape}")

@@ -31,7 +31,7 @@ _IDENTITY = struct.Struct("<HHHHI")
 
 @dataclass(frozen=True)
 class Lanes:
-    """The fixed-point format of one value and the room around it, in bits.
+    """The fixed-point format of one value, in bits.
 
     fraction_bits: rho of eq. (4); a step is 2^-rho.
     value_bits: signed width of a value: [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
@@ -91,7 +91,7 @@ class Lanes:
         return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
 
     def within(self, sums: Integers, terms: int, minus: int = 0) -> bool:
-        """Whether every number can be a sum of ``terms`` values of ``value_bits`` bits less ``minus`` such values."""
+        """Whether these can be sums of ``terms`` values less ``minus`` such values."""
         lowest = -terms * self.offset - minus * (self.offset - 1)
         highest = terms * (self.offset - 1) + minus * self.offset
         return bool(sums.min() >= lowest) and bool(sums.max() <= highest)
@@ -161,18 +161,18 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that no vector has."""
+        """Raises DecodeError for an impossible tally."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
     def maskable(self) -> None:
-        """Raises CryptoError if vectors carry no masks; all of these can."""
+        """Raises CryptoError if vectors carry no masks."""
 
     def body_bytes(self, length: int, form: Form) -> int:
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header. Raises DecodeError for an impossible key."""
+        """Behind its header. Raises DecodeError for an impossible key."""
         return self.key_bits // 4
 
     def pack(self, integers: Integers) -> list[int]:
@@ -221,7 +221,7 @@ class Words(Layout):
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
-    """The values as a flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
+    """A flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise CryptoError(f"a flat vector with at least one value is needed, not one of shape {array.shape}")

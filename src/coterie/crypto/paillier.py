@@ -51,7 +51,7 @@ def keygen(
 ) -> SecretKey:
     """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; tests may use 256 bits or more.
 
-    random_bytes: for the name of an emulated key; a real one comes from the system's randomness only.
+    random_bytes: for the name of an emulated key alone.
     """
     if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
@@ -66,7 +66,7 @@ def keygen(
 def pads_keygen(
     lanes: packing.Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
 ) -> SecretKey:
-    """A fresh key for padded vectors (``padded``), with the same rules."""
+    """For padded vectors (``padded``), with the same rules."""
     words = packing.Words(lanes or packing.Lanes())
     return SecretKey(padded.Plain.generate(words, 0, random_bytes) if emulated else padded.Secret.generate(words, 0))
 
@@ -78,8 +78,8 @@ class BlindedVector(vector.BlindedVector):
     def minus(self, other: BlindedVector) -> packing.Integers:
         """``(d,) int64``: the exact difference of the values under two vectors with the same mask.
 
-        Raises CiphertextError if the masks differ or a lane is overfilled, and CapacityError if both together have more
-        terms than a lane holds.
+        Raises CiphertextError if the masks differ or a lane is overfilled, and CapacityError for more terms than a lane
+        holds.
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
@@ -101,7 +101,7 @@ class CipherVector(vector.CipherVector):
     key: PublicKey
 
     def among(self, count: int) -> CipherVector:
-        """The vector, on the wire as long as a masked sum of ``count``, so that its own number does not show."""
+        """On the wire as long as a masked sum of ``count``, so that its own number does not show."""
         return self._made(self.tally, self.key.arrays.lengthened(self.array, count + 1))
 
     def _plain(self, values: ArrayLike) -> tuple[packing.Integers, int]:

@@ -94,7 +94,7 @@ class Public:
         return [unit.to_bytes(size, "little") for unit in a]
 
     def unpack(self, body: memoryview, tally: Tally) -> Units:
-        """Numbers checked to lie in [1, N^2) and to be units modulo N. Raises DecodeError."""
+        """Units modulo N in [1, N^2). Raises DecodeError for others."""
         size = self.space.ciphertext_bytes
         units = tuple(_number(body[at : at + size]) for at in range(0, len(body), size))
         for index, unit in enumerate(units):

@@ -6,9 +6,8 @@
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
 The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
-+ sum of the partials`` is a ciphertext of the same values under s_h, so only the opener learns them, of ciphertexts
-that t members have answered for. The answering members are fixed first. Noise is uniform in +-2^bits a coefficient
-(``ckks_arrays``, Flooding).
++ sum of the partials`` is a ciphertext of the same values under s_h. The answering members are fixed first. Noise is
+uniform in +-2^bits a coefficient (``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Partial(Polynomials):
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, of: CipherVector) -> Partial:
-        """Of another party, for this ciphertext. Raises DecodeError."""
+        """For this ciphertext. Raises DecodeError."""
         tally, body = cls._split(key, data, of.length, of.tally.form)
         return cls(key, tally, key.arrays.unpack_pad(body, tally))
 
@@ -157,7 +156,7 @@ def split_keygen(
 
 
 def switched(cipher: CipherVector, parts: Sequence[Partial], opener: PublicKey) -> CipherVector:
-    """The ciphertext of the same values under the opener's key, by the partials of t members."""
+    """The same values under the opener's key, by t members' partials."""
     array, arrays, form = cipher.array, cipher.key.arrays, cipher.tally.form
     if isinstance(arrays, twins.Rounded):
         array = array + sum(part.array for part in parts)

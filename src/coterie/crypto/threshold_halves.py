@@ -1,7 +1,7 @@
 """The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of.
 
 A sender without a share, which can't send under joint pads (``threshold_pads``), signs c_1 of its own vector
-(``Half``). A holder that is asked to open a sum adds up the halves of all its senders.
+(``Half``). The holders add up the halves of a sum's senders.
 """
 
 from __future__ import annotations
