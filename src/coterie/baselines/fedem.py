@@ -42,8 +42,7 @@ class FedEmConfig(fl.LocalTraining):
 def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
     """E-step: (M, n) q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
 
-    mixture: pi_t, (M,).  losses: (M, n), cross entropies, which are negative log-likelihoods.
-    Raises PeerError where a loss is not finite.
+    mixture: pi_t, (M,).  losses: (M, n), cross entropies. Raises PeerError where one is not finite.
     """
     if not np.isfinite(losses).all():
         broken = int(np.flatnonzero(~np.isfinite(losses).all(axis=1))[0])

@@ -54,7 +54,7 @@ class Server(fl.ServerOfGroups):
     config: FlaccConfig
 
     def model_of(self, name: str) -> fl.Vector:
-        """That of its cluster, or the global one before it has a cluster."""
+        """Its cluster's, or the global one before."""
         group = self.state.groups.get(name, -1) if len(self.state.models) else -1
         return np.asarray(self.state.models[group] if group >= 0 else self.state.weights)
 

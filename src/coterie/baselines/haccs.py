@@ -63,9 +63,8 @@ class Described(fl.OfRound, frozen=True):
 
 class Client(fl.Client):
     class State(fl.Client.State):
-        """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
-
-        described: the round in which it was drawn.  trained: the rounds in which the client has sent a model.
+        """counts: the noisy histogram that was sent in round ``described``: drawn anew, noise would cost epsilon again.
+        trained: the rounds in which the client has sent a model.
         """
 
         trained: list[int] = fl.field(default_factory=list)

@@ -38,7 +38,7 @@ class RflHaConfig(fl.Averaging):
 
     @property
     def head_s(self) -> float | None:
-        """A head waits for its members half the deadline, so that its own answer is in time."""
+        """Half the deadline, so that the head's own answer is in time."""
         return None if self.deadline_s is None else self.deadline_s / 2
 
     def own_budget(self) -> Mapping[str, str]:
@@ -47,9 +47,7 @@ class RflHaConfig(fl.Averaging):
 
 @fl.message(src="server", dst="client")
 class Belong(fl.OfRound, frozen=True):
-    """head: the client that may give you tasks from now on.  members: of your cluster, a bundle of ``count`` names,
-    if you are its head.
-    """
+    """head: who may give you tasks from now on.  members: a bundle of ``count`` names, if you are the head."""
 
     head: str
     members: bytes
@@ -58,7 +56,7 @@ class Belong(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst=HEAD)
 class Lead(fl.OfModel, frozen=True):
-    """Have your cluster train this model. asked: by member, whether it takes part, one byte each."""
+    """asked: by member, whether it takes part, one byte each."""
 
     asked: bytes
 
@@ -139,8 +137,8 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 class Server(fl.Server):
     class State(msgspec.Struct):
-        """seconds: of a round, as each client says.  clusters: their members, the head first.  failed: heads that
-        gave no model in the last round.
+        """seconds: of a round, as each client says.  clusters: members, the head first.  failed: heads without a
+        model in the last round.
         """
 
         weights: fl.Vector = fl.initial
@@ -210,7 +208,7 @@ class Server(fl.Server):
 
 
 def balanced(seconds: Mapping[str, float], clients: Sequence[str], k: int) -> list[list[str]]:
-    """Clusters of like speed and near equal size, the fastest client first; no more than clients."""
+    """Of like speed and near equal size, the fastest client first."""
     known = sorted((name for name in clients if name in seconds), key=lambda name: seconds[name])
     return [list(part) for part in np.array_split(np.array(known, object), min(k, len(known)))] if known else []
 

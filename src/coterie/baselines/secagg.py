@@ -81,9 +81,8 @@ class Enrolled(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst="client")
 class Collect(fl.OfModel, frozen=True):
-    """Train on the global model. members: those that enrolled, one a line.  credentials: of all of them.
-
-    shares: those that the others have sealed for the recipient.
+    """Train on the global model. members: those that enrolled, one a line.  credentials: of all.  shares: sealed for
+    the recipient.
     """
 
     members: str
@@ -93,7 +92,7 @@ class Collect(fl.OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples, in sums"),))
 class Collected(fl.OfRound, frozen=True):
-    """padded: (d + 1,) words: samples times trained model, and samples, under pads."""
+    """padded: (d + 1,) words: samples times trained model, and samples."""
 
     padded: fl.Integers
 
@@ -128,7 +127,7 @@ class Unmasked(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Credential:
-    """key: public, for the pads of one round.  mark: the hash of b.  proof: a signature over both."""
+    """key: public, for one round's pads.  mark: the hash of b.  proof: a signature over both."""
 
     key: bytes
     mark: bytes
@@ -193,9 +192,8 @@ def checked(
 class Client(fl.Client):
     class Secret(fl.SecretStruct):
         """SECRET, of one round. round: the last one that it enrolled for.  names: whom that asks, one a line.
-
-        key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
-        once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
+        key: 32 bytes, of the pads with others.  seed: b.  own: its shares of both.  members: those that enrolled, once
+        it has sent its vector.  held: by the others, the sealed shares.  sum: the list that it confirmed.
         signed: round, names and sum of the last list that it confirmed in any attempt.
         """
 
@@ -223,7 +221,7 @@ class Client(fl.Client):
 
     @fl.on(Enrol, enrol_cost, answers=Enrolled)
     def enrol(self, msg: Enrol, src: str) -> Enrolled:
-        """Rounds 0 and 1: fresh secrets, and their shares for the others. Once a round."""
+        """Rounds 0 and 1, once a round."""
         fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
         before, asked, _ = self.secret.signed
@@ -308,7 +306,7 @@ class Client(fl.Client):
 
     @fl.on(Unmask, unmask_cost, answers=Unmasked)
     def unmask(self, msg: Unmask, src: str) -> Unmasked:
-        """Round 4: b or the key of each member, by whether it is in the sum. Once a round."""
+        """Round 4, once a round."""
         fl.from_hub(self, msg, src)
         secret, signers = self.secret, lines(msg.signers)
         if msg.round != secret.round or not secret.sum or msg.names != secret.sum:
@@ -352,7 +350,7 @@ class Server(fl.Server):
         return {"participants": inside, "asked": len(asked)}
 
     def _summed(self, r: int, asked: Sequence[str]) -> fl.Steps[int]:
-        """The number of clients in the sum. Raises NoAnswerError or PeerError."""
+        """Raises NoAnswerError or PeerError."""
         told, size = "\n".join(asked), self.spec.size + 1
         of, shares = round_of(self.common, r, told), dict[str, list[bytes]]()
         credentials = dict[str, Credential]()
@@ -431,7 +429,7 @@ class Server(fl.Server):
         inside: set[str],
         given: Mapping[str, Mapping[str, bytes]],
     ) -> dict[str, bytes]:
-        """By member b or, of those outside the sum, its key. Raises PeerError if the shares give another one."""
+        """By member b or, outside the sum, its key. Raises PeerError if the shares give another one."""
         needed, found = self.config.needed(len(asked)), dict[str, bytes]()
         for name, shares in given.items():
             if len(shares) < needed:

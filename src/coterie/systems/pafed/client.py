@@ -29,7 +29,7 @@ def helps(client: Any) -> tuple[Sequence[str], int, int]:
 
 
 def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
-    """By client, (d,) what it predicts with, were this the last global model."""
+    """By client, (d,), were w the last global model."""
     return averaged(federation, dict.fromkeys(federation.common.clients, w))
 
 
@@ -38,10 +38,8 @@ class Client(fl.Party, role=CLIENT):
 
     class State(fl.State):
         """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
-
         own: w_i, its last own model, in mode ``literal``; None for w^0.
-        told: (d,) the last received global model, if parties are on separate machines; else None.
-        mean: of the global models that it was sent, with ema.
+        told: (d,) the last received global model, between machines.  mean: of those that it was sent, with ema.
         """
 
         dual: fl.Vector | None = None
@@ -97,7 +95,7 @@ class Client(fl.Party, role=CLIENT):
             self.state.mean = taken(self.state.mean, w, self.config.ema)
 
     def model(self) -> fl.Vector:
-        """(d,) the last that it knows, or its average; w^0 before."""
+        """(d,) the last that it knows, or its average."""
         if self.state.mean is not None:
             return self.state.mean.mean
         return self.common.initial if self.state.told is None else self.state.told

@@ -1,9 +1,9 @@
 """The layout of a model, or of an update, in a ciphertext vector: parameters first, then buffers.
 
 A buffer, such as a running variance, is no step: no coefficient of algorithm 4 may change it. So an update carries the
-*values* of its client's buffers, which are averaged with equal weights, in ciphertexts of their own. A client with a
-buffer beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error of 0.009 (one standard
-deviation of the flooding under ``ckks-8192-deep``).
+*values* of its client's buffers, averaged with equal weights, in ciphertexts of their own. A client with a buffer
+beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error of 0.009 (one standard deviation of
+the flooding under ``ckks-8192-deep``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Layout:
         return self.size > self.parameters
 
     def packed(self, vector: fl.Vector) -> fl.Vector:
-        """(d,) in the order of the spec -> (size,) float32 as it is encrypted."""
+        """(d,) in the order of the spec -> (size,) float32."""
         if not self.has_buffers:
             return vector
         made = np.zeros(self.size, np.float32)
