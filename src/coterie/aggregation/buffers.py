@@ -17,7 +17,7 @@ from coterie.protocol.model_spec import ModelSpec
 Doubles = NDArray[np.float64]
 
 CKKS_UNIT = 256.0
-"""So much is a 1 under CKKS at buffers: it has room for weights, of some tens, and running variances may be larger."""
+"""A 1 under CKKS at buffers: it has room for weights, of some tens, and running variances may be larger."""
 
 
 def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:

@@ -28,7 +28,7 @@ Sum = list[tuple[Group, Group]]
 
 @dataclass(frozen=True)
 class Question:
-    """Which of these sums is the greatest, or the first of the greatest? The answer is its mark."""
+    """Which of these sums is the greatest, the first of several? The answer is its mark."""
 
     sums: list[Sum]
     marks: list[int]
@@ -57,7 +57,7 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """How many pairs of sums ``grouped`` compares at most, from RESTARTS orders: k - 1 to find the greatest of k."""
+    """Of pairs of sums, by ``grouped``, from RESTARTS orders: k - 1 to find the greatest of k."""
     merges = comb(most + 1, 3)  # the pairs of 2 to ``most`` groups
     return RESTARTS * ((2 * SWEEPS + 2) * clients * most + SWEEPS * merges + 1)
 
@@ -141,7 +141,7 @@ def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
 
 
 def _stays(one: int, groups: Groups) -> Questions[bool]:
-    """Whether it gains most where it is. Where else it would gain more is not told."""
+    """Whether it gains most where it is; where else is not told."""
     own = next(tuple(i for i in group if i != one) for group in groups if one in group)
     others = [(), *_without(one, groups)]
     (stays,) = yield [Question(_joins(one, others), [int(group == own) for group in others])]

@@ -45,7 +45,7 @@ class ResidualSpread:
 
 
 def features(x: NDArray[Any]) -> Floats:
-    """(n, FEATURES) of samples (n, ...). Each image or series is set to a mean of 0 and a deviation of 1."""
+    """(n, FEATURES) of samples (n, ...), each image or series at mean 0 and deviation 1."""
     if x.ndim < 3:
         return mapped(x)
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
@@ -59,9 +59,8 @@ def basis(seed: int) -> Floats:
 
 
 def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
-    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) of x (n, FEATURES), y (n,).
-
-    Sums of more than MOST samples are scaled to so many.
+    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES), scaled to so many, of x (n, FEATURES), y
+    (n,).
     """
     shown = to.kept[y]
     member = np.eye(len(to.kept))[y[shown]]
@@ -111,7 +110,7 @@ def row_length(labels: int) -> int:
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
-    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
+    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
     parts = list[Floats]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))

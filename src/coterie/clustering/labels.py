@@ -25,8 +25,8 @@ def members_of(names: Sequence[str], labels: Labels) -> dict[int, tuple[str, ...
 def lasting_numbers(before: Labels, after: Labels, following: int) -> tuple[Labels, int]:
     """The clusters ``after`` (n,), counted from 0, under the numbers ``before`` (n,) (NOISE: not there yet).
 
-    The pair of clusters with most common devices is one cluster, then that of the rest, and so on; ties go to the lower
-    numbers. Others get numbers from ``following`` on; its next value is returned.
+    Clusters with most common devices are one first; ties go to the lower numbers. Others get numbers from ``following``
+    on; its next value is returned.
     """
     there = before != NOISE
     pairs, common = np.unique(np.stack([before[there], after[there]], axis=1), axis=0, return_counts=True)

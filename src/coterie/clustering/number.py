@@ -34,10 +34,10 @@ def count_clusters(
     kernel: Kernel = "laplacian",
     smallest: int = SMALLEST,
 ) -> int:
-    """The number of clusters among n rows with distances (n, n); 1 where none stand out.
+    """Among n rows with distances (n, n); 1 where none stand out.
 
-    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
-    invalid matrix of distances, and for smallest < 1.
+    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: rows of a cluster. Raises UserError for impossible
+    distances or ``smallest``.
     """
     if smallest < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {smallest}")
