@@ -1,7 +1,5 @@
-"""Running statistics (a model's buffers) beside its parameters.
-
-A running variance outside the range that clients measured may be negative. So buffers get a mean with weights of at
-least 0 that sum to one, and a client that sends a change sends its buffers as they are.
+"""Running statistics (a model's buffers) beside its parameters: they get a mean with weights of at least 0 that sum
+to one, and a client that sends a change sends its buffers as they are, so that no running variance becomes negative.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
-From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
-divisor of the opened sum. docs/detection.md has the formulas, and what liars can do.
+From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and its
+divisor. docs/detection.md has the formulas, and what liars can do.
 
 ``robust`` compares each update u_i with the mean of the *others*. With n_i = |u_i|^2, M = sum_j f_j u_j the encrypted
 mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
@@ -9,8 +9,7 @@ mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
 **No leader stays alone**: the effective number of leaders, by weight (for ``robust`` by weight times length), is at
-least ``FEWEST``. Else weights are replaced: for eq. (6), leaders up to the median suspicion get one weight; ``robust``
-takes all a_i as 1.
+least ``FEWEST``. Else, for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i as 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which parties a round took for malicious, and how often that was right.
 
-A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, from 0. It may note ``{"flagged":
+A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, and perhaps ``{"flagged":
 [names]}``; else those below half of the median influence are flagged. ``{"stands_for": {leader: [clients]}}`` names the
 clients behind a party: it is poisoned if one of them attacks.
 """

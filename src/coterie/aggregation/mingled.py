@@ -129,8 +129,7 @@ def rebuild(
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
     previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to ``max_condition``.
     False: keep all models.
-    A true cluster without members (a column of zeros) keeps its model. Raises PeerError for sums that are not finite,
-    UserError for arguments that do not fit together.
+    Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
     sums, previous = _fitting(sums, previous)
     h = np.asarray(coefficients, dtype=np.float64)

@@ -88,7 +88,7 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 
 def median(updates: NDArray[Any]) -> Robust:
-    """The median of every coordinate (Yin et al., definition 1)."""
+    """Yin et al., definition 1."""
     return trimmed_mean(updates, (len(finite(updates, "updates", "n", "d")) - 1) // 2)
 
 

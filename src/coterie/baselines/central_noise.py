@@ -3,18 +3,17 @@
     server --Train--> client --Clipped--> server            (every round, to the round's cohort)
 
 McMahan et al., "Learning differentially private recurrent language models", ICLR 2018: clients clip their change to an
-L2 norm of C; the server adds changes up unweighted, divides by the number of clients that it asked (the
-fixed-denominator estimator), and adds Gaussian noise. Kairouz et al., "Practical and private (deep) learning without
-sampling or shuffling", ICML 2021 (algorithm 1): noise is that of a tree over the rounds (``dp/tree.py``), so what
-earlier rounds added is partly taken back. DP-FedAvg is DP-FTRL with trees of one round. ``beta`` is the server's
-momentum, by differences of their running sums.
+L2 norm of C; the server divides the sum of changes by the number of clients that it asked (the fixed-denominator
+estimator), and adds Gaussian noise. Kairouz et al., "Practical and private (deep) learning without sampling or
+shuffling", ICML 2021 (algorithm 1): noise is that of a tree over the rounds (``dp/tree.py``), so a part of it is taken
+back. DP-FedAvg is DP-FTRL with trees of one round. ``beta`` is the server's momentum.
 
-The guarantee: neighbours differ in all data of one client, against all that see only models. Whether a client answers
-is public, and must not depend on its data.
+Neighbours differ in all data of one client, against all that see only models. Whether a client answers is public, and
+must not depend on its data.
 
 Decided here: the server refuses a change longer than C. Cohorts are fixed: client i takes part in every
-1/participation-th round, rounded up. No amplification by sampling is claimed, which would need a secret sample. Models
-with running statistics (buffers) are refused, for no noise covers these.
+1/participation-th round, rounded up, and no amplification by sampling is claimed. Models with running statistics
+(buffers) are refused, for no noise covers these.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
     server --Train (M components)--> client --Update (M components)--> server
 
-Every client's data are a mixture of M common distributions, in its own proportions pi_t. In a round (algorithm 1)
-client t computes how likely each component made each of its samples (E-step), takes the means as its new pi_t, and
-trains every component on its samples, weighted so (M-step). The server averages each component, weighted by samples. A
-client predicts with the pi_t-weighted mean of the components' probabilities. pi_t is uniform at first and stays with
-the client; the components start from different random weights.
+Every client's data are a mixture of M common distributions, in its own proportions pi_t, which stay with it. In a round
+(algorithm 1) client t computes how likely each component made each of its samples (E-step), takes the means as its new
+pi_t, and trains every component on its samples, weighted so (M-step). The server averages each component, weighted by
+samples. A client predicts with the pi_t-weighted mean of the components' probabilities. pi_t starts uniform, the
+components from different random weights.
 
-Departure: the mean is over the clients that answered; the authors' code also counts the others, with their last
-components.
+Departure: the mean is over the clients that answered; the authors' code also counts the others' last components.
 """
 
 from __future__ import annotations

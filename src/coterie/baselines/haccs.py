@@ -5,8 +5,8 @@ IPDPS 2022.
     server --Train--> client --Scored--> server                                   (every round, to selected clients)
 
 The server clusters devices by the Hellinger distance of label histograms with Laplace noise. A round samples clusters
-by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free device of each. They
-train one global model.
+by rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free device of each, for one
+global model.
 
 Decided here: docs/systems/selection_baselines.md.
 """

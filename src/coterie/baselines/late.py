@@ -58,7 +58,6 @@ class Client(fl.AveragingClient):
         return super().keep(weights)
 
     def own_model(self) -> fl.Vector:
-        """(d,)."""
         return fl.own_model(self) if self.state.mean is None else self.state.mean.mean
 
 

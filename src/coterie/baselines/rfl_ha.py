@@ -5,8 +5,8 @@ edge computing", IEEE INFOCOM 2021. (OFL's table 3 calls it REFL, which is anoth
     server --Belong (its head)--> client --Done--> server                        (when clusters are made)
     server --Lead (global model)--> head --Train--> member --Update--> head --Led (cluster model)--> server
 
-Clients of like speed form balanced clusters. A cluster's head, its fastest client, averages its members' models. The
-server mixes each cluster's model into the global one on arrival, with a share that falls with each earlier arrival.
+Clients of like speed form balanced clusters, whose fastest client averages its members' models. The server mixes each
+cluster's model into the global one on arrival, with a share that falls with each earlier arrival.
 
 Decided here: docs/systems/hierarchical_baselines.md.
 """

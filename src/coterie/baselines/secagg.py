@@ -9,19 +9,17 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
     server  --Unmask-->   client  --Unmasked-->   server     round 4: shares of the pads that are left
 
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/marks.py``). t of the n
-clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
-would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
-t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
-too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure aggregation in
-federated learning via model inconsistency", CCS 2022).
+clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**: a
+client tells shares for one list only, in all attempts of a round, which t clients have signed. Pads follow from the
+global model, too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure
+aggregation in federated learning via model inconsistency", CCS 2022).
 
-**A round is secure alone, not two together**: of two that differ in one client, the difference of sums has its number
-of samples, and about its model if the server sends nearly the same model in both. A client cannot refuse that: a model
-that differs in its last digits is trained alike, and a skipped round changes none.
+**A round is secure alone, not two together**: docs/comparisons.md has that, and what each party sees. A round with
+fewer than t clients in any step is skipped.
 
-A round with fewer than t clients in any step is skipped. Decided here: parties' keys for sealing and signing are those
-of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server notices a wrong share,
-and skips the round; it cannot tell which client lied. Nobody can bound a single client's numbers.
+Decided here: parties' keys for sealing and signing are those of the roster, so the paper's rounds 0 and 1 are one
+exchange. By a signed hash of b_u the server notices a wrong share, and skips the round. Nobody can bound a single
+client's numbers.
 """
 
 from __future__ import annotations
@@ -137,7 +135,6 @@ class Credential:
 
     @classmethod
     def load(cls, data: bytes) -> Credential:
-        """Raises DecodeError."""
         if len(data) != cls.SIZE:
             raise fl.DecodeError(f"{len(data)} bytes are no credential of {cls.SIZE}")
         return cls(data[:32], data[32:64], data[64:])
@@ -147,7 +144,6 @@ class Credential:
 
 
 def round_of(common: fl.Common, r: int, names: str) -> bytes:
-    """32 bytes that name a round, and whom it asks."""
     return digest("coterie/secagg/1", common.roster.session, r, names)
 
 
@@ -350,7 +346,6 @@ class Server(fl.Server):
         return {"participants": inside, "asked": len(asked)}
 
     def _summed(self, r: int, asked: Sequence[str]) -> fl.Steps[int]:
-        """Raises NoAnswerError or PeerError."""
         told, size = "\n".join(asked), self.spec.size + 1
         of, shares = round_of(self.common, r, told), dict[str, list[bytes]]()
         credentials = dict[str, Credential]()

@@ -1,10 +1,8 @@
-"""Correlation clustering by questions of one kind: groups with the greatest sum of pairs' gains.
+"""Correlation clustering (Bansal, Blum, Chawla 2004; local search of Elsner, Schudy, Bounding and comparing methods for
+correlation clustering, 2009): groups with the greatest sum of pairs' gains.
 
-All are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
-and on shares of two servers (``protocols/shared_groups.py``), who learn the answers alone.
-
-Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
-2009.
+All questions are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
+and on shares of two servers (``protocols/shared_groups.py``).
 """
 
 from __future__ import annotations
@@ -67,7 +65,6 @@ def joined(groups: Groups, newcomers: Sequence[int]) -> Questions[list[int]]:
 
 
 def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
-    """gains: (n, n)."""
     return answered(questions, lambda asked: [chosen(one, gains) for one in asked])
 
 
@@ -82,7 +79,6 @@ def answered(questions: Questions[T], answer: Callable[[list[Question]], list[in
 
 
 def chosen(question: Question, gains: NDArray[Any]) -> int:
-    """The answer by gains (n, n)."""
     return question.marks[int(sums(question, gains).argmax())]
 
 

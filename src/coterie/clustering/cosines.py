@@ -16,8 +16,7 @@ def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64]
     """(n,) groups 0, 1, ... numbered by their first row, and each merge's similarity (FLACC: Mehta and Shao, 2023).
 
     vectors: (n, d) finite. The two groups of largest cosine similarity merge, and their rows add up, while that is
-    above ``least``; ties go to the lowest numbers. A row of zeros stays alone. Raises UserError for other vectors, or
-    ``least`` beyond -1 to 1.
+    above ``least``; ties go to the lowest numbers. A row of zeros stays alone. Raises UserError.
     """
     rows = finite(vectors, "vectors", "groups", "d")
     if not -1 <= least <= 1:

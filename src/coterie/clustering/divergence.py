@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True) -> NDArray[Any]:
     """MJS between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
-    exact: float64, each entry a function of its two rows alone, bit for bit. Else float32 by matrix products
-    (`embedded`), far faster from hundreds of devices on. Raises UserError for an impossible s or gamma.
+    exact: float64, each entry a function of its two rows alone, bit for bit; else float32 by `embedded`, far faster
+    from hundreds of devices on. Raises UserError for an impossible s or gamma.
     """
     s, gamma = sparsity_vectors(s), _weight(gamma)
     if not exact:
@@ -71,11 +71,10 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) of `modified_divergence`, whose type the result has.  floors: (n,), h_i >= 0 of `noise_floor`.
+    mjs: (n, n) of `modified_divergence`, whose type the result has.  floors: (n,), h_i >= 0 of `noise_floor`; one
+    counts as 2 ``per_scale`` median ones at most.
     scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of positive pairs where
-    that is 0, or 1.
-    A floor counts as 2 ``per_scale`` median floors at most, so no device can lower its divergences by more than 1/2
-    through it. Raises UserError for impossible divergences, floors or scale.
+    that is 0, or 1. Raises UserError for impossible numbers.
     """
     mjs, h = np.asarray(mjs), noise_floors(floors, len(mjs))
     if mjs.ndim != 2 or mjs.shape[0] != mjs.shape[1] or mjs.dtype.kind != "f":
@@ -171,11 +170,11 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 
 
 def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
-    """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
+    """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and the bound
+    by which these are too small at most.
 
     By Nystroem's method on NODES values of a channel (Williams and Seeger, NIPS 2000), as js is a squared distance of
-    Hilbert space (Fuglede and Topsoe, 2004). Squared distances are too small by at most the bound, never too large (but
-    for float32).
+    Hilbert space (Fuglede and Topsoe, 2004).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

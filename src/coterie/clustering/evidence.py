@@ -9,10 +9,9 @@ and residual sum S_c, over that of means of 0, is
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
-A few eigenvectors give the functions of n in (1) nearly, so g_ij is a bilinear form x_i . J x_j of rows that each
-client computes alone (``row``), with a fixed J (``twisted``), which two servers can compute on shares
-(``protocols/shared_groups.py``). It is off by at most 0.05, a hundredth of itself and a thousandth of the greater of
-|f(i)| and |f(j)|, for t_c up to 25.
+By a few eigenvectors, g_ij is nearly a bilinear form x_i . J x_j of rows that each client computes alone (``row``),
+with a fixed J (``twisted``), which two servers can compute on shares (``protocols/shared_groups.py``): off by at most
+0.05, a hundredth of itself and a thousandth of the greater of |f(i)| and |f(j)|, for t_c up to 25.
 """
 
 from __future__ import annotations

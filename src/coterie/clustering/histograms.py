@@ -17,8 +17,7 @@ Density = Literal["dbscan", "optics"]
 def hellinger(histograms: NDArray[Any]) -> Doubles:
     """(n, n) Hellinger distances in [0, 1] between rows: H(p, q)^2 = 1/2 sum_c (sqrt(p_c) - sqrt(q_c))^2.
 
-    histograms: (n, classes) finite, at least 0. p is a row over its sum; a row of zeros counts as uniform. Raises
-    UserError for others.
+    histograms: (n, classes) finite, at least 0. p is a row over its sum; zeros count as uniform. Raises UserError.
     """
     rows = np.asarray(histograms, np.float64)
     if rows.ndim != 2 or not rows.shape[1]:

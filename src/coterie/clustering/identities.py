@@ -91,8 +91,8 @@ def identity_set(
     """Algorithm 1: the clusters that a client joins, (k,) bool, and the number of tries.
 
     threshold, counts: the least number of identities, or of false ones.  printed: eq. (3) as printed, which all
-    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible cluster or
-    threshold, or one that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
+    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible threshold,
+    also by ``MAX_EXPECTED_TRIES``.
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]

@@ -89,7 +89,7 @@ def cluster(
     """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and events.
 
     The order of devices doesn't matter. Numbers start at 0 for the largest cluster. Events of kind ``merge`` or
-    ``split`` have the ``clusters`` in which the sides ended. Raises UserError for impossible names, features or floors.
+    ``split`` have the ``clusters`` in which the sides ended. Raises UserError.
     """
     settings = settings or Aidc()
     s, names = divergence.sparsity_vectors(features), _names(names)
@@ -115,7 +115,7 @@ def update(
 
     The groups are those of `cluster` (up to rounding above 300 devices), at the cost of the changed devices'
     divergences. A cluster keeps its number where most of the devices in both are in it before and after. Raises
-    UserError as `cluster`, for leaving devices that are absent or have changed, and if none stays.
+    UserError.
     """
     settings, left = settings or Aidc(), tuple(left)
     row = {name: i for i, name in enumerate(groups.names)}

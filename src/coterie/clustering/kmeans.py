@@ -19,7 +19,6 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
 STARTS = 10
-"""Fresh starts (k-means++)."""
 BETTER = 0.05
 """Of the sum of squared distances, by which a fresh start must beat the last centres."""
 _CONSTANT = 1e-12  # of a column's largest value: a deviation below it is none
@@ -54,8 +53,7 @@ def regrouped(
     features: (n, d), in the order of the names. Columns are scaled to deviation 1; a constant one does not count.
     groups: numbers of columns that belong together; groups that differ at all count alike.
     before: the clustering to continue.
-    With fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises UserError
-    for impossible numbers, names or rows.
+    With fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises UserError.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()

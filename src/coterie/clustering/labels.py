@@ -13,7 +13,7 @@ Labels = NDArray[np.int64]
 
 
 def by_first_row(labels: NDArray[Any]) -> Labels:
-    """The same clusters (n,), numbered 0, 1, ... by their first row."""
+    """Numbered 0, 1, ... by their first row, (n,)."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
 

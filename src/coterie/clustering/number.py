@@ -1,9 +1,8 @@
 """How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
 
-The eigengap names at least two (von Luxburg, 2007, section 8.3). They count if the embedding's spread within them (Ng,
+The eigengap (von Luxburg, 2007, section 8.3) names at least two, which count if the embedding's spread within them (Ng,
 Jordan and Weiss, NIPS 2001) is less than in each of nine Gaussian clouds of the same covariance (Liu, Hayes, Nobel and
-Marron, JASA 2008; the covariance by Torgerson's classical scaling), and at most .6 of their mean. Clusters are tested
-in turn.
+Marron, JASA 2008; Torgerson's classical scaling), and at most .6 of their mean. Clusters are tested in turn.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A signature says how a client's samples of each label deviate from everybody's: whitened residuals, a block for each
 label, and a pooled one for shifts that all labels share. Each client makes two, of two halves of its samples, whose
 inner product with another client's is 0 on average unless they have something in common. The eigenvalues that stand out
-from those of random signs are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
+are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations

@@ -48,9 +48,8 @@ def soft_spectral(
     """Algorithm 2 over rows (n, d) real: flat models or sketches.
 
     Neither order nor a common added vector (exact differences given) changes a row's clusters. c is at most the number
-    of distinct rows, and empty clusters are dropped; ``Soft.fewer_because`` says so.
-    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed.
-    Raises UserError for rows that are not finite numbers and for clusters < 1.
+    of distinct rows, and empty clusters are dropped (``Soft.fewer_because``). gamma, kernel: see `affinity`;
+    ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed. Raises UserError.
     """
     distances = of.pairwise_distances(rows)
     order = of.lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
@@ -76,7 +75,7 @@ def soft_spectral_from_distances(
 
 
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
-    """A permutation that follows from the distances (n, n), not from their order."""
+    """It follows from the distances (n, n), not from their order."""
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
         first = np.flatnonzero(rank == np.flatnonzero(counts > 1)[0])[0]

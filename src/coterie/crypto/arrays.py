@@ -1,7 +1,5 @@
-"""Backends: arrays under one key, which compute and keep no rules.
-
-The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. An operation of
-CKKS alone is a method of both CKKS backends (``ckks_arrays`` and its emulated twin) and of ``ckks.CipherVector``.
+"""Backends: arrays under one key, which compute and keep no rules; the front (``vector``, ``paillier``, ``ckks``)
+keeps these and never looks into an array.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ class CiphertextError(PeerError):
 class KeyArrays(Protocol):
     """The numbers of one key of any kind. flag: of its header, besides the parameters (``wire``).
 
-    parts: what follows the header.  ``load(space, flag, body)``: the inverse; raises DecodeError for what no honest
-    party makes.
+    parts: what follows the header.  ``load(space, flag, body)``: the inverse; raises DecodeError.
     """
 
     @property

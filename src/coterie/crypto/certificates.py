@@ -81,7 +81,7 @@ def sign(
     """A certificate (PEM), which ends at the latest with the authority's.
 
     authority: its certificate.  name: the common name.  public: DER, from ``requested``.  hosts: a server's DNS names
-    or addresses; it may also be a client, of other servers of its cluster.
+    or addresses; it may also be a client of other servers.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(name))
     if hosts:

@@ -8,18 +8,15 @@ in the residue form of Microsoft SEAL (through ``tenseal``).
     key.decrypt(public.encrypt(a) + public.encrypt(b))                 # a + b, to within public.parameters.error(2)
     key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4, neither factor known to the multiplier
     dot = public.encrypt(a).dot(public.encrypt(b).conjugated(keys), keys)
-    key.decrypt(dot.times_plain(0.5) + public.encrypt_scalar(1.0).at_level(1))   # a @ b / 2 + 1
 
     mask = public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
     opened = key.open_blinded(public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
-Results are approximate (``ckks_parameters``). Anyone can change ciphertexts, so sign them.
-
-**A decryption says something of the key**: a ciphertext and the exact numbers that it opens to give the key (B. Li and
-D. Micciancio, EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``).
+Results are approximate (``ckks_parameters``). Anyone can change ciphertexts, so sign them. **A ciphertext and the exact
+numbers that it opens to give the key** (B. Li and D. Micciancio, EUROCRYPT 2021): give opened numbers to the key's
+holders only, or round or flood them first (``ckks_arrays``).
 """
 
 from __future__ import annotations
@@ -87,10 +84,10 @@ class CipherVector(vector.CipherVector):
     key: PublicKey
 
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
-        """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
+        """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError without a level.
 
-        The product has 3 polynomials until it is rescaled: sum up products first. at_most: a public bound on the
-        product in terms, if better than theirs.
+        It has 3 polynomials until it is rescaled: sum up products first. at_most: a public bound in terms, if better
+        than theirs.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form
@@ -160,12 +157,12 @@ class CipherVector(vector.CipherVector):
         at_most: int | None = None,
         taps: NDArray[np.int64] | None = None,
     ) -> CipherVector:
-        """The dot product with a ``conjugated`` vector: a scalar, one level lower.
+        """The dot product with a ``conjugated`` vector: a scalar, one level lower, whose terms are the product of both
+        vectors'.
 
-        Its terms are the product of both vectors' terms, each a vector of norm at most 1.  at_most: as in ``times``.
-        constant: only in the constant coefficient, without rotations; it can only be added and scaled.
-        taps: ``(N,)`` integers, the coefficients of a polynomial by which each ciphertext of this vector is multiplied
-        first, modulo X^N + 1. Raises CapacityError without a level, CryptoError for an unfit vector.
+        at_most: as in ``times``.  constant: only in the constant coefficient, without rotations; it can only be added
+        and scaled.  taps: ``(N,)`` integers, a polynomial by which each ciphertext of this vector is multiplied first,
+        modulo X^N + 1. Raises CapacityError without a level, CryptoError for an unfit vector.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -182,9 +179,7 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant, taps))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
-        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; products are
-        rescaled first.
-        """
+        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; rescaled."""
         # Error and randomness show the key's holder how a vector came about; the noise drowns this.
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
@@ -370,8 +365,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less
-        protects this key less.
+        flood_bits: of the noise under another key, by default the most, the parameters' (``ckks_arrays``).
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)

@@ -1,12 +1,12 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-**Masks** hide vectors perfectly (PAFed, algorithm 5): a mask is a uniform element of the ciphertexts' ring, and comes
-off exactly.
+**Masks** hide vectors perfectly (PAFed, algorithm 5): uniform elements of the ciphertexts' ring, which come off
+exactly.
 
-**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
-party that takes the mask off under another key could see it. So for *another* key an opened vector carries noise,
-uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors sample with this
-noise, unless the ciphertext is forged by a party that knows the mask: it reads the key off it.
+**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error depends on the secret key, and a
+party that takes the mask off could see it. So for *another* key an opened vector carries noise, uniform in
++-2^flood_bits a coefficient, which hides m + e as learning with errors does, unless the ciphertext is forged by a party
+that knows the mask.
 """
 
 from __future__ import annotations
@@ -240,7 +240,6 @@ class Secret(Halves):
         return numbers[: tally.length].copy()
 
     def _plain(self, a: Residues) -> Residues:
-        """``(ciphertexts, limbs, N)``: c_0 + c_1 s + c_2 s^2."""
         moduli, secret = self.public.ring.moduli[: a.shape[2]], self.secret[None, : a.shape[2]]
         total = a[:, -1]
         for at in range(a.shape[1] - 2, -1, -1):  # Horner's rule

@@ -1,15 +1,14 @@
 """CKKS parameter sets as data, with their room, errors, sizes and nominal times.
 
 A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals is the coefficients of ``ceil(d / N)``
-ciphertexts, times ``D / sqrt(N / 2)``: their norm, and their error, is that of N/2 complex slots with scale D. A scalar
-is a constant polynomial, D times its value.
+ciphertexts, times ``D / sqrt(N / 2)``; a scalar is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l, which is D for fresh vectors.
 
-**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. Errors add up at worst
-linearly. With r_l for 32 deviations at level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes
-and e_x, e_y for their errors, the bounds are
+**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. With r_l for 32 deviations at
+level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes and e_x, e_y for their errors, the
+bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -59,8 +58,6 @@ class Milliseconds:
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """One named set."""
-
     name: str
     degree: int  # N
     prime_bits: tuple[int, ...]  # of the chain, special prime last
@@ -330,8 +327,8 @@ PARAMETERS = {
         ParameterSet("threshold-8192-high", 8192, (50, 48, 60, 60), 66, 6, 14, _ONE_TIMES, *_HIGH, 4, 1, 1, False),
     )
 }
-"""The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one; for shared keys: sums
-with integer weights, one product, and one with a filter behind it.
+"""The 128-bit sets by name: additions only; one, three, and twenty-one products; for shared keys: sums with integer
+weights, one product, and one with a filter behind it.
 """
 
 INSECURE = {
@@ -360,7 +357,6 @@ def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
 
 
 def known(identity: bytes) -> ParameterSet:
-    """Secure or not. Raises DecodeError."""
     for parameters in (PARAMETERS | INSECURE).values():
         if parameters.identity == identity:
             return parameters

@@ -1,15 +1,14 @@
 """Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT). See
 docs/detection.md.
 
-A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j. Its
-spectrum is, for k = 0 to n - 1,
+A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j, with the
+spectrum, k = 0 to n - 1,
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Multiplying Z_k by D_k (1 where it is high, else 0)
-convolves a block with the inverse transform h of D: a product of polynomials modulo X^N + 1. So the energy of the high
-frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and that of all of v(X) v(1/X). h is rounded to multiples
-of 1 / TAPS, so D is 1 or 0 but for 2 %, and less sharp near n/4 and 3n/4.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4. With h the inverse transform of 1 where it is high, else
+0, the energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X) modulo X^N + 1, and that of all
+of v(X) v(1/X). h is rounded to multiples of 1 / TAPS: 2 % off, and less sharp near n/4 and 3n/4.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def taps(degree: int) -> NDArray[np.int64]:
 
 
 def high_energy(cipher: CipherVector, keys: EvaluationKey) -> CipherVector:
-    """TAPS times the energy of the high frequencies, as ``energy``."""
+    """TAPS times that energy, as ``energy``."""
     return inner(cipher, cipher, keys, high=True)
 
 
@@ -56,7 +55,6 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def room(parameters: ParameterSet) -> int:
-    """For the largest energy, TAPS fold."""
     return parameters.room(_scalar(parameters)) // TAPS
 
 

@@ -5,16 +5,15 @@ from the key of i and j, their names and the list, the mark of i is
 
     m_i = sum of t_ij over names j after i, less the sum of t_ij over names j before i      mod 2^128
 
-as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument, for
-lists with two honest clients or more.
+as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument.
 
-**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64, so vectors under them show their sum alone.
+**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64.
 
 **Double masking** (Bonawitz et al., section 4): each u has a seed b_u of its own, too, and sends
 
     y_u = x_u + PRG(b_u) + its pad      mod 2^64.
 
-Where v sends nothing, its pad with the others remains in the sum, and follows from its key.
+Where v sends nothing, its pad remains in the sum, and follows from its key.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ def _terms(
 
 
 def add_up(marks: Iterable[bytes]) -> bool:
-    """Whether these are all marks of one list."""
     return sum(int.from_bytes(one, "little") for one in marks) % _MODULUS == 0
 
 

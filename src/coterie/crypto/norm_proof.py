@@ -1,7 +1,7 @@
 """A proof that a vector in two shares is short, of which two servers learn nothing else.
 
 x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, the servers toss R (m, d) with entries -1,
-0, 0 or 1, m = 128. Each projects its own share. For short x the sum of squares of y = R x is near m |x|^2 / 2
+0, 0 or 1, m = 128, and each projects its own share. For short x the sum of squares of y = R x is near m |x|^2 / 2
 (Achlioptas, "Database-friendly random projections", J. Comput. Syst. Sci. 2003). The client proves on shares
 
     sum_l y_l^2 <= t m L^2 / 2,   t = 2.1                                                          (1)
@@ -9,19 +9,19 @@ x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, th
 - |x| <= L is refused with a probability of at most (t e^(1 - t))^(m / 2) = 1.1e-10 (Chernoff).
 - |x| = 2 L passes with 2e-6, and 3 L with 1e-19 (chi-square of m degrees).
 
-**The proof** is over F_p, p = 2^127 - 1, in which the following has no wrap. With shares h, k of y mod 2^32 as numbers
-of F_p, and a carry c_l in {0, 1},
+**The proof** is over F_p, p = 2^127 - 1, without a wrap. With shares h, k of y mod 2^32 as numbers of F_p, and a carry
+c_l in {0, 1},
 
     y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
     sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                        (3)
 
 b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits, but
-for 2^-119. The sum of products in (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai,
-"Zero-knowledge proofs on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft
-VDAF). rho and its point r are hashes of what the client has fixed.
+for 2^-119. (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai, "Zero-knowledge proofs
+on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft VDAF), whose rho and
+point r are hashes of what the client has fixed.
 
 The hub tells the other server its evaluations, which are uniform but for relations that hold for any honest client; the
-other tells only whether all holds. A hub that lies makes the proof fail, whatever x is.
+other tells only whether all holds. A hub that lies makes the proof fail.
 """
 
 from __future__ import annotations
@@ -163,7 +163,6 @@ def told(share: bytes, name: bytes, projected: Words, bound: int, context: bytes
 
 
 def holds(told: bytes, seed: bytes, projected: Words, bound: int, context: bytes) -> bool:
-    """By what the hub has told, and this server's seed and projected share."""
     shape, names = _Shape.of(bound), [told[NAME_BYTES * k : NAME_BYTES * (k + 1)] for k in range(3)]
     if len(told) != told_bytes() or len(seed) != SEED_BYTES or names[2] != _name("seed", context, seed):
         return False

@@ -7,16 +7,16 @@ correction word. P(s) is a keystream of key s, bit(s) the lowest bit of its firs
     cw = (-1)^(1 - bit(a_g)) (x - P(a_g) + P(b_g))                                             (4)
     T_j += P(a_j) + bit(a_j) cw          T_j -= P(b_j) + bit(b_j) cw                           (7)
 
-For j other than g both servers add the same; at g the difference of their sums is x. The **tag** shows that the seeds
-differ at most at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function secret
-sharing", EUROCRYPT 2022, section 3):
+For j other than g both servers add the same; at g the difference is x. The **tag** shows that the seeds differ at most
+at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function secret sharing", EUROCRYPT
+2022, section 3):
 
     cs = H(a_g) xor H(b_g)                                                                     (5)
     pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
 
-The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so it learns
-nothing from the other's. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a
-collision of four values of SHA-512.
+The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so the other's
+shows nothing. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a collision of
+four of its values.
 """
 
 from __future__ import annotations

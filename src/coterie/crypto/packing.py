@@ -1,8 +1,8 @@
 """Packed signed fixed point: a flat float vector as a few large integers.
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
-holds ``q + 2^(value_bits-1)``, never negative, and ``guard_bits`` more bits for the carries of ``2^guard_bits``
-additions. A mask (eq. 6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
+holds ``q + 2^(value_bits-1)``, and ``guard_bits`` more bits for the carries of ``2^guard_bits`` additions. A mask (eq.
+6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
 """
 
 from __future__ import annotations
@@ -142,7 +142,6 @@ class Layout:
 
     @classmethod
     def known(cls, identity: bytes) -> Self:
-        """Raises DecodeError."""
         *lanes, key_bits = _IDENTITY.unpack(identity)
         try:
             return cls(Lanes(*lanes), key_bits)
@@ -161,7 +160,6 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for an impossible tally."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
@@ -198,7 +196,6 @@ class Layout:
 
 
 SEALED_BYTES = 80
-"""Of the sealed key of a pad."""
 
 
 @dataclass(frozen=True)

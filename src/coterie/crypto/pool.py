@@ -1,6 +1,5 @@
-"""Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
-
-A worker is a child process that reads jobs from standard input, and so ends with its parent. Nothing is pickled.
+"""Real CKKS encryptions of many vectors on several cores: by child processes, as SEAL's bindings hold Python's lock.
+They read jobs from standard input, and so end with their parent; nothing is pickled.
 """
 
 from __future__ import annotations

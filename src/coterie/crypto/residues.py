@@ -69,7 +69,6 @@ def _reduced(x: Residues, y: Residues | np.uint64, prime: np.uint64) -> Residues
 
 
 def halved(a: Residues, moduli: Residues) -> Residues:
-    """``a / 2`` modulo the (odd) primes."""
     return (a + (a & np.uint64(1)) * moduli) >> np.uint64(1)
 
 

@@ -98,7 +98,7 @@ class DerivedRoster(fl.Roster, frozen=True, dict=True):
 
 
 def derived(roles: Mapping[str, str], names: fl.Names, randomness: fl.Randomness) -> DerivedRoster:
-    """As ``simulated``, made when asked. Raises TypeError for keys from the operating system."""
+    """As ``simulated``. Raises TypeError for keys from the operating system."""
     if not randomness.emulated:
         raise TypeError("real keys do not follow from the seed: they are made for all parties at once")
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)

@@ -1,7 +1,7 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. SEAL trusts its input:
-the caller makes sure that residues are below their primes. ``form`` is that of the input.
+A ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``, below their primes: the
+caller makes sure. ``form`` is that of the input.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Ring:
         return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
 
     def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
-        """The inverse of ``_switching``, of the kind of ``empty``."""
+        """The inverse of ``_switching``."""
         head, before, tail = self._around(element)
         return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
@@ -275,7 +275,6 @@ class Ring:
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
-        """``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()

@@ -122,7 +122,6 @@ class Grid:
 
 
 def squares(x: Floats) -> float:
-    """The sum of squares, without BLAS."""
     # The threads of BLAS, once woken, stay busy for longer than this takes.
     return float(np.einsum("i,i", x, x))
 
@@ -136,7 +135,6 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
-    """Whether the next round's sum could wrap."""
     return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 
@@ -182,7 +180,6 @@ def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
 
 
 def answer(rows: Words, query: bytes) -> Words:
-    """(d,) the XOR of the rows in a query."""
     named = int.from_bytes(query, "little")
     chosen = [row for j, row in enumerate(rows) if named >> j & 1] or [np.zeros_like(rows[0])]
     total: Words = chosen[0].copy()
@@ -192,5 +189,4 @@ def answer(rows: Words, query: bytes) -> Words:
 
 
 def fetched(answers: Sequence[Words]) -> Words:
-    """(d,) the row that both answers show."""
     return reduce(np.bitwise_xor, answers)

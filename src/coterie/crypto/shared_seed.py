@@ -1,7 +1,7 @@
 """Secrets of 32 bytes of which t of n holders have to tell their shares (Shamir's secret sharing, ``residues``).
 
-A secret is the hash of five shared uniform numbers modulo 2^61 - 1, so it has all its bits, and fewer than t shares say
-nothing. Nothing shows a false share: compare what they give with what was signed.
+A secret is the hash of five shared uniform numbers modulo 2^61 - 1, of which fewer than t shares say nothing. Nothing
+shows a false share: compare what they give with what was signed.
 """
 
 from __future__ import annotations

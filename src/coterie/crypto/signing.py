@@ -1,11 +1,11 @@
 """Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that a signature never
-fits another kind of message.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that none fits another
+kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: where the sender matters, sign
-what is inside.
+must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: sign what is inside where the
+sender matters.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ class SealError(PeerError):
 
 @dataclass(frozen=True)
 class RawKey:
-    """Raises DecodeError for another length."""
-
     key: bytes
 
     named: ClassVar[str]
@@ -160,9 +158,10 @@ class OpeningKey(RawSecret):
         return SealingKey(self._loaded.public_key().public_bytes_raw())
 
     def agreed(self, other: SealingKey, *context: Field) -> bytes:
-        """SECRET: 32 bytes that only the owners of both keys can compute (X25519, hashed).
+        """SECRET: 32 bytes that only the owners of both keys can compute (X25519, hashed). Raises DecodeError as
+        ``seal``.
 
-        context: what they are for, with both names. Raises DecodeError for a key that keeps no secrets.
+        context: what they are for, with both names.
         """
         try:
             return digest(_AGREED, self._loaded.exchange(X25519PublicKey.from_public_bytes(other.key)), *context)
@@ -188,8 +187,8 @@ def check_fresh(
 ) -> None:
     """Raises ReplayError for a message of another round, too old or from the future, or that does not follow the last.
 
-    sent, last: (round, timestamp in seconds) of this message, and of the sender's last accepted one.  max_ahead_s: of a
-    sender's clock before ours.
+    sent, last: (round, seconds) of this message, and of the sender's last accepted one.  max_ahead_s: of a sender's
+    clock.
     """
     (message_round, timestamp_s), age_s = sent, now_s - sent[1]
     if message_round != current_round:

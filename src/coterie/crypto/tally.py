@@ -70,7 +70,7 @@ class Tally:
 
 
 def integer_weight(weight: SupportsIndex) -> int:
-    """For ``scale``. Raises CryptoError unless an integer of at least 1."""
+    """Raises CryptoError unless an integer of at least 1."""
     try:
         value = operator.index(weight)
     except TypeError:

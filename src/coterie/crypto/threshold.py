@@ -446,7 +446,6 @@ def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
 
 
 def senders_tag(names: Sequence[str]) -> bytes:
-    """16 bytes that name a set of parties."""
     every = b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in sorted(names))
     return hashlib.sha256(b"coterie/senders/" + every).digest()[:16]
 

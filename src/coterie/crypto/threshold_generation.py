@@ -9,11 +9,9 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
                        d_i = h s_i + g (u_i - s_i) + e, of the sums h and g        (sum of d_i, g): switches from s^2
 
 (C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
-ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could make the sum a key of its own.
-
-Two parts of one kind by one secret show their noise. So a party makes each part once; another try takes another secret
-and label. Nothing proves that a part is well-formed.
+ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals, so
+that the last party cannot choose the sum. Two parts of one kind by one secret show their noise: another try takes
+another secret and label. Nothing proves that a part is well-formed.
 """
 
 from __future__ import annotations
@@ -90,7 +88,6 @@ class Secret(SecretNumbers):
         return _packed(group, "second", group.plus(d, noise))
 
     def share(self) -> Share:
-        """n-of-n. Raises CryptoError for t-of-n."""
         if not self.group.additive:
             raise CryptoError("where t of n holders open, secrets are dealt() to all of them")
         return Share(self.group, self.numbers[: self.group.limbs])

@@ -15,13 +15,13 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 which with the weighted sum of the y_j is that of the messages (``padded_sum``).
 
 **To open a weighted sum of completed vectors** a request names pads, weights and a public seed (``SumRequest``), and
-each holder computes c_1 itself, so that the server can't lie about it:
+each holder computes c_1 itself:
 
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
-(b, a) is the public key and u follows from the seed. Where senders hold no shares, the holders get a_j itself, signed
-by sender j (``threshold_halves``).
+(b, a) is the public key and u follows from the seed. Where senders hold no shares, a_j is signed by its sender
+(``threshold_halves``).
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Pad:
 
 
 Addend = Pad | Half
-"""What names c_1 of one vector of a sum."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,7 +258,6 @@ def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
 
 
 def sum_name(group: threshold.Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
-    """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
         told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))

@@ -209,7 +209,6 @@ def filtered(values: Floats, taps: NDArray[np.int64]) -> Floats:
 
 
 def to_steps(values: Floats | Integers, steps: float) -> Integers:
-    """Values times steps, rounded to integers."""
     scaled = values * np.float64(steps)
     return np.rint(scaled, out=scaled).astype(np.int64)
 

@@ -116,7 +116,6 @@ def scheme_of(data: bytes) -> str:
 def split_key(
     data: bytes, kind: str, schemes: Sequence[str], allow_insecure: bool
 ) -> tuple[str, Space, int, memoryview]:
-    """Scheme, parameters, flag and the bytes of its numbers."""
     held = content(data)
     if len(held) < _KEY.size:
         raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")

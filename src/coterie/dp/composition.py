@@ -34,7 +34,7 @@ def composed(
 
     gaussian: by noise multiplier.  sampled: by noise multiplier and probability of the client's part in it.  pure: by
     epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity; with any of these all are composed by Rényi
-    divergences, and sampled ones count as not sampled. Raises UserError unless 0 < delta < 1.
+    divergences, and sampled ones count as not sampled. Raises UserError.
     """
     check_delta(delta)
     # N(0, z^2) against N(1, z^2): several are one with 1/z^2 = sum of 1/z_i^2.

@@ -78,7 +78,6 @@ class Distributed:
 
     @property
     def sensitivity_l1(self) -> float:
-        """L1, in steps; whole numbers are at most their squares."""
         return min(math.sqrt(self.length) * self.sensitivity, self.sensitivity**2)
 
     def variance(self, parties: int) -> float:

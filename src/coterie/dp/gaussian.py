@@ -127,6 +127,5 @@ def _multiplier(target: float, delta: float) -> float:
 
 
 def check_delta(delta: float) -> None:
-    """Raises UserError unless 0 < delta < 1."""
     if not 0 < delta < 1:
         raise UserError(f"delta lies between 0 and 1, not at {delta}: far below 1 / samples, 1e-5 say")

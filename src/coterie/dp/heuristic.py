@@ -78,8 +78,7 @@ def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     """The exact epsilon at ``delta`` of values at the centroid of a cluster that is ``ratio`` = r times wider in
     neighbouring data; infinite for an infinite ratio.
 
-    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta
-    < 1 and values >= 1.
+    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc

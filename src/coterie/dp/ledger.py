@@ -130,7 +130,6 @@ class Ledger:
         return Ledger((*self.releases, *more))
 
     def further_round(self) -> Ledger:
-        """After one more round like the last in which this client released something."""
         last = max((release.round for release in self.releases), default=0)
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 

@@ -1,9 +1,8 @@
 """Tree aggregation: noise on running sums, whose variance grows with the logarithm of the number of summands.
 
-The summands of rounds 1 to n are the leaves of binary trees. Each complete node, the sum of 2^j summands, is released
-once with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or
-shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds. A whole tree is one Gaussian release
-(``charges``).
+The summands of rounds 1 to n are the leaves of binary trees of ``length`` rounds. Each complete node is released once
+with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or shuffling",
+ICML 2021, algorithm 1); a whole tree is one Gaussian release (``charges``).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     places = shared_set(eligible(spec), k, roster.session, client, number)
     values = mechanism.noised((trained - start)[places], secrets)
 
-Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public. The
-release is against the client's own leader, which sees it alone and by name, so no sampling of clients helps. The
-sensitivity is 2 C (docs/privacy_uploads.md). Buffers are never uploaded, since no clip bounds them.
+Neighbours differ in all data of one client ("replace one client"). The release is against the client's own leader,
+which sees it by name, so no sampling of clients helps. The sensitivity is 2 C (docs/privacy_uploads.md). Buffers are
+never uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
 
 SERVICE = "service"
-"""The grant of the helper's key pair."""
 
 KeyedParty = Any
 """A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
@@ -75,9 +74,8 @@ def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
 
 
 def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:
-    """By position, the vectors that are under one mask: their exact differences (d,) from one of them.
-
-    Raises PeerError if there is no majority of them.
+    """By position, exact differences (d,) of the vectors under one mask from one of them. Raises PeerError without a
+    majority.
     """
     # Garbage (a lane overflows) would spoil every sum, and differs too much from the majority.
     for one in opened.values():

@@ -74,15 +74,14 @@ class Last(fl.Message, frozen=True):
 
 
 OUTLYING = 100.0
-"""An update stands out if its largest weight is so many times that of the model (or 1, if that is more), or its
-samples, or samples times largest weight, are so many times the median of its round.
+"""An update stands out if its largest weight is so many times the model's (or 1), or its samples, or samples times
+largest weight, so many times its round's median.
 """
 
 
 class Gather:
-    """The updates of one round at a server of any method: checks, means and outliers.
-
-    weights: of the server's models before the round.  models: in each update.
+    """Checks, means and outliers of a round's updates. weights: of the server's models before it.  models: in each
+    update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -92,9 +91,8 @@ class Gather:
         self._taken: list[tuple[str, float, int]] = []
 
     def take(self, name: str, update: Any, into: int = 0) -> fl.Vector:
-        """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
-
-        Raises PeerError, with the client's name, if it is out of bounds.
+        """Check an update and add it to a mean by its samples. Returns its weights (models d,). Raises PeerError out
+        of bounds.
         """
         if not 0 <= into < len(self.means):
             raise fl.PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
@@ -126,7 +124,7 @@ class Gather:
         self._taken.append((name, max(map(largest, values)), samples))
 
     def moved(self, old: fl.Vector, into: int = 0, step: float = 1.0) -> fl.Vector:
-        """The next model: a step from the old one, of any shape, towards a mean; without an update the old one."""
+        """The next model: a step from the old one, of any shape, towards a mean, if there are updates."""
         if not self.means[into].count:
             return old
         flat, new = old.reshape(-1), self.means[into].mean()  # FedCAPrivacy eq. (2)
@@ -135,7 +133,7 @@ class Gather:
         return self.model(new).reshape(old.shape)
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The next model, float32. Raises RunError if a client would refuse it."""
+        """float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -163,8 +161,8 @@ class Gather:
 class ModelClient(fl.Party, role="client"):
     """A client that is sent models and trains.
 
-    local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
-    the solver of the settings.
+    local: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for the settings'
+    solver.
     """
 
     class State(msgspec.Struct, kw_only=True):
@@ -181,13 +179,13 @@ class ModelClient(fl.Party, role="client"):
         return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
-        """(k, d) the models in a message. Raises PeerError for another shape."""
+        """(k, d). Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
         )
 
     def model(self, msg: Any) -> fl.Vector:
-        """(d,) the model in a message. Raises PeerError for another shape."""
+        """Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights))
 
     def keep(self, weights: fl.Vector) -> fl.Vector:
@@ -247,10 +245,10 @@ class ChangeClient(Client, role="client"):
 
 
 class Server(fl.Party, role="server"):
-    """Holds the global model. Between machines it sends it out when the run is over.
+    """Holds the global model, which it sends out after a run between machines.
 
-    rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
-    0 at buffers. It may change the state. Without it the step is that of the settings towards the mean.
+    rule: ``rule(state, change, config) -> (d,)``, the server's step by the mean change (d,) float64, 0 at buffers. It
+    may change the state. None: the settings' step towards the mean.
     """
 
     class State(msgspec.Struct):
@@ -283,10 +281,10 @@ class Server(fl.Party, role="server"):
     def average(
         self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
-        """Ask these clients to train the server's models, and move the models by the mean of their answers.
+        """Ask these clients to train the server's models, and move these by the mean of their answers.
 
-        reply: with the fields of ``Update``.  ``learn(name, answer)`` may refuse an answer with a PeerError. Returns
-        the round's notes and the outcomes of the requests.
+        reply: with the fields of ``Update``.  ``learn(name, answer)`` may refuse one with a PeerError. Returns the
+        round's notes and the requests' outcomes.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)

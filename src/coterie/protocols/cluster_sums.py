@@ -6,9 +6,7 @@
     member  --Received-->      hub
 
 Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Keys (``pairs``): the helper's, and the
-users', whose secret half all clients share.
-
-Assumes that hub and helper do not collude, and that no client helps one of them.
+users', whose secret half all clients share. Assumes that hub and helper do not collude, and no client helps one.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.key_centre import Pair
 
 USER = "user"
-"""The grant of the users' key pair."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -122,7 +119,7 @@ def keygen(config: Cipher, clients: int) -> Callable[..., SecretKey]:
 
 
 def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) -> tuple[Pair, Pair]:
-    """The grants: one pair for all clients, one for the helper."""
+    """One pair for all clients, one for the helper."""
     return Pair(USER, client_role, keygen), Pair(SERVICE, helper_role, keygen)
 
 
@@ -135,9 +132,9 @@ def masked_sum(
     length: int,
     among: int = 0,
 ) -> Masked:
-    """The hub: the sum over these clients' vectors (length,) under the helper's key and a fresh secret mask.
+    """The hub: these clients' sum (length,) under the helper's key and a fresh secret mask.
 
-    among: clients of all clusters, so that the sum does not tell the cluster's size.
+    among: clients of all clusters, so that the sum hides the cluster's size.
     """
     mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
     total = sum_ciphers(cipher(name) for name in names).blind(mask).among(among)
@@ -201,10 +198,7 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 def opened_mean(
     member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
 ) -> fl.Work[NDArray[np.float64]]:
-    """A member: the mean (length,) over the cluster.
-
-    Raises PeerError for an impossible message, and one (a SignatureError) that the servers have not signed.
-    """
+    """A member: the mean (length,) over the cluster. Raises PeerError for an impossible message, and SignatureError."""
     fl.from_hub(member, msg, src)
     if msg.count < 1 or msg.round != r:
         raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")

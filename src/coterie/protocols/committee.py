@@ -35,9 +35,8 @@ class Stand(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Switch(fl.OfRound, frozen=True):
-    """Switch these ciphertexts to the opener's key. number: of the request in its round; it only grows.
-
-    among: the places of the members that answer.
+    """Switch these ciphertexts to the opener's key. number: of the request, growing within a round.  among: the
+    places of the members that answer.
     """
 
     number: int

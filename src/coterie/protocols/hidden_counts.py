@@ -4,9 +4,9 @@
     hub     --AddCounts / CountsSealed-->     helper     shares that both count by their tags; the helper's masked rows
     hub     --GroupCounts / Done-->           client     all groups' rows under both servers' masks
 
-Words are x = floor(S n / N): n the label counts, N a power of two that no client's samples reach, S steps. So sums of
-fewer than 2^16 samples a client are exact but for the servers' noise. A group's sum is formed once: two would differ by
-the counts of those who are in one. Assumptions are those of ``hidden_sums``.
+Words are x = floor(S n / N): n the label counts, N a power of two that no client's samples reach, S steps, so sums of
+fewer than 2^16 samples a client are exact but for noise. A group's sum is formed once: two would differ by some client.
+Assumptions are those of ``hidden_sums``.
 """
 
 from __future__ import annotations
@@ -131,7 +131,6 @@ def _words(data: bytes | memoryview, *shape: int) -> Words:
 
 
 def _deviation(party: Any) -> float:
-    """Of each server's noise, in words."""
     clients = len(party.clients)
     return float(party.config.counts_noise(party.config.grid(clients, party.spec)) * steps_of(clients))
 
@@ -261,8 +260,8 @@ class HubCounts(ServerCounts):
     sign = 1
 
     def gather(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        """Ask these clients for missing counts, form the sums once they are of enough, and tell them. Whatever fails is
-        tried again in a later round.
+        """Ask for missing counts, form the sums once they are of enough, and tell them. Failures are tried again
+        later.
         """
         secret = self.secret
         if not self.party.config.label_counts or not self.party.rows.groups:

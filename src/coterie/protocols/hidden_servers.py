@@ -151,7 +151,7 @@ class ServerRows(fl.Component):
         return self.secret.since > 0 or bool(self.party.common.warm)
 
     def may_add(self, of: int, r: int) -> bool:
-        """Whether round r may add an upload of round ``of``: not if it is late, and of older groups or whole models."""
+        """Whether round r may add an upload of round ``of``: no late one of older groups or whole models."""
         secret = self.secret
         return of == r or not self.whole or (secret.first is not None and of > secret.first.round)
 
@@ -163,7 +163,6 @@ class ServerRows(fl.Component):
         return np.zeros((self.groups, self.length), np.uint32)
 
     def queried(self, client: str, query: bytes) -> None:
-        """Raises PeerError for an impossible query."""
         if not shared_rows.is_query(query, self.groups):
             raise fl.PeerError(f"{client}: {len(query)} bytes are no query for {self.groups} groups")
         self.secret.queries[client] = query
@@ -184,9 +183,8 @@ class ServerRows(fl.Component):
         return shared_rows.upload_weight(age, self.party.config.expected(self.secret.founders), adding.on_time)
 
     def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
-        """Its share with this round's, a fresh nonce, and the share under its masks.
-
-        Raises PeerError if the round has sealed sums of other uploads.
+        """Its share with this round's, a fresh nonce, and the share under its masks. Raises PeerError if the round
+        has sealed others.
         """
         party, secret, name = self.party, self.secret, adding.name()
         if secret.added.get(adding.round, name) != name:
@@ -206,12 +204,10 @@ class ServerRows(fl.Component):
             secret.first = secret.sealed
 
     def shows_few(self, adding: Adding) -> str:
-        """Why these uploads must not be added up, or ""."""
         why: str = self.party.config.shows_few(self.secret.members, len(adding.of), self.groups)
         return why
 
     def words(self, data: bytes | memoryview, *shape: int) -> Words:
-        """Raises PeerError for another number."""
         if len(data) != 4 * int(np.prod(shape)):
             raise fl.PeerError(f"{len(data)} bytes where {shape} words were expected")
         return np.frombuffer(data, "<u4").reshape(shape)
@@ -232,10 +228,9 @@ class HubRows(ServerRows):
     def add(
         self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
     ) -> fl.Steps[int]:
-        """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
+        """Add the uploads that the helper counts, too, and seal the rows. Returns their number.
 
-        on_time: of round r.  tossing: their proofs, if lengths are checked. Raises NoAnswerError without the helper's
-        answers.
+        on_time: of round r.  tossing: proofs, if lengths are checked. Raises NoAnswerError without the helper.
         """
         fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):

@@ -95,8 +95,7 @@ class HiddenSums(LateTraining):
     def counts_noise(self, grid: Grid) -> float:
         """The standard deviation of each server's noise on label counts, over the most that a client may count.
 
-        A client's counts add up to 1 at most, so its replacement moves them by at most sqrt(2), with the proof of an
-        upload.
+        A client's counts add up to at most 1, so its replacement moves them by at most sqrt(2).
         """
         return float(2**0.5 * self.noise_on(grid) / (2 * grid.longest))
 
@@ -125,10 +124,9 @@ def renews(config: HiddenSums, mode: str) -> bool:
 
 @lru_cache(maxsize=256)
 def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> str:
-    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "".
-
-    Some group of at least ``smallest`` would have fewer than ``fewest`` of them, but not none, with a probability above
-    ``RISK`` if absences are by chance (hypergeometric, over all groups).
+    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "": some group would have
+    fewer than ``fewest``, but not none, with probability above ``RISK`` if absences are by chance (hypergeometric,
+    over all groups).
     """
     if not added:
         return "no upload is counted"

@@ -7,11 +7,9 @@
     hub     --Fetch / Fetched--> helper             half of an answer, sealed to the client
     hub     --GroupRow / Done-->      client        its row, by private information retrieval of two servers
 
-A row is the running sum of one group since it was made (``crypto/shared_rows.py``). A server holds one share of every
-row, and sees uniform words otherwise; a client has both masks of its own group's row alone.
-
-Assumes that the two servers do not collude. Right sums need servers that follow the protocol; secrecy needs that of
-neither, as long as no client helps. docs/systems/coterie.md says what coalitions learn.
+A row is the running sum of one group (``crypto/shared_rows.py``), of which each server holds a share; a client has both
+masks of its own group's row alone. Assumes that the servers do not collude; right sums need servers that follow the
+protocol, secrecy needs that of neither. docs/systems/coterie.md says what coalitions learn.
 """
 
 from __future__ import annotations
@@ -50,11 +48,9 @@ class Enlist(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Shares(fl.OfRound, frozen=True):
-    """Uploads that came in this round. rounds: (n,) those that asked for them.  on_time: how many this round's own are
-    in all.
+    """Uploads that came in this round. rounds: (n,) that asked for them.  on_time: how many are this round's own.
     words, checks, seeds: as in ``HiddenUpdate``; with one group the names of words alone (``one_hot.word_name``).
-    tags: 32 bytes each, by the hub.  coin, proofs: with ``check=norm`` the hub's part of the coin, and what it tells of
-    each length (``norm_check``).
+    tags: 32 bytes each, by the hub.  coin, proofs: with ``check=norm`` the hub's part of the coin, and of each proof.
     """
 
     names: str
@@ -133,8 +129,8 @@ class GroupRow(fl.OfRound, frozen=True):
 
 
 def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
-    """32 bytes that name what both servers get of an upload, but for the hub's own seeds. named: its word's name, if it
-    lacks the word.
+    """32 bytes that name what both servers get of an upload, but for the hub's seeds. named: its word's name,
+    without the word.
     """
     named = named or one_hot.word_name(upload.word)
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
@@ -175,8 +171,7 @@ class ClientRow(fl.Component):
         """Take a place in a group. Returns the queries for the hub and for the helper.
 
         total: the group's weight, in 16ths. With an impossible one the client keeps its model, in silence: a server can
-        have spoilt that of one group, and a refusal by name would show who is in it.  since: the round in which groups
-        were made anew.
+        have spoilt one group's, and a refusal would show who is in it.  since: the round that made groups anew.
         """
         secret, possible = self.secret, 0 < total <= shared_rows.PARTS * len(self.party.clients)
         if not since or since != secret.since:  # else the answer was lost

@@ -2,9 +2,8 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-The key centre draws all keys but those for signing, by a list of **grants**. It signs each grant for one recipient and
-one dealing, and forgets the secret halves. A grant may be dealt again under the next number; the old one is refused
-from then on.
+It draws all keys but those for signing, by a list of **grants**, signs each grant for one recipient and one dealing,
+and forgets the secret halves. A grant may be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class Ready(fl.Message, frozen=True):
 
 
 ENROLMENT = (Granted, Ready)
-"""The messages that a hub takes for enrolment."""
 
 Draw = Callable[[str], fl.Secrets]
 """Secret randomness for one purpose."""
@@ -210,8 +208,8 @@ class OfGrants(fl.Component):
 
 
 class Keys(fl.Component, Generic[PK, SK]):
-    """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub, which has a key
-    centre deal before round 1; ``HeldKeys`` at all others.
+    """The keys of one scheme that a party is granted: ``Keys(PublicKey, SecretKey)`` at the hub, which has a key
+    centre deal before round 1; ``HeldKeys`` at others.
     """
 
     Secret = KeyStore

@@ -2,8 +2,7 @@
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those in time, takes late updates, each once, and moves its
-model.
+Each round the server asks a share of the clients, waits for those in time, and takes late updates, each once.
 """
 
 from __future__ import annotations
@@ -103,9 +102,8 @@ class Gathering:
         return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
     def settle(self, name: str, round: int) -> int | None:
-        """Take a client's answer to a round. Returns how many rounds late it is, or None if too old.
-
-        Raises PeerError if that round did not ask this client, or has its answer.
+        """How many rounds late this answer is, or None if too old. Raises PeerError if that round did not ask for
+        it, or has it.
         """
         rounds = self.owed.get(name, ())
         if round not in rounds:
@@ -119,8 +117,8 @@ class Gathering:
     def gather(
         self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
     ) -> fl.Steps[fl.Answers]:
-        """Ask, wait for the answers in time, then take late ones that have arrived. With nobody to ask it waits for the
-        first of these, or the deadline.
+        """Ask, wait for the answers in time, then take late ones that have arrived; with nobody to ask, wait for one
+        of these.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
@@ -177,7 +175,6 @@ class LateServer(averaging.Server, role="server"):
 
 
 def learns(what: str) -> Mapping[str, str]:
-    """``what``: sent unencrypted by each client."""
     return {
         "server": f"every client's {what} and number of samples, by name, and by how many rounds it is late",
         "client": "the global model of every round that asks it",
@@ -255,7 +252,6 @@ class BufferServer(LateServer, role="server"):
         return self.config.buffer or max(1, min(10, asked // 2))
 
     def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
-        """The model (d,) after a step by a full buffer."""
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:

@@ -45,9 +45,8 @@ def check_choices(config: Any) -> None:
 
 
 def refuse_unused(config: Any, condition: str, holds: bool, *names: str) -> None:
-    """Raises UserError if one of these settings is set, though it has no effect.
-
-    condition: without effect, such as ``"mode paper"``.  holds: whether it is so here.
+    """Raises UserError if one of these settings is set without effect. condition: such as ``"mode paper"``.  holds:
+    whether it does.
     """
     for name in names if holds else ():
         if (value := getattr(config, name)) != getattr(type(config), name):
@@ -109,8 +108,7 @@ class LocalTraining:
     def solver_of(self, local: type[solvers.Sgd] | solvers.OwnLoss) -> solvers.Sgd:
         """A local solver with these settings. Raises UserError if it refuses them.
 
-        local: its class, whose other fields are settings, too; or a loss for SGD, with these settings as its last
-        argument.
+        local: its class, whose other fields are settings, too; or a loss for SGD, its last argument these settings.
         """
         if isinstance(local, type):
             solver: solvers.Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
@@ -320,9 +318,8 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 
 
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
-    """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
-
-    With DP-SGD all that follows from the training is one release, of a Gaussian sum over a secret batch in every step.
+    """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data: with DP-SGD, a
+    Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:
         return [Release(str(what), round=r) for what in words]

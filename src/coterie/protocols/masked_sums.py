@@ -5,8 +5,8 @@
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub
 
-A sum has at least ``FEWEST`` terms. Clients that put their terms together learn the sum of the others. Keys and
-assumptions are those of ``cluster_sums``.
+A sum has at least ``FEWEST`` terms; clients that pool theirs learn the sum of the others. Keys and assumptions are
+those of ``cluster_sums``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class AskForTerm(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Term(fl.OfRound, frozen=True):
-    """One client's vector under the helper's key."""
-
     ABOUT = ("round", "number")
     number: int
     cipher: bytes
@@ -80,7 +78,6 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
 
 
 def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Work[Term]:
-    """A client: its term, encrypted."""
     fl.from_hub(client, msg, src)
     return Term(msg.round, msg.number, (yield fl.Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
@@ -90,7 +87,7 @@ def opened_total(
 ) -> fl.Work[tuple[Floats, Received]]:
     """A client: the sum (length,) and its answer. held: the sums that it has.
 
-    Raises PeerError for too few terms, a sum that it has, and as ``opened_mean``.
+    Raises PeerError for too few terms, one of these, and as ``opened_mean``.
     """
     if msg.cluster not in lengths or msg.cluster in held:
         raise fl.PeerError(f"sum {msg.cluster} is not awaited")

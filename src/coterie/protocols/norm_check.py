@@ -4,8 +4,7 @@
     hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
     hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
 
-The coin comes after the uploads: a client that knew the projections could hide a long vector from them. The hub commits
-to its part before the helper signs, so neither server chooses it, nor shows a client another.
+The coin comes after the uploads, so that no client can hide a long vector from it, and neither server chooses it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from coterie.crypto.signing import OVERHEAD_BYTES, digest
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
-"""The client, and the round that asked for it."""
 NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
@@ -153,7 +151,7 @@ class ClientNorms(fl.Component):
 
 
 class Tossing(msgspec.Struct, frozen=True):
-    """A round's coin, at the hub. parts: its own and the helper's."""
+    """parts: its own and the helper's."""
 
     parts: bytes
     names: Mapping[Upload, bytes]

@@ -1,8 +1,8 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
-A holder keeps its statements (``state``) in every attempt of a round, and signs how many they are (``OpeningCount``),
-so it cannot leave out the last ones. ``check`` finds what no holder sees alone: sums of several holders or attempts
-that together show few vectors. See docs/threshold_use.md.
+A holder keeps its statements (``state``) in every attempt of a round, and signs how many they are (``OpeningCount``).
+``check`` finds what no holder sees alone: sums of several holders or attempts that together show few vectors. See
+docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -230,7 +230,6 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def collected(roster: fl.Roster, parties: Iterable[Any]) -> Statements | None:
-    """None without any."""
     holders = [party for party in parties if stated(party)]
     found = tuple(one for party in holders for one in statements(party))
     if not found:

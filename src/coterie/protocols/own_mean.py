@@ -1,8 +1,7 @@
 """A client's own average of the global models that it was sent, which it predicts with; it trains on the last one.
 
-Models of a server whose step has not settled swing around a point, and their average lies nearer to it (B. Polyak, A.
-Juditsky, "Acceleration of stochastic approximation by averaging", 1992). With models w_1 ... w_n, oldest first, and 0
-<= beta < 1 the average is
+With models w_1 ... w_n, oldest first, and 0 <= beta < 1 (B. Polyak, A. Juditsky, "Acceleration of stochastic
+approximation by averaging", 1992):
 
     m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j).
 """

@@ -2,8 +2,8 @@
 
     server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
 
-The settings say which parts are each client's own: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
-words, and ``FITS``, if there is one, names a model with parts of both kinds.
+``own_parts(spec)`` names the parts that are each client's own, ``OWN`` says what they are, and ``FITS``, if there is
+one, names a model with parts of both kinds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class PartClient(ModelClient, role="client"):
         return self.whole(self.keep(local_training.check_model(self.shared_spec, msg.spec, msg.weights)))
 
     def whole(self, shared: fl.Vector) -> fl.Vector:
-        """(d,) float32, with these shared parts and its own."""
         found = np.empty(self.spec.size, np.float32)
         found[self.is_shared], found[~self.is_shared] = shared, self.state.own
         return found

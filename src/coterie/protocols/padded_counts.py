@@ -4,11 +4,10 @@
     hub  --AskForPadded / PaddedCounts-->  client    its label counts under pads of all clients on its list
     hub  --ModelCounts-->   client                   the sum over the lists of its model
 
-Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
-``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
-opens if all of its list answer. Over all runs on the same data a client tells its counts beside one list alone, which
-it names to the hub, and which stays one while all of it hold one model. So no two lists that were ever opened share a
-client.
+Pads of every two clients of a list cancel (``crypto/marks.py``), so the hub learns the sums of lists of ``FEWEST``
+clients or more, if all of a list answer, and nothing of one client, as long as two of its list keep their keys from it.
+Over all runs on the same data a client tells its counts beside one list alone. docs/systems/baselines_appendix.md has
+the arguments.
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ def listed(group: Sequence[str], before: Mapping[str, str]) -> list[Sequence[str
     """The lists of clients that hold one model: those of former runs that it has whole, and new ones of the others.
 
     before: by client, the list that it says it was told, or none. Clients of a list that is not whole are on none. One
-    that names none is on the list that more than half of its clients name, and on no new one: the request did not reach
-    it.
+    that names none is on the list that most of its clients name: the request did not reach it.
     """
     former = {told: told.split("\n") for told in dict.fromkeys(before[name] for name in group) if told}
     whole, taken = list[Sequence[str]](), set[str]()
@@ -201,7 +199,6 @@ def is_list(names: Sequence[str]) -> bool:
 
 
 def divided(names: Sequence[str]) -> list[Sequence[str]]:
-    """Of like lengths, ``FEWEST`` to ``LONGEST``."""
     if len(names) < FEWEST:
         return []
     parts = -(-len(names) // LONGEST)

@@ -4,9 +4,8 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that sums open with, and learns whose vectors are in each. A vector's pad follows from k_i, the
-round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The keeper answers once for a
-round's key, in each attempt, then erases it.
+The keeper holds the key that sums open with, and learns whose vectors are in each. A pad follows from k_i, a ratchet by
+round, and a fresh nonce. The keeper answers once for a round's key, in each attempt, then erases it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from coterie.crypto.signing import digest
 from coterie.protocols.key_centre import DealtKeys, Draw, Grant, Granted, OfGrants
 
 PADS = "pads"
-"""The grant's name."""
 NONCE_BYTES = 16
 KEY_BYTES = 32
 PAD_SHARE = 0.5
@@ -108,9 +106,8 @@ class ClientPads(OfGrants):
             self.secret.ratchets = {self.party.name: Ratchet(key)}
 
     def take(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
-        """A fresh nonce and the key of this round's one vector. All earlier rounds' keys are erased.
-
-        Raises PeerError before the grant, and for a used pad.
+        """A fresh nonce and the key of this round's one vector; earlier keys are erased. Raises PeerError before the
+        grant, and for a used pad.
         """
         party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
         if ratchet is None:
@@ -141,7 +138,6 @@ class KeeperPads(OfGrants):
 
     @fl.on(Unpad, unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
-        """It answers for a vector once."""
         fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
@@ -157,7 +153,6 @@ class KeeperPads(OfGrants):
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:
-    """Raises DecodeError."""
     count = int.from_bytes(held[:4], "little")
     names, *keys = fl.unbundle(held, count)
     return dict(zip(names.decode().split("\n"), keys, strict=True))

@@ -59,7 +59,7 @@ def reported(
 ) -> fl.Work[StatusReport]:
     """``report = yield from reported(self, msg.round, step_s)`` in a client's handler.
 
-    step_s: length of the time step that begins now.  update: ``summary`` of the last released update.
+    step_s: of the time step that begins.  update: ``summary`` of the last released update.
     """
     told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -74,7 +74,7 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
     """The direction of a sparse update, in SUMMARY numbers of length 1 or 0: a random projection with signs from the
     session.
 
-    indices, values: as released, with noise, so that it costs no privacy.
+    indices, values: as released, with noise.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)
@@ -87,9 +87,9 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
 def checked(
     common: fl.Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None
 ) -> StatusReport:
-    """The report, signed by its client for this session and this round. sender: given if it must be the client itself.
+    """The report, signed by its client for this session and round. sender: given if it must be the client itself.
 
-    Raises PeerError: a SignatureError, a ReplayError for another round, or for impossible numbers.
+    Raises SignatureError, ReplayError for another round, and PeerError for impossible numbers.
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):

@@ -1,9 +1,8 @@
 """The hub's part of groups that no server learns by name (``sealed_groups``): it founds them, and makes them anew.
 
 **Renewal.** When ``TOGETHER`` or more of those with a place have come or left, groups are made anew of all that have a
-place, with fresh randomness, shares, keys, masks and queries. Rows are asked for until all are in, so only those that
-left are left out; places are offered (``JoinAnew``) until they are taken. The set-up sums stay as they are: those of
-other clients would show who differs.
+place, with fresh randomness, shares, keys, masks and queries. It waits until all rows are in, and offers places
+(``JoinAnew``) until they are taken. The set-up sums stay: those of other clients would show who differs.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class HubGroups(ServerGroups):
     def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> fl.Steps[bool]:
         """Make groups anew, if that is due and all rows are in. Returns whether they are.
 
-        left: clients that no longer answer. Raises NoAnswerError if the helper fails in the grouping.
+        left: clients that no longer answer. Raises NoAnswerError if the helper fails.
         """
         secret, members = self.secret, self.party.state.founded.members - left
         due = len(members ^ secret.founders) >= TOGETHER and len(members) >= self.fewest() and members != secret.refused
@@ -234,8 +233,8 @@ class HubGroups(ServerGroups):
         """Group those in this batch whose rows can be read. Returns them, by position; nobody without randomness, or if
         the list would show few.
 
-        rows: some of theirs. If a mark is false, nobody can say whose: then it also returns parts of the list to try,
-        but for groups that are made anew, which leave out nobody.
+        rows: some of theirs. If a mark is false, nobody can say whose: then also parts of the list to try, but for
+        groups that are made anew.
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
@@ -284,8 +283,8 @@ class HubGroups(ServerGroups):
     def _relayed(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
     ) -> fl.Steps[tuple[int | None, Batch, tuple[bytes, ...]]]:
-        """The first unused placing that the helper lets begin, whose rows it can read, and, by place, what is sealed to
-        the hub, if it can read all. None and nobody's if it lets none begin.
+        """The first unused placing that the helper lets begin, whose rows it can read, and, by place, what is sealed
+        to the hub, if it can read all. None and nobody's if none begins.
         """
         yield from fl.post({at: fl.To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():

@@ -7,17 +7,17 @@
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
     hub     --Enlist / Done-->           helper       (``hidden_sums``)
 
-A row passes two shuffles, as in a cascade of mixes (Chaum, CACM 1981): the hub relays it at a *position*, and the
-helper gives the hub's share back at a *place*. So neither server has a share whose name it knows, and none can change
-one by name. The helper learns which positions are in one group. The hub learns which name is at which position, how
-many groups there are, and the steps of the grouping at places. A client learns its group and the group's weight.
+A row passes two shuffles (mixes: Chaum, CACM 1981): the hub relays it at a *position*, and the helper gives the hub's
+share back at a *place*, so neither server has a share whose name it knows. The helper learns which positions are in one
+group; the hub which name is at which position, how many groups there are, and the steps of the grouping at places; a
+client its group and the group's weight.
 
-**Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
+**Newcomers** are placed in batches: a lone one would show the helper its name.
 
-**Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
-has its own, with a mark for each server (``mark_of``). Each server groups rows whose marks say that they are those of
-all on the list, by the same set-up sums; the helper no list that shows what few clients add (``isolates``).
-docs/systems/coterie_appendix.md has the arguments.
+**Which clients' rows are grouped together** is stated in each: a client seals its row for a list of names that has its
+own, with a mark for each server (``mark_of``). Each server groups rows whose marks are those of all on the list, by the
+same set-up sums; the helper no list that shows what few clients add (``isolates``). docs/systems/coterie_appendix.md
+has the arguments.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class HelperGroups(ServerGroups):
 
     @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
-        """Rows of exactly the same clients may be grouped again: they show nothing of what others add. A row that comes
-        again beside fresh ones is none: what the hub gets back would show whose these are.
+        """Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none:
+        what the hub gets back would show whose these are.
         """
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
@@ -375,10 +375,11 @@ def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: b
 def opened_seeds(
     key: OpeningKey, epoch: int, names: str, sealed: Sequence[bytes], *, marked: bool
 ) -> list[bytes] | None:
-    """SECRET: seeds of the hub's shares, as clients have sealed them for this list. key: the hub's.
+    """SECRET: seeds of the hub's shares, as clients have sealed them for this list, or None if they are not of all on
+    it, by their marks. key: the hub's.
 
-    None if they are not of all on the list, by their marks. Not marked, of one group of all: what cannot be read counts
-    as a seed of zeros, which like any false one makes its client's weight wrong.
+    Not marked, of one group of all: what cannot be read counts as a seed of zeros, which makes its client's weight
+    wrong.
     """
     seeds, marks = list[bytes](), set[bytes]()
     for one in sealed:
@@ -462,8 +463,8 @@ class ClientGroups(fl.Component):
         return queries
 
     def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
-        """With a place that cannot be read the client behaves as all others: a helper that has sealed nonsense to one
-        group would else see by name who refuses it.
+        """With a place that cannot be read the client behaves as all others, or a refusal would show its group by
+        name.
         """
         if not self.secret.key:
             raise fl.PeerError("a place without a description")
@@ -489,11 +490,9 @@ class ClientGroups(fl.Component):
 
 
 def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
-    """SECRET: a client's mark for this server, this list as told, and this making of groups.
-
-    It is bound to the set-up sums that the row follows from: the row of a client that was shown others would stand out.
-    With one group of all, which has no steps, it only tells clients' rows apart.
-    Raises PeerError for a list with others than clients.
+    """SECRET: a client's mark for this server, this list as told, and this making of groups; but with one group of
+    all it is bound to the set-up sums that the row follows from. Raises PeerError for a list with others than
+    clients.
     """
     if client.config.clusters == 1:
         once: bytes = client.kept(f"mark of a row, {server}", told.encode(), epoch).bytes(MARK_BYTES)
@@ -511,9 +510,8 @@ def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
 def isolates(names: frozenset[str], before: Sequence[frozenset[str]], fewest: int) -> bool:
     """Whether this list, beside earlier ones that do not, shows what fewer clients than this add. May err by True.
 
-    Clients that are in the same earlier lists get one number in any combination of these, so those of them on this list
-    remain, or those that are not; and clients in no earlier list remain. Where so counted too few remain, all
-    combinations are tried (``shows_few``).
+    Clients of the same earlier lists get one number in any combination of these; where too few remain by that, all are
+    tried (``shows_few``).
     """
     inside, outside = Counter[tuple[bool, ...]](), Counter[tuple[bool, ...]]()
     for name in names.union(*before):

@@ -5,8 +5,8 @@
     hub     --OpenSum / Done-->           client       the sum, under the clients' masks
 
 A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
-clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
-the m. Each sum is formed once, so nobody gets two that differ by a client.
+clients' seed and the client's name, so the hub gets the sum of x under the sum of the m. Each sum is formed once, so
+nobody gets two that differ by a client.
 """
 
 from __future__ import annotations
@@ -242,7 +242,6 @@ class ClientSums(fl.Component):
 
     @fl.on(OpenSum, answers=fl.Done)
     def open_sum(self, msg: OpenSum, src: str) -> fl.Work[fl.Done]:
-        """Take the clients' masks off."""
         fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
         length = length_of(self.party, msg.number)

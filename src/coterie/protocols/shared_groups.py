@@ -1,14 +1,12 @@
 """Groups from shared rows: two servers learn the steps of the grouping, at places that neither can name.
 
 Both run ``found`` once, on their shares of all clients' rows (``clustering/evidence.py``), and ``place`` for each batch
-of newcomers. The rows come in an order that only the helper knows (``sealed_groups``), so the hub knows names but no
-places; the helper knows places, but no names. What both learn is which of several sums of gains is the greatest
-(``clustering/correlation.py``). The order in which clients join is tossed by both once the rows are fixed.
+of newcomers. Only the helper knows the rows' order (``sealed_groups``): the hub knows names but no places; the helper
+knows places, but no names. Both learn which of several sums of gains is the greatest (``clustering/correlation.py``).
+The order in which clients join is tossed by both once the rows are fixed.
 
-A client's weight is shared in bits, so no client can claim more than ``PARTS``. Both servers add up their shares by
-groups, so that a group's weight is known to its clients alone.
-
-``Correlations`` is dealt by the key centre, once for every founding that there may be.
+A client's weight is shared in bits, so none can claim more than ``PARTS``, and a group's weight is known to its clients
+alone. The key centre deals ``Correlations`` once for every founding that there may be.
 """
 
 from __future__ import annotations
@@ -38,7 +36,8 @@ FOUNDERS = 256  # clients that make groups at most; the others are placed in the
 MOST = 32  # groups
 TOGETHER = 8
 """Clients that are grouped or placed together, at least; of ten or fewer clients three quarters. With fewer the hub,
-which knows whose rows it relays, would learn groups by name from the steps."""
+which knows whose rows it relays, would learn groups by name.
+"""
 PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 15  # of a row's numbers: sums of gains must stay below 2^33
 WEIGHT_BITS = (PARTS - 1).bit_length()  # of a weight in 16ths, less 1
@@ -89,7 +88,6 @@ def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
 
 
 def most_groups(config: Any, clients: int) -> int:
-    """While clients join."""
     wanted = MOST if config.clusters == "auto" else min(config.clusters, MOST)
     return int(min(wanted, max(min(clients, FOUNDERS) // config.min_cluster + 2, 2)))
 
@@ -299,7 +297,6 @@ class ServerGroups(fl.Component):
         return [at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun]
 
     def unfounded(self) -> list[int]:
-        """Of this server, as placings."""
         foundings = range(self.party.config.foundings)
         return [-1 - n for n in foundings if _used(self.key(n), FOUNDING) not in self.secret.shared.begun]
 

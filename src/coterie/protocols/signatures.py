@@ -206,7 +206,6 @@ def group(
 
 @fl.local("labels held")
 def labels_held(own: fl.OwnData, count: int) -> Floats:
-    """(count,) 1.0 for each label with samples."""
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 

@@ -3,11 +3,9 @@ Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025),
 
     description = yield from describe(self, weights, layer)
 
-The device runs its samples through the common extractor (``training/sparsity.py``) and averages eq. (2) over them. Not
-in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
-(h_i, ``clustering/divergence.py: noise_floor``).
-
-With ``Noise`` both halves together are one release with its multiplier.
+The device averages eq. (2) over its samples (``training/sparsity.py``). Not in the paper: for two random halves of its
+data, whose divergence measures chance variation (h_i, ``clustering/divergence.py: noise_floor``). With ``Noise`` both
+halves together are one release with its multiplier.
 """
 
 from __future__ import annotations
@@ -131,8 +129,8 @@ def halves(
     clip: float = inf,
     basis: NDArray[Any] | None = None,
 ) -> Halves:
-    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in ``bounded``.
-    Raises PeerError if one of these, the extractor or the layer does not fit.
+    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in
+    ``bounded``. Raises PeerError if something does not fit.
     """
     return _many([own], [(weights, layer, seed, centre, clip, basis)])[0]
 
@@ -152,7 +150,7 @@ def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> l
 
 
 def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
-    """The means of two random halves of sparsity vectors (n, C)."""
+    """Of vectors (n, C)."""
     order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
     means = np.stack([vectors[part].mean(axis=0, dtype=np.float64) for part in parts])

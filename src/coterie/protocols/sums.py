@@ -6,8 +6,8 @@
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
-or from the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum lacks the shares
-of at most ``missing`` clients, which are absent or collude.
+or the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum may lack the shares of
+``missing`` clients.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a cl
 CENTRE_SET, SHARED_SET = "ckks-4096-add", "threshold-8192-sum"
 """Parameters of keys=centre and keys=threshold."""
 REACH = 64.0
-"""The largest value in a vector."""
 VECTOR = "model, in sums"
 
 
@@ -222,21 +221,19 @@ class Sums:
         return (threshold.Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: fl.Common) -> None:
-        """As ``check_noise``."""
         if config.noisy:
             check_noise(config, common)
 
     def ledger(self, federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
-        With keys=threshold noise has a proof against all, also a client that reads the mean, if no more than
-        ``missing`` other clients are absent or tell their share. With keys=centre the server must also follow the
-        protocol and collude with nobody.
+        With keys=threshold noise protects against all, also a client that reads the mean, if no more than ``missing``
+        others are absent or tell their share; with keys=centre the server must also follow the protocol and collude
+        with nobody.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
     def assumes(self, config: SumKeys, mode: str) -> str:
-        """For ``System.assumes``."""
         shared = (
             "no client helps the server, since all clients share one secret key; the key centre is honest at set-up; "
         )
@@ -360,8 +357,7 @@ class Box:
 
     def mean(self) -> fl.Steps[tuple[fl.Vector | None, bytes | None, int]]:
         """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and their number.
-
-        Raises NoAnswerError if they are too few, or if the sum can't be opened.
+        Raises NoAnswerError if they are too few, or it can't be opened.
         """
         hub, sums, got = self._hub, self._hub.sums, self._got
         least = max(sums.least, hub.noise.makers - hub.config.missing) if hub.config.noisy else sums.least

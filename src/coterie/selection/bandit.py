@@ -35,7 +35,7 @@ MEMBERS = 32
 
 @dataclass(frozen=True)
 class Cics:
-    """Docs/selection.md explains them."""
+    """Settings, which docs/selection.md explains."""
 
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     exploration: NotNegative = 1.0
@@ -109,8 +109,8 @@ def choose(
     contexts: (n, 5) raw, eq. (9); NaN for unknown.  costs: (n,) |D_i| / f_i (``time_costs``).  budget: T_max, in their
     unit.  least, most: devices of a set.  rng: decides among equal sets, and draws for the search beyond
     ``exhaustive_to`` devices.
-    Devices with an infinite context or an impossible cost are never selected. The choice is empty if no ``least``
-    devices keep the budget. Raises UserError for wrong shapes or impossible numbers.
+    Devices with an infinite context or an impossible cost are never selected; none are if no ``least`` devices keep the
+    budget. Raises UserError.
     """
     rows = as_contexts(contexts)
     prices, limit = as_costs(costs, len(rows)), as_budget(budget)

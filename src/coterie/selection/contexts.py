@@ -44,7 +44,7 @@ def as_costs(costs: Any, devices: int) -> Floats:
 
 
 def as_budget(budget: float) -> float:
-    """T_max. Raises UserError for NaN and negative numbers; infinity is no limit."""
+    """T_max. Raises UserError for NaN and negative numbers."""
     if not budget >= 0:
         raise UserError(f"the time budget must be a number of at least 0, not {budget!r}")
     return float(budget)

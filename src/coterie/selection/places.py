@@ -40,8 +40,7 @@ def still_owed(
     """Of dues, after these places were given: at most about ``least``, and 0 in sum.
 
     A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by
-    ``sizes``. Places that nobody got are owed to nobody: else all dues of like clusters would grow to one bound, and
-    the first ones would get every place.
+    ``sizes``. Places that nobody got are owed to nobody.
     """
     left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
     bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes

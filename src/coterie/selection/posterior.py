@@ -32,7 +32,6 @@ class SetSums:
 
 
 def distances(x: Floats, y: Floats) -> Floats:
-    """Euclidean, (n, m) between (n, 5) and (m, 5)."""
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(x, y))
@@ -60,8 +59,7 @@ def between(contexts: Floats, sizes: NDArray[np.int64]) -> Floats:
 def energy_distance(cross: Any, own: Any, other: Any) -> Floats:
     """d(A, A') = sqrt(2 E|x - y| - E|x - x'| - E|y - y'|): the root of the energy distance of two sets of contexts,
     a distance in a Hilbert space (Szekely and Rizzo, Energy statistics, 2013; Sejdinovic et al., Equivalence of
-    distance-based and RKHS-based statistics, 2013). cross, own, other: mean distances between the sets and within
-    each.
+    distance-based and RKHS-based statistics, 2013). cross, own, other: mean distances between and within.
     """
     return np.asarray(np.sqrt(np.maximum(2 * np.asarray(cross) - (own + other), 0.0)))
 

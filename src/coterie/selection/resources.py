@@ -76,8 +76,7 @@ def ratios(
     and of these with the smallest difference, which the paper leaves open.
 
     floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client takes
-    the larger share alone (downloads, if equal), or none. Raises UserError for impossible numbers or bounds
-    (``most_up``, ``most_down``).
+    the larger share alone (downloads, if equal), or none. Raises UserError.
     """
     if size < 1 or not 0 <= floor <= 1:
         raise UserError(f"size must be at least 1 and the floor from 0 to 1, not {size} and {floor}")

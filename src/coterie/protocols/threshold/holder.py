@@ -237,9 +237,8 @@ def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
 
 
 class KeyMaking(AboutJoint):
-    """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
-
-    Handlers refuse strangers, another making or round, and whatever would weaken the key's ``Joint``.
+    """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``. Handlers refuse whatever
+    would weaken the key's ``Joint``.
     """
 
     Secret = Makings

@@ -10,9 +10,7 @@
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
 The hub relays, adds up and learns the opened values. A false share shows only when a sum opens to nonsense.
-``hand_over`` keeps the key, and assumes that holders erase old shares. Holders compute c_1 of a sum themselves, from
-joint pads (``pads``) or from what each sender has signed (``halves``), but for scalars and under a key with
-``Joint.given``. docs/threshold.md says who opens what.
+``hand_over`` keeps the key, and assumes that holders erase old shares. docs/threshold.md says who opens what.
 """
 
 from __future__ import annotations
@@ -171,7 +169,7 @@ def text(names: Iterable[str]) -> str:
 def group(
     common: fl.Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
 ) -> Group:
-    """The public facts. label: given if a key centre has dealt the key."""
+    """label: given if a key centre has dealt the key."""
     own = digest("joint key", common.roster.session, joint.name, number, text(holders))
     return _group(joint, holders, label or own, common.emulated, summands)
 
@@ -246,7 +244,6 @@ class JointSecrets(Stated):
 
 
 def key_digest(public: bytes) -> bytes:
-    """16 bytes."""
     return hashlib.sha256(public).digest()[:16]
 
 
@@ -315,7 +312,7 @@ class JointKeys(OfGrants):
     def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
-        Other numbers get other noise. Once a sum is opened, in any attempt, they raise PeerError.
+        Once a sum is opened, in any attempt, other numbers raise PeerError.
         """
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()
@@ -331,7 +328,6 @@ class JointKeys(OfGrants):
         state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 
     def granted(self, msg: Granted) -> None:
-        """Of joint keys that the key centre deals."""
         granted, own = self.party.keys.secret, self.secret
         for joint in self.declared(self.party):
             name = joint.name

@@ -1,7 +1,7 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
-A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps with a sum only as ``check_sum``
-allows. It can't see what scalars are of. Under a key with ``Joint.given`` it takes all on the hub's word.
+A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps only as ``check_sum`` allows.
+Under a key with ``Joint.given`` it takes all on the hub's word, as it does scalars.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
 c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
-``complete_pads`` gives ciphertexts, which can be multiplied. ``open_padded`` opens a weighted sum without that, which a
-sender that goes between being counted and answering keeps closed.
+``complete_pads`` gives ciphertexts, which can be multiplied; ``open_padded`` opens a weighted sum without that, unless
+a sender that was counted leaves before it answers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ class OfPads(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Contribute(OfPads, frozen=True):
-    """among: all contributors' names, one a line."""
-
     among: str
 
 
@@ -57,14 +55,12 @@ class Contributed(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Count(OfKey, frozen=True):
-    """Will you help to open a sum?"""
-
     sum: int
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AnswerFor(OfPads, frozen=True):
-    """Help to open these senders' weighted sum. weights: in their order."""
+    """weights: in the order of the senders."""
 
     weights: fl.Integers
 
@@ -75,8 +71,6 @@ class Answer(OfKey, frozen=True):
 
 
 class JointPads(AboutJoint):
-    """Beside the party's ``keys`` and ``joint``."""
-
     def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
         if joint is None or not joint.pads or joint.completes != (kind is Contribute):
@@ -125,10 +119,8 @@ class JointPads(AboutJoint):
 
 
 def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> threshold_pads.Padding:
-    """What a sender gives to ``Encrypt`` in place of the public key. among: the holders who will contribute, of a
-    t-of-n key.
-
-    Raises PeerError without a share.
+    """What a sender gives to ``Encrypt`` in place of the public key. among: the contributing holders, of a t-of-n
+    key. Raises PeerError without a share.
     """
     held = party.joint.secret.held.get(name)
     if held is None:

@@ -35,12 +35,12 @@ class Client(fl.Party, role=CLIENT):
         """weights: (d,) its group's model, as sent last.  round: the last one that it has trained for.
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
         made: of all uploads of its last round the round, that of their groups, and a name of their numbers and of all
-        rows before them: after other rows all clients refuse, and not those alone whose own row is another.
+        rows before them: after other rows all clients refuse.
         start: (d,) the model to which its group's sum is added.
-        why: it keeps its model, or has uploaded zeros, and tells nobody: a server that has spoilt what one group gets
-        would see by name who complains.
+        why: it keeps its model, or has uploaded zeros, and tells nobody: else a server that has spoilt one group would
+        see by name who complains.
         control, drift: with control variates, how far this client and its group move in a round, by the last ones that
-        were added up.  latest: the client's by its last training, whose round may be skipped.
+        were added up.  latest: the client's by its last training.
         """
 
         weights: fl.Vector = fl.initial
@@ -66,8 +66,8 @@ class Client(fl.Party, role=CLIENT):
         self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[fl.Release]:
-        """No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the proof of the
-        training for a sample.
+        """No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's
+        proof.
         """
         config, wholes, training = self.config, self.state.wholes, None
         if config.sample_noise is not None:
@@ -177,7 +177,7 @@ class Client(fl.Party, role=CLIENT):
         """(d,) how far the group moves in a round if all take part.
 
         moved: back, in so many rounds that were not skipped, of this ``server_step`` on average. With a share p of the
-        clients asked, all have been after 1/p rounds, so that many count.
+        clients asked, 1/p rounds count.
         """
         share, last = self.config.participation, self.state.drift
         now = moved / np.float32(share * step * rounds)

@@ -118,7 +118,6 @@ class Hub(fl.Party, role=HUB):
         return {**gathering.notes(), "added": added, **found, **skipped}
 
     def _renew(self, r: int, gathering: Gathering) -> fl.Steps[bool]:
-        """Returns whether groups were made anew."""
         silent, patience = self.state.silent, max(1, self.config.max_staleness)
         left = {name for name, since in silent.items() if r - since > patience}
         for name in gathering.asked:

@@ -139,7 +139,6 @@ class BusinessServer(fl.Party, role=HUB):
     def collect(
         self, r: int, spool: fl.Spool, mask: Mask
     ) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
-        """Returns tickets of models and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
@@ -255,7 +254,7 @@ def numbers(row: NDArray[Any]) -> frozenset[int]:
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
     """phi (n, <= c), numbered so that as many rows as possible keep their numbers in ``old``.
 
-    old: (n, c).  free: (c,) bool; a cluster that continues no old one gets the lowest free number.
+    old: (n, c).  free: (c,) bool; other clusters get the lowest free numbers.
     """
     from scipy.optimize import linear_sum_assignment
 

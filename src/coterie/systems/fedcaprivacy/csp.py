@@ -125,7 +125,6 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
-        """Step V, hardened."""
         answer = yield from convert(self, msg, src, self.summed(msg), self.state.formed)
         if not msg.round:
             self.state.summed |= {msg.cluster}

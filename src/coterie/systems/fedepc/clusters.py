@@ -1,7 +1,6 @@
 """The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
-L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn with the cluster; the
-paper does not say whose data it takes.
+L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn with the cluster.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Cluster(msgspec.Struct):
         """Note this round's measurements. Returns the last training's change of L_k, or None.
 
         Only panel devices that have measured before and after count. The reward of the choice (algorithm 3, l. 7 and 8)
-        is ln(L_k before / L_k now): a late round lowers a loss by less than an early one, but by about the same factor.
+        is ln(L_k before / L_k now), alike for early and late rounds.
         """
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):

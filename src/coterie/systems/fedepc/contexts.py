@@ -24,7 +24,6 @@ Doubles = NDArray[np.float64]
 MOST_LOSS = 1e6
 """The largest that counts: a device with a larger one says this."""
 MOST_NORM = 1e12
-"""The largest that counts."""
 CPU_GHZ = (0.001, 1000.0)
 MEMORY_GIB = (1e-6, 1e6)
 
@@ -100,8 +99,7 @@ def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr
 def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
     """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
-    costs: (n,) of its devices.  longest: the largest that counts, so a slow device raises its own cluster's budget by
-    at most share * longest, and no other's.
+    costs: (n,) of its devices.  longest: the largest that counts, so a slow device adds at most share * longest.
     """
     return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
@@ -121,7 +119,7 @@ def regrouped(
     left: Iterable[str],
     settings: isomorphic.Aidc,
 ) -> tuple[isomorphic.Groups, Sequence[isomorphic.Event]]:
-    """Algorithm 2. moved: vectors and floors by name; those of another length than most are left out.
+    """Algorithm 2. moved: vectors and floors by name; of unusual lengths they are left out.
 
     left: those that were in no cluster, or have moved, do not count. Raises PeerError for no device at all.
     """

@@ -66,7 +66,7 @@ class Describer(fl.Party):
     config: FedEPCConfig
 
     def model(self) -> fl.Vector:
-        """(d,) as far as it knows it; W^0 before."""
+        """W^0 where it knows no other."""
         return self.common.initial if self.state.weights is None else self.state.weights
 
     def lasts(self, state: Any, secret: Any) -> None:

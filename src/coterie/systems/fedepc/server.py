@@ -135,10 +135,8 @@ class Server(fl.Party, role=HUB):
         return notes
 
     def finish(self) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it.
-
-        With distribute=round it lacks only that of a cluster in which it has never trained, which is sent if it alone
-        can use its model (``Common.deployed``).
+        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it; with distribute=round
+        only if it alone can use its model (``Common.deployed``).
         """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
@@ -182,7 +180,6 @@ class Server(fl.Party, role=HUB):
         return {name: found[name] for name in names if name in found}
 
     def description(self, name: str, msg: messages.Described) -> Any:
-        """None for unchanged data."""
         if msg.vector is None:
             return None
         return contexts.check_vector(name, msg.vector, msg.floor, self.config.gamma, self.channels()), msg.floor
@@ -213,8 +210,8 @@ class Server(fl.Party, role=HUB):
         self.settle(r, dict(zip(groups.names, groups.labels.tolist(), strict=True)), events)
 
     def settle(self, r: int, labels: Mapping[str, int], events: Sequence[Event]) -> None:
-        """A cluster keeps model and bandit while it keeps its number. A new one begins with the model of the cluster
-        that most of its devices were in, or W^0.
+        """A cluster keeps model and bandit while it keeps its number. A new one begins with the model that most of
+        its devices had, or W^0.
         """
         state, before = self.state, {**self.state.former, **self.state.cluster_of}
         old, known = self.members(), state.clusters

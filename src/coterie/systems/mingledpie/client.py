@@ -182,7 +182,6 @@ class Client(fl.Party, role=CLIENT):
         return rebuilt
 
     def with_own_buffers(self, model: fl.Vector) -> fl.Vector:
-        """(d,)"""
         if self.state.buffers is None:
             return model
         own = model.copy()
@@ -194,7 +193,6 @@ class Client(fl.Party, role=CLIENT):
         return self.common.starts if self.state.models is None else self.state.models
 
     def model(self) -> fl.Vector:
-        """(d,) with its own buffers."""
         return self.with_own_buffers(self.models()[self.cluster()])
 
     def cluster(self) -> int:

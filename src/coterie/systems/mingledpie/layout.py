@@ -59,7 +59,6 @@ class Layout:
 
     @cached_property
     def common(self) -> NDArray[np.bool_]:
-        """(d,) those that all clients share."""
         mask = np.zeros(self.spec.size, np.bool_)
         for part in self.spec.parts:
             if any(part.name.startswith(prefix) for prefix in self.shared):
@@ -68,13 +67,11 @@ class Layout:
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:
-        """(d,) those that never leave their client."""
         kept = self.spec.buffers & ~self.common
         return kept if self.kind == "mingled" else np.zeros_like(kept)
 
     @cached_property
     def of_clusters(self) -> NDArray[np.bool_]:
-        """(d,) those that belong to the clusters."""
         return ~(self.common | self.local)
 
     @cached_property
@@ -136,7 +133,6 @@ class Layout:
         return self.clusters * (updates * key.nominal_seconds_times(self.own) + key.nominal_seconds_rescale(self.own))
 
     def check(self, ciphers: Sequence[Any]) -> None:
-        """Raises PeerError unless clients encrypt such."""
         for i, cipher in enumerate(ciphers):
             expected = self.parameters.fresh._replace(scalar=1 <= i <= self.scalars)
             if cipher.tally.form != expected:
@@ -187,8 +183,7 @@ class Rebuilding:
     def __call__(self, opened: Sequence[Doubles | None], previous: fl.Vector, sizes: Any, participants: int) -> Rebuilt:
         """(k, d) from the opened slots (None for a sum of no updates).
 
-        previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError for a wrong
-        length.
+        previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError.
         """
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]

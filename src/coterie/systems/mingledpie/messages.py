@@ -65,6 +65,4 @@ class OpenedSums(fl.Signed, frozen=True):
 
 @fl.message(src=CLIENT, dst=HUB)
 class Received(fl.OfRound, frozen=True):
-    """rebuilt: whether the sums gave new models."""
-
     rebuilt: bool

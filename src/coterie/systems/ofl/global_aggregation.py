@@ -114,8 +114,8 @@ def completed(
 
 
 def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """Models under pads, from all leaders that then hold the joint key, without those that are gone before. Raises
-    NoAnswerError for fewer than two.
+    """Models under pads, from all leaders that then hold the joint key and are still there. Raises NoAnswerError for
+    fewer than two.
     """
     left = tuple(leaders)
     while True:
@@ -159,7 +159,6 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...
 
 
 def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """Each under a pad of all these leaders."""
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:

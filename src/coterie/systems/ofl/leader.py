@@ -174,7 +174,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
     def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
         """(p,) its members' numbers, with its own share of noise unless members have added theirs.
 
-        Other leaders, or other numbers, get noise of their own, and none once a sum of the round is opened (PeerError).
+        Other leaders or numbers get other noise, and none once a sum of the round is opened (PeerError).
         """
         numbers = self.held(msg.round).numbers
         assert numbers is not None
@@ -187,7 +187,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
-        """Raises PeerError."""
         if (office := self.secret.office) is None or office.round != r:
             raise fl.PeerError(f"it has not led in round {r}")
         return office

@@ -16,7 +16,6 @@ LEADER = "leader"
 CLIENT = "client"
 
 MODEL = "model"
-"""The leaders' joint key."""
 
 MANDATE_BYTES = 64
 
@@ -48,8 +47,7 @@ class Tell(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Mandate(fl.Signed, frozen=True):
-    """A member's cluster and leader in this round; the member is signed, too. It travels as its signature: the leader
-    shows each member its own.
+    """A member's cluster and leader in this round; the member is signed, too. It travels as its signature.
 
     usual: the median number of samples at the last clustering, 0 where ``full_samples`` is set.
     """

@@ -65,8 +65,8 @@ class Server(fl.Party, role=HUB):
     config: OFLConfig
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 1, l. 7 to 16. With fewer than two leaders, or a sum that can't be opened, a round is skipped,
-        and leaders go on with their own models.
+        """Algorithm 1, l. 7 to 16. Without two leaders, or a sum that opens, a round is skipped, and leaders go on
+        with their own models.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
         yield from self.hear(r, fl.joined(self.clients, self.config, r) if due else self.newcomers(r))

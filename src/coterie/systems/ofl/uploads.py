@@ -77,9 +77,9 @@ class Uploading(fl.Party):
     def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
         """The places of k parameters, and the values sent. asked: names both models, for the noise.
 
-        "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
-        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise. "distributed":
-        whole numbers of the clipped and rotated change, with a share of noise if members add it.
+        "paper": the exponential mechanism with the o-factor as utility (l. 11), Laplace noise around density clusters
+        (l. 12, 13). "standard": the clipped change at public places with Gaussian noise. "distributed": whole numbers
+        of the clipped and rotated change, with a share of noise if members add it.
         """
         config, mechanism, session = self.config, self.mechanism, self.common.roster.session
         if isinstance(mechanism, Standard):
@@ -122,8 +122,8 @@ class Uploading(fl.Party):
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[fl.Release, fl.Release]:
         """What its own leader sees of an upload for a sum, and what all others see.
 
-        A leader that adds noise knows a share, which is too much with ``missing=0``. Of members' noise it knows that of
-        its own members, so no more is certain than the client's own share.
+        A leader that adds noise knows a share, too much with ``missing=0``; of members' noise, all but the client's
+        own.
         """
         by_members, knows = self.config.noise_by == "members", set(OWN_LEADER)
         if by_members or not mechanism.missing:

@@ -56,8 +56,8 @@ class Aggregator(fl.Party, role=HUB):
         return layout_of(self.spec, self.common.mode)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 3, lines 4 to 14. Without the helper's answers, or with an unusable update, a round is skipped,
-        and its updates are lost.
+        """Algorithm 3, lines 4 to 14. Without the helper's answers, or with an unusable update, a round and its
+        updates are lost.
         """
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
@@ -151,9 +151,8 @@ class Aggregator(fl.Party, role=HUB):
     def _transformed(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
         """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
 
-        The helper opens w + r, and encrypts it under each client's key and, without its noise, under pk_s. The mask r
-        is uniform over the ciphertexts' ring. In mode ``literal`` it is of numbers in +-``mask_bound``, every client's
-        copy is made (lines 8 and 14), and none under pk_s.
+        The mask r is uniform over the ciphertexts' ring. In mode ``literal`` it is of numbers in +-``mask_bound``,
+        every client's copy is made (lines 8 and 14), and none under pk_s.
         """
         service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.common.mode == "literal"

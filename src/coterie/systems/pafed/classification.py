@@ -1,15 +1,14 @@
 """Which late updates conflict: algorithm 4's weights of eq. (13) under encryption.
 
-``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a sign. With
-``by_helper`` the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many
-updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says
-what is not hidden):
+``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts; no party learns a sign. With ``by_helper``
+the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many updates
+conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says what is
+not hidden):
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
-- The real set of sums travels among decoys, sets of the same |c_j| as if other updates conflicted, in random order and
-  each under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones,
-  as is in "some" their number and choice. With N_a sets of pattern a in view, the odds of a against b change by N_a /
-  N_b (``delta``).
+- The real set of sums travels in random order among decoys, sets of the same |c_j| as if other updates conflicted, each
+under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones, as is
+in "some" their number and choice (``delta``).
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def by_helper(
 ) -> fl.Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
-    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask; with coins all signs
-    are random and there is none.  ready: makes ciphertexts ready for the helper.
+    dots: [c_j], within +-n. Dummies are other late updates' cosines under random signs and masks; with coins there are
+    none.  ready: makes ciphertexts ready for the helper.
     """
     # masks are at least 1: taking off a smaller one would raise an empty class's noise beyond the helper's threshold
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)

@@ -95,7 +95,6 @@ class Client(fl.Party, role=CLIENT):
             self.state.mean = taken(self.state.mean, w, self.config.ema)
 
     def model(self) -> fl.Vector:
-        """(d,) the last that it knows, or its average."""
         if self.state.mean is not None:
             return self.state.mean.mean
         return self.common.initial if self.state.told is None else self.state.told
@@ -115,8 +114,8 @@ class Client(fl.Party, role=CLIENT):
     def _trained(self, w: fl.Vector, r: int) -> fl.Work[tuple[fl.Vector, fl.Vector]]:
         """Its model after training, and nabla w_i before normalisation; (d,) each.
 
-        ADMM is algorithm 2 and eq. (16); plain SGD has only the change. w_i^{tau_r} is the received model; in
-        ``literal`` the client's own last model, as the text says.
+        Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in ``literal`` the client's own
+        last.
         """
         config, literal = self.config, self.common.mode == "literal"
         if config.local == "sgd":

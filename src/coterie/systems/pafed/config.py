@@ -94,7 +94,6 @@ class PAFedConfig(KeepsMean, LateTraining):
             raise fl.UserError("founders: clients that join later are not supported with delays; leave it at 0")
 
     def solver(self) -> fl.Sgd:
-        """Eq. (8), or plain SGD."""
         if self.local == "sgd":
             return fl.Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
         return fl.Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)

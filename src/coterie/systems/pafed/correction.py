@@ -1,8 +1,8 @@
 """Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
 With the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is alpha_0 m + sum_j beta_j
-v_j + gamma m, where beta_j and gamma follow from c_j and |m|^2 alone: these give the weights of eq. (13) and their sums
-n_1, n_2, of which the helper returns masked inverses.
+v_j + gamma m, where beta_j and gamma follow from the weights of eq. (13) and their sums n_1, n_2, of which the helper
+returns masked inverses.
 """
 
 from __future__ import annotations

@@ -148,8 +148,6 @@ class Helper(fl.Party, role=HELPER):
 
 
 class HelperPads(KeeperPads):
-    """It counts single vectors, too."""
-
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness
 

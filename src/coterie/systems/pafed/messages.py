@@ -129,7 +129,5 @@ class Convert(fl.OfRound, frozen=True):
 
 @fl.message(src=HELPER, dst=HUB)
 class Converted(fl.OfRound, frozen=True):
-    """[w + r] under pk_i."""
-
     client: str
     cipher: bytes
