@@ -38,7 +38,8 @@ class RflHaConfig(fl.Averaging):
 
     @property
     def head_s(self) -> float | None:
-        """Half the deadline, so that the head's own answer is in time."""
+        """Half the deadline."""
+        # so the head's own answer is in time
         return None if self.deadline_s is None else self.deadline_s / 2
 
     def own_budget(self) -> Mapping[str, str]:

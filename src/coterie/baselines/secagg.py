@@ -152,7 +152,7 @@ def credential_fields(of: bytes, key: bytes, mark: bytes) -> tuple[str, bytes, b
 
 
 def pads_of(of: bytes, weights: fl.Vector) -> bytes:
-    """Pads of clients that were sent different models do not cancel."""
+    # pads of clients that were sent different models do not cancel
     return digest("coterie/secagg pads/1", of, weights.tobytes())
 
 
@@ -208,7 +208,7 @@ class Client(fl.Client):
     config: SecAggConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """With another sum of the round, holders would tell both shares of one client."""
+        # with another sum of the round, holders would tell both shares of one client
         super().lasts(state, secret)
         self.secret.signed = secret.signed
 
@@ -448,7 +448,7 @@ class Server(fl.Server):
 
 
 def assumes(config: SecAggConfig, mode: str) -> str:
-    """2 threshold - 1 of n is below 2t - n for every n."""
+    # 2 threshold - 1 of n is below 2t - n for every n
     few = int(100 * (2 * config.threshold - 1) + 1e-9) / 100
     some = f"a share of {few:.2f} is few enough" if few else "none is few enough"
     return (

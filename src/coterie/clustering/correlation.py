@@ -137,7 +137,7 @@ def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
 
 
 def _stays(one: int, groups: Groups) -> Questions[bool]:
-    """Whether it gains most where it is; where else is not told."""
+    # whether it gains most where it is; where else is not told
     own = next(tuple(i for i in group if i != one) for group in groups if one in group)
     others = [(), *_without(one, groups)]
     (stays,) = yield [Question(_joins(one, others), [int(group == own) for group in others])]

@@ -30,7 +30,8 @@ MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
 BONUS = FEATURES / 8
-"""Added to the gain of each pair. Without it single clients and small groups are left over."""
+"""Added to the gain of each pair."""
+# without it single clients and small groups are left over
 
 Floats = NDArray[np.float64]
 

@@ -185,7 +185,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
-    """Noise devices are alone, since each needs a model."""
+    # noise devices are alone, since each needs a model
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)

@@ -177,9 +177,8 @@ def find_groups(
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
-    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must: halves of length 1 are at most 2
-    apart, nearly so after projection.
-    """
+    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must."""
+    # halves of length 1 are at most 2 apart, nearly so after projection
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))
     return np.asarray(np.median(furthest, axis=1) <= FURTHEST)

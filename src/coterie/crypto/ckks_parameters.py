@@ -220,7 +220,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """So numbers stay within half the modulus, and errors within the room."""
+        # so numbers stay within half the modulus, and errors within the room
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 

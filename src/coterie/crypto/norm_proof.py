@@ -9,16 +9,9 @@ x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, th
 - |x| <= L is refused with a probability of at most (t e^(1 - t))^(m / 2) = 1.1e-10 (Chernoff).
 - |x| = 2 L passes with 2e-6, and 3 L with 1e-19 (chi-square of m degrees).
 
-**The proof** is over F_p, p = 2^127 - 1, without a wrap. With shares h, k of y mod 2^32 as numbers of F_p, and a carry
-c_l in {0, 1},
-
-    y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
-    sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                        (3)
-
-b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits, but
-for 2^-119. (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai, "Zero-knowledge proofs
-on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft VDAF), whose rho and
-point r are hashes of what the client has fixed.
+**The proof** of (3) below is fully linear (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai, "Zero-knowledge proofs on
+secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft VDAF), over F_p, p = 2^127 -
+1. Its rho and point r are hashes of what the client has fixed. It is sound but for 2^-119.
 
 The hub tells the other server its evaluations, which are uniform but for relations that hold for any honest client; the
 other tells only whether all holds. A hub that lies makes the proof fail.
@@ -38,6 +31,13 @@ from numpy.typing import NDArray
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets, keystream
+
+# with shares h, k of y mod 2^32 as numbers of F_p, in which nothing here wraps, and a carry c_l in {0, 1},
+#
+#     y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
+#     sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                      (3)
+#
+# b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits.
 
 PROJECTIONS = 128
 SLACK = 2.1

@@ -4,13 +4,13 @@ A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has giv
 (``deal``). Both run the same generator; what one yields is sent to the other (``Exchange``).
 
 - **Products** x J y of rows, J fixed and symmetric: Beaver's triples for matrices (Beaver, CRYPTO 1991; Mohassel,
-Zhang, SecureML, IEEE S&P 2017).
+  Zhang, SecureML, IEEE S&P 2017).
 - **Bits**, which are shared mod 2, are shared mod 2^64: b + r is opened for a dealt bit r that is shared in both ways
-(Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
+  (Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
 - **Comparisons**: z + r is opened for a dealt r with shared bits. The sign of z follows from the borrow of a
-subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010).
+  subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010).
 - **The greatest** of many is found by a tree of comparisons whose signs s stay shared: a + s (b - a), by a dealt bit r
-and a dealt r d. Only a mark of the greatest is opened.
+  and a dealt r d. Only a mark of the greatest is opened.
 
 Secrecy holds against one party that follows the protocol, unconditionally but for the keystream that stretches seeds.
 What a party that deviates may learn is not bounded here. No number may be used twice: a caller counts what it has used.

@@ -4,7 +4,7 @@ A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``, 
 
 - vectors under different keys, of different lengths or forms, or with different masks are never combined;
 - sums with more terms or masks than there is room for are refused. The caller answers for bounds that it states
-(``within``, ``at_most``) and for the norms of vectors in dot products;
+  (``within``, ``at_most``) and for the norms of vectors in dot products;
 - vectors with masks are opened by ``open_blinded`` only, those without by ``decrypt`` only.
 """
 

@@ -18,7 +18,8 @@ from coterie.dp.gaussian import epsilon as gaussian_epsilon
 from coterie.dp.skellam import epsilon as skellam_epsilon
 
 MOST_STEPS = 1e6
-"""On the grid of one loss. More take memory and change epsilon in its fifth digit."""
+"""On the grid of one loss."""
+# more take memory and change epsilon in its fifth digit
 GRID_OF_ONE = 0.03
 """In standard deviations of one sampled loss of many: rounding up adds to each."""
 

@@ -62,7 +62,8 @@ class Distributed:
 
     @property
     def most(self) -> float:
-        """Of a client's numbers in L2: randomly rounded ones are drawn anew beyond (Kairouz et al.)."""
+        """Of a client's numbers in L2."""
+        # randomly rounded ones are drawn anew beyond (Kairouz et al.)
         return math.sqrt(STEPS**2 + self.length / 4 + STEPS + math.sqrt(self.length) / 2)
 
     @property

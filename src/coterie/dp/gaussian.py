@@ -18,18 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.protocol.errors import UserError
 
 GRID = 1e-3
-"""The step of a privacy loss distribution, in standard deviations 1 / z of the loss; epsilon is high by about 1e-7
-of itself. A fixed step would take gigabytes at z = .01.
-"""
+"""The step of a privacy loss distribution, in standard deviations 1 / z of the loss."""
+# Epsilon is high by about 1e-7 of itself. A fixed step would take gigabytes at z = .01.
 FINE = (0.05, 1e5)
-"""Noise multipliers for which the grid is used. Outside it loses its digits, and dp-accounting's closed form of a
-single Gaussian counts (Balle and Wang 2018).
-"""
+"""Noise multipliers for which the grid is used."""
+# outside it loses its digits, and dp-accounting's closed form of a single Gaussian counts (Balle and Wang 2018)
 MOST_EPSILON = 1e6
 LEAST_DELTA = 1e-15
-"""Bounds on what noise is drawn for: drawn numbers end at 8.6 standard deviations (``Secrets.normal``), and
-dp-accounting fails far outside.
-"""
+"""Bounds on what noise is drawn for."""
+# drawn numbers end at 8.6 standard deviations (Secrets.normal), and dp-accounting fails far outside
 _NUDGE = 1e-6
 
 

@@ -20,7 +20,8 @@ from coterie.protocol.randomness import Secrets
 
 Floats = NDArray[np.float64]
 LEAST_VARIANCE = 100.0
-"""Of a share: the sampler is for means of at least 10, and less noise hides nothing."""
+"""Of a share."""
+# the sampler is for means of at least 10, and less noise hides nothing
 MOST_VARIANCE = 2.0**50  # whole numbers of twice as many bits are no longer exact
 _TABLE = 64  # orders below this are taken in steps of 1/50, and then whole ones
 _MOST_ORDER = 2048

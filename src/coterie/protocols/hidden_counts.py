@@ -188,7 +188,7 @@ class ClientCounts(Component):
 
     @on(GroupCounts, answers=Done)
     def open(self, msg: GroupCounts, src: str) -> Done:
-        """An impossible row is dropped in silence: a refusal would show who is in the group."""
+        # an impossible row is dropped in silence: a refusal would show who is in the group
         from_hub(self.party, msg, src)
         _refuse(self.party)
         party, secret, row = self.party, self.secret, self.party.row.secret
@@ -222,7 +222,8 @@ class ServerCounts(Component):
         return np.zeros((self.party.rows.groups, labels_of(self.party)), np.uint32)
 
     def shows_few(self, added: int) -> str:
-        """Why a sum of so many clients must not be formed, or "". Whoever is absent, each group has enough in it."""
+        """Why a sum of so many clients must not be formed, or ""."""
+        # whoever is absent, each group has enough in it
         config, rows = self.party.config, self.party.rows
         fewest, clients = max(FEWEST, config.fewest), rows.secret.members
         smallest = min(config.min_cluster, clients) if rows.groups > 1 else clients

@@ -116,7 +116,7 @@ class ServerRows(fl.Component):
     secret: Any
 
     def lasts(self, secret: Rows) -> None:
-        """Sums of other uploads in a repeated round would show the difference."""
+        # sums of other uploads in a repeated round would show the difference
         self.secret.added = secret.added
 
     @property
@@ -179,7 +179,8 @@ class ServerRows(fl.Component):
         adding.of[name] = r
 
     def weight(self, adding: Adding, age: int = 0) -> int:
-        """Of an upload in its group's row (2), whose mean is over the weight of those that made the groups."""
+        """Of an upload in its group's row, eq. (2) of ``crypto/shared_rows.py``."""
+        # the mean is over the weight of those that made the groups
         return shared_rows.upload_weight(age, self.party.config.expected(self.secret.founders), adding.on_time)
 
     def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
@@ -338,14 +339,14 @@ class HelperRows(ServerRows):
     sign = -1
 
     def lasts(self, secret: Rows) -> None:
-        """Sealed once more, with other noise, an upload would be released twice."""
+        # sealed once more, with other noise, an upload would be released twice
         super().lasts(secret)
         assert isinstance(secret, HelperShare)
         self.secret.summed = secret.summed
 
     @fl.on(Enlist, answers=fl.Done)
     def enlist(self, msg: Enlist, src: str) -> fl.Done:
-        """A query that cannot be read is its client's loss alone."""
+        # a query that cannot be read is its client's loss alone
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
@@ -441,7 +442,7 @@ class HelperRows(ServerRows):
 
     @fl.on(Fetch, answers=Fetched)
     def fetch(self, msg: Fetch, src: str) -> Fetched:
-        """Sealed to the client: the hub would learn the group."""
+        # sealed to the client: the hub would learn the group
         return self._half_for(msg, src, self.secret.sealed)
 
     @fl.on(FetchFirst, answers=Fetched, when=renews)

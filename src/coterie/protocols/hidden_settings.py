@@ -93,10 +93,8 @@ class HiddenSums(LateTraining):
         return affords(self.budget(), self.release(grid), uploads)
 
     def counts_noise(self, grid: Grid) -> float:
-        """The standard deviation of each server's noise on label counts, over the most that a client may count.
-
-        A client's counts add up to at most 1, so its replacement moves them by at most sqrt(2).
-        """
+        """The standard deviation of each server's noise on label counts, over the most that a client may count."""
+        # a client's counts add up to at most 1, so its replacement moves them by at most sqrt(2)
         return float(2**0.5 * self.noise_on(grid) / (2 * grid.longest))
 
     def counts_release(self, grid: Grid) -> Release:

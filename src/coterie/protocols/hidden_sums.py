@@ -170,9 +170,10 @@ class ClientRow(fl.Component):
     ) -> tuple[bytes, bytes]:
         """Take a place in a group. Returns the queries for the hub and for the helper.
 
-        total: the group's weight, in 16ths. With an impossible one the client keeps its model, in silence: a server can
-        have spoilt one group's, and a refusal would show who is in it.  since: the round that made groups anew.
+        total: the group's weight, in 16ths.  since: the round that made groups anew.
         """
+        # with an impossible weight the client keeps its model, in silence: a server can have spoilt one group's, and a
+        # refusal would show who is in it
         secret, possible = self.secret, 0 < total <= shared_rows.PARTS * len(self.party.clients)
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total if possible else 1, masks

@@ -162,7 +162,8 @@ class HubGroups(ServerGroups):
         return False
 
     def _batches(self, names: Collection[str]) -> tuple[Batch, ...]:
-        """In a secret order that is the same in every round, so that few different lists are offered."""
+        """In a secret order, the same in every round."""
+        # so few different lists are offered
         clients = self.party.clients
         order = [clients[at] for at in self.party.kept("shuffle", b"").permutation(len(clients))]
         order = [name for name in order if name in set(names)]
@@ -267,11 +268,9 @@ class HubGroups(ServerGroups):
         return (), ()
 
     def _parts(self, batch: Batch) -> tuple[Batch, ...]:
-        """Lists to try if a mark of this list is false: both halves.
-
-        Where these would be small, all but each client, for one liar. Then, for two, all but each two of equal blocks:
-        as large ones as leave enough clients.
-        """
+        """Lists to try if a mark of this list is false."""
+        # Both halves. Where these would be small, all but each client, for one liar. Then, for two, all but each two of
+        # equal blocks: as large ones as leave enough clients.
         fewest, at = self.fewest(), len(batch) // 2
         if at > fewest:
             return batch[:at], batch[at:]

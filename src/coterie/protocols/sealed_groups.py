@@ -210,9 +210,8 @@ class HelperGroups(ServerGroups):
 
     @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
-        """Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none:
-        what the hub gets back would show whose these are.
-        """
+        # Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none: what
+        # the hub gets back would show whose these are.
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
         first = secret.shared.rows is None
@@ -313,7 +312,7 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
-        """Groups' weights are fixed when groups are made."""
+        # groups' weights are fixed when groups are made
         fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         begun = secret.under_way is not None and secret.under_way.begun
@@ -417,7 +416,8 @@ class ClientGroups(fl.Component):
 
     @fl.on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
-        """Its row in fresh shares, until it has a place: then, beside others, it would show what these add."""
+        """Its row in fresh shares, until it has a place."""
+        # then, beside others, it would show what these add
         party, secret, length = self.party, self.secret, described_length(self.party)
         fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
@@ -454,7 +454,7 @@ class ClientGroups(fl.Component):
 
     @fl.on(JoinAnew, answers=Queries, when=renews)
     def join_anew(self, msg: JoinAnew, src: str) -> Queries:
-        """It may come again, if the answer was lost."""
+        # it may come again, if the answer was lost
         fl.from_hub(self.party, msg, src)
         if not 0 < msg.since <= msg.round:
             raise fl.PeerError(f"groups of round {msg.since} in round {msg.round}")
@@ -463,9 +463,7 @@ class ClientGroups(fl.Component):
         return queries
 
     def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
-        """With a place that cannot be read the client behaves as all others, or a refusal would show its group by
-        name.
-        """
+        # with a place that cannot be read the client behaves as all others, or a refusal would show its group by name
         if not self.secret.key:
             raise fl.PeerError("a place without a description")
         groups = len(msg.masks) // KEY_BYTES

@@ -152,7 +152,8 @@ class HelperSums(fl.Component):
 
     @fl.on(Unblind, answers=Unblinded)
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
-        """Once for each number: sums of two sets would show their difference."""
+        """Once for each number."""
+        # sums of two sets would show their difference
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):

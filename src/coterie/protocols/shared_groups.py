@@ -35,9 +35,8 @@ CORRELATIONS = "correlations"
 FOUNDERS = 256  # clients that make groups at most; the others are placed in them
 MOST = 32  # groups
 TOGETHER = 8
-"""Clients that are grouped or placed together, at least; of ten or fewer clients three quarters. With fewer the hub,
-which knows whose rows it relays, would learn groups by name.
-"""
+"""Clients that are grouped or placed together, at least; of ten or fewer clients three quarters."""
+# with fewer the hub, which knows whose rows it relays, would learn groups by name from the steps
 PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 15  # of a row's numbers: sums of gains must stay below 2^33
 WEIGHT_BITS = (PARTS - 1).bit_length()  # of a weight in 16ths, less 1

@@ -90,11 +90,9 @@ def preferred_duration(state: Pool, settings: Oort) -> float:
 
 
 def utilities(state: Pool, settings: Oort) -> Floats:
-    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12.
-
-    Statistical utilities are cut off at the quantile ``clip`` and divided by the largest left: the bonus for staleness
-    has no unit.
-    """
+    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12."""
+    # statistical utilities are cut off at the quantile clip and divided by the largest left: the bonus for staleness
+    # has no unit
     tried = ~np.isnan(state.utility)
     if not tried.any():
         return np.full(len(tried), np.nan)

@@ -37,11 +37,10 @@ def places(owed: Mapping[int, float], room: Mapping[int, int], number: int, leas
 def still_owed(
     owed: Mapping[int, float], given: Mapping[int, int], sizes: Mapping[int, int], least: int = 1
 ) -> dict[int, float]:
-    """Of dues, after these places were given: at most about ``least``, and 0 in sum.
-
-    A cluster without room for its places keeps a claim on ``least`` of them; what it loses goes to the others, by
-    ``sizes``. Places that nobody got are owed to nobody.
-    """
+    """Of dues, after these places were given: at most about ``least``, and 0 in sum."""
+    # A cluster without room for its places keeps a claim on least of them; what it loses goes to the others, by sizes.
+    # Places that nobody got are owed to nobody: else all dues of like clusters would grow to one bound, and the first
+    # ones would get every place.
     left = {k: min(due - given[k], float(least)) for k, due in owed.items()}
     bearing = {k: sizes[k] for k, due in left.items() if due < least} or sizes
     part = sum(left.values()) / max(sum(bearing.values()), 1)

@@ -141,10 +141,9 @@ def score(limits: Limits, costs: Costs, size: int) -> float:
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
-    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
-    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError without members, or
-    for impossible numbers.
+    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError.
     """
+    # with penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores
     if not scores or not 0 <= penalty < inf or not all(0 <= value < inf for value in scores.values()):
         raise UserError(
             f"an election takes one member or more, finite scores and a penalty of at least 0, not {len(scores)} "

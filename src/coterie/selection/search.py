@@ -74,11 +74,10 @@ def greedy_with_swaps(
     rng: np.random.Generator,
     most: int | None = None,
 ) -> BestSet | None:
-    """A good set among many devices; None if no set of ``least`` devices keeps the budget.
-
-    The best of at most ``pool`` random devices that fit is added until none fits or there are ``most``. Three sets (the
-    best on this way, the last, and the cheapest devices that fit) are then improved by ``swaps`` random moves in all.
-    """
+    """A good set among many devices; None if no set of ``least`` devices keeps the budget."""
+    # The best of at most pool random devices that fit is added until none fits or there are most. Three sets are then
+    # improved by random moves, swaps in all, which exchange, add or remove a device: the best on this way, the last,
+    # and the cheapest devices that fit.
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None
     search = _Search(devices.with_nobody(), score, budget, least, len(devices) if most is None else most)

@@ -257,7 +257,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Begin, _cost, answers=Committed)
     def begin(self, msg: Begin, src: str) -> Committed:
-        """In a hand-over it only waits for pieces."""
+        # in a hand-over it only waits for pieces
         party = self.party
         fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
@@ -341,7 +341,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(AskTurns, _cost, answers=TurnParts)
     def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
-        """Given once: two would show their noise."""
+        # given once: two would show their noise
         made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
@@ -355,7 +355,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Pass, _cost, answers=(Consent, Complete), when=fl.never)
     def hand_over(self, msg: Pass, src: str) -> tuple[fl.To, ...]:
-        """The share is erased once all are told of the new holders."""
+        # the share is erased once all are told of the new holders
         party = self.party
         fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)

@@ -40,7 +40,8 @@ SEED_BYTES = 32
 TRIAL = -1
 """The number of the sum that tries a new key: encryptions of zero."""
 KEPT_ACCOUNTS = 256
-"""Keys of which a party knows what it has opened: more than are made in one round."""
+"""Keys of which a party knows what it has opened."""
+# more than are made in one round
 TERMS = "terms"
 UNREADABLE = "its answer cannot be read"
 

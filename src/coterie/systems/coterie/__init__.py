@@ -45,7 +45,7 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
-    """For the ledger. With one group of all nothing but numbers of samples is sent."""
+    # For the ledger. With one group of all nothing but numbers of samples is sent.
     if config.clusters == 1:
         return {}
     return {Summand: ("label statistics, in a sum",), SharedRow: ("which group, without a name",)}
@@ -69,7 +69,7 @@ def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
 
 
 def assumes(config: CoterieConfig, mode: str) -> str:
-    """With one group of all no rows are compared, so a server that deviates at the founding reads none."""
+    # with one group of all no rows are compared, so a server that deviates at the founding reads none
     servers = "hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up"
     grouping = "" if config.clusters == 1 else "; both servers follow the protocol while groups are made"
     return f"{servers}; {fl.two_others('members of a group')}{grouping}"

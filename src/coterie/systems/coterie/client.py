@@ -66,9 +66,7 @@ class Client(fl.Party, role=CLIENT):
         self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[fl.Release]:
-        """No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's
-        proof.
-        """
+        # No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's proof.
         config, wholes, training = self.config, self.state.wholes, None
         if config.sample_noise is not None:
             (training,) = fl.told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)

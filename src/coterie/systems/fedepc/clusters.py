@@ -75,11 +75,10 @@ class Cluster(msgspec.Struct):
         self.losses = {name: loss for name, loss in self.losses.items() if name in kept}
 
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
-        """Note this round's measurements. Returns the last training's change of L_k, or None.
-
-        Only panel devices that have measured before and after count. The reward of the choice (algorithm 3, l. 7 and 8)
-        is ln(L_k before / L_k now), alike for early and late rounds.
-        """
+        """Note this round's measurements. Returns the last training's change of L_k, or None."""
+        # Only panel devices that have measured before and after count. The reward of the choice (algorithm 3, l. 7 and
+        # 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an early one, but by about the same
+        # factor.
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):
             return None
@@ -108,7 +107,7 @@ class Pick:
         return [self.names[i] for i in self.choice.chosen]
 
     def trained(self, cluster: Cluster, trained: Collection[str], settings: Cics) -> None:
-        """A choice of which no device has trained earns nothing."""
+        # a choice of which no device has trained earns nothing
         if any(name in trained for name in self.chosen):
             cluster.chosen = Chosen(self.contexts, self.choice.chosen, cluster.losses)
             cluster.losses = {}  # nobody has measured the new model

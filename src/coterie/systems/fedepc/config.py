@@ -20,7 +20,8 @@ from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
-"""L2 norms to clip to. Far outside, noise would be lost in the last bits of what it hides."""
+"""L2 norms to clip to."""
+# far outside, noise would be lost in the last bits of what it hides
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class FedEPCConfig(fl.LocalTraining):
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
 
     def solver(self) -> fl.Sgd:
-        """Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k)."""
+        # Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k).
         return self.solver_of(fl.Proximal)
 
     @property

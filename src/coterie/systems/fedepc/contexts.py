@@ -99,17 +99,17 @@ def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr
 def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
     """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
-    costs: (n,) of its devices.  longest: the largest that counts, so a slow device adds at most share * longest.
+    costs: (n,) of its devices.  longest: the largest that counts.
     """
+    # so a slow device raises its own cluster's budget by at most share * longest, and no other's
     return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
 
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
-    """How many of these devices (n,) the time budget has room for.
-
-    A cost below the share ``cheapest`` of their median counts as the median: a device that claims to cost nothing never
-    trains a cluster of slow devices alone.
+    """How many of these devices (n,) the time budget has room for. A cost below the share ``cheapest`` of their
+    median counts as the median.
     """
+    # so a device that claims to cost nothing never trains a cluster of slow devices alone
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())
 
 

@@ -70,7 +70,7 @@ class Describer(fl.Party):
         return self.common.initial if self.state.weights is None else self.state.weights
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """A repeated round repeats a description, which releases nothing more."""
+        # a repeated round repeats a description, which releases nothing more
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -85,9 +85,8 @@ class Describer(fl.Party):
         return Noise(msg.clip, self.config.multiplier(), msg.centre, msg.basis)
 
     def described(self, msg: Describe) -> fl.Work[tuple[Description, bool]]:
-        """Its description, and whether it is the last one: unchanged data are never described twice, so their
-        privacy is spent once.
-        """
+        """Its description, and whether it is the last one."""
+        # unchanged data are never described twice, so their privacy is spent once
         if msg.layer != self.config.layer:
             raise fl.PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
         if msg.weights is not None:

@@ -81,7 +81,7 @@ class Helper(fl.Party, role=HELPER):
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
-    """Calibrated, so that few samples make no device seem far away."""
+    # calibrated, so that few samples make no device seem far away
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 

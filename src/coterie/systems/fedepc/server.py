@@ -364,12 +364,9 @@ class Server(fl.Party, role=HUB):
                 self.state.devices[name].missed += 1
 
     def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
-        """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained.
-
-        Changes of several clusters do not cancel. A cluster that waits counts with its last change, and one that cannot
-        train has not moved.
-        No run ends while a loss is unknown, or devices are still to come.
-        """
+        """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained."""
+        # Changes of several clusters do not cancel. A cluster that waits counts with its last change, and one that
+        # cannot train has not moved. No run ends while a loss is unknown, or devices are still to come.
         state, least, settle = self.state, self.config.converged, self.config.settle
         for k, value in moved.items():
             cluster = state.clusters[k]

@@ -41,7 +41,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """A repeated round repeats an upload, which releases nothing more."""
+        # a repeated round repeats an upload, which releases nothing more
         super().lasts(state, secret)
         self.state.released = state.released
 

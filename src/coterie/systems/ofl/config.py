@@ -136,7 +136,7 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         return self.sums(parameters) if self.mechanism == "distributed" else self.standard()
 
     def sums(self, parameters: int) -> Distributed:
-        """Members read the model; with leaders' noise, ``missing`` counts one that does."""
+        # members read the model; with leaders' noise, ``missing`` counts one that does
         return self.on_sums(parameters, read_by_makers=self.noise_by == "members")
 
     def makers(self, clients: int, leaders: int) -> int:
@@ -196,9 +196,8 @@ def shares(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: f
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """Of leaders, who open scalars of single ones, too. With detection "norms" one may have most weight without most
-    of the sum.
-    """
+    # Of leaders, who open scalars of single ones, too. With detection "norms" one may have most weight without most of
+    # the sum.
     return Joint(
         MODEL,
         PARAMETERS[config.detection],

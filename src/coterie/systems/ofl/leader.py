@@ -172,10 +172,10 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return messages.Submitted(msg.round, cipher.to_bytes())
 
     def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
-        """(p,) its members' numbers, with its own share of noise unless members have added theirs.
-
-        Other leaders or numbers get other noise, and none once a sum of the round is opened (PeerError).
+        """(p,) its members' numbers, with its own share of noise unless members have added theirs. Raises PeerError
+        for others once a sum of the round is opened.
         """
+        # other leaders, or other numbers, get noise of their own
         numbers = self.held(msg.round).numbers
         assert numbers is not None
         numbers = yield from contributed(np.zeros_like(numbers), numbers)

@@ -111,7 +111,8 @@ class Uploading(fl.Party):
         return [self.of_training(one) for one in heuristic]
 
     def of_training(self, upload: fl.Release) -> fl.Release:
-        """With the proof of DP-SGD for a sample. Each observer's view counts for itself."""
+        """With the proof of DP-SGD for a sample."""
+        # each observer's view counts for itself
         if self.config.sample_noise is None:
             return upload
         (training,) = fl.told(self.config, self.samples, self.epochs, [fl.FromTraining(UPLOAD)], 0)
@@ -120,11 +121,9 @@ class Uploading(fl.Party):
         return replace(upload, sample=training)
 
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[fl.Release, fl.Release]:
-        """What its own leader sees of an upload for a sum, and what all others see.
-
-        A leader that adds noise knows a share, too much with ``missing=0``; of members' noise, all but the client's
-        own.
-        """
+        """What its own leader sees of an upload for a sum, and what all others see."""
+        # A leader that adds noise knows a share, which is too much with missing=0. Of members' noise it knows that of
+        # its own members, so no more is certain than the client's own share.
         by_members, knows = self.config.noise_by == "members", set(OWN_LEADER)
         if by_members or not mechanism.missing:
             knows.add("other leaders")

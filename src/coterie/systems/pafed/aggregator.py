@@ -149,11 +149,11 @@ class Aggregator(fl.Party, role=HUB):
         return fresh, fl.LazyMapping(tuple(tickets), lambda name: train(name, None, spool.take(tickets[name])), held=0)
 
     def _transformed(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
-        """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
-
-        The mask r is uniform over the ciphertexts' ring. In mode ``literal`` it is of numbers in +-``mask_bound``,
-        every client's copy is made (lines 8 and 14), and none under pk_s.
+        """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under
+        pk_i.
         """
+        # The helper opens w + r. The mask r is uniform over the ciphertexts' ring. In mode literal it is of numbers in
+        # +-mask_bound, every client's copy is made (lines 8 and 14), and none under pk_s.
         service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.common.mode == "literal"
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)

@@ -2,13 +2,7 @@
 
 ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts; no party learns a sign. With ``by_helper``
 the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many updates
-conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says what is
-not hidden):
-
-- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
-- The real set of sums travels in random order among decoys, sets of the same |c_j| as if other updates conflicted, each
-under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones, as is
-in "some" their number and choice (``delta``).
+conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md).
 """
 
 from __future__ import annotations
@@ -73,6 +67,8 @@ def by_helper(
     dots: [c_j], within +-n. Dummies are other late updates' cosines under random signs and masks; with coins there are
     none.  ready: makes ciphertexts ready for the helper.
     """
+    # with coins a cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows, so
+    # all signs are random and dummies would hide nothing
     # masks are at least 1: taking off a smaller one would raise an empty class's noise beyond the helper's threshold
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
     masks = [sign * cosine_mask(source) for sign in signs]
@@ -107,6 +103,7 @@ def drawn(late: int, decoys: int, source: fl.Secrets) -> list[frozenset[int]]:
     def uniform(count: int) -> int:
         return int(source.permutation(count)[0])
 
+    # the pattern (none conflicts, all do, or some) is uniform over the possible ones, as are number and choice of some
     found = []
     for _ in range(decoys):
         counts = [0, late, 1 + uniform(late - 1)] if late > 1 else [0, late]

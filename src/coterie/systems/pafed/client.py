@@ -112,11 +112,9 @@ class Client(fl.Party, role=CLIENT):
         return Update(r, self.spec.digest, cipher.to_bytes(), length)
 
     def _trained(self, w: fl.Vector, r: int) -> fl.Work[tuple[fl.Vector, fl.Vector]]:
-        """Its model after training, and nabla w_i before normalisation; (d,) each.
-
-        Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in ``literal`` the client's own
-        last.
-        """
+        """Its model after training, and nabla w_i before normalisation; (d,) each."""
+        # Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in literal the client's own last
+        # model, as the text says.
         config, literal = self.config, self.common.mode == "literal"
         if config.local == "sgd":
             fitted: fl.Fitted = yield fl.fit(self, w, r)

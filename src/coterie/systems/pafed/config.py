@@ -26,13 +26,15 @@ ADDED: Mapping[str, Any] = {"rule": "corrected", "server_rounds": 0, "ema": 0.0}
 UNUSED_PLAIN = "project", "agreeing", "conflicting", "clip", "signs", "dummies"
 """Settings without effect with rule=averaged."""
 MOST_MASK = 512.0
-"""Of a real mask: weights and masks together must lie within 1024 in the ciphers."""
+"""Of a real mask."""
+# weights and masks together must lie within 1024 in the ciphers
 MOST_DUMMIES = 4096
-"""The helper opens at most 2^16 scalars a request, four a set of sums."""
+# the helper opens at most 2^16 scalars a request, four a set of sums
 MEMBERS, OPENERS = 7, 3
 """Of a committee, by default."""
 MOST_ASKED = 256
-"""Clients in a round. With n in time and m late, scalars reach n^2 and n m, and there is room for 2^24."""
+"""Clients in a round."""
+# with n in time and m late, scalars reach n^2 and n m, and there is room for 2^24
 
 
 @dataclass(frozen=True)

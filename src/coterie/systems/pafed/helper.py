@@ -54,7 +54,7 @@ class Helper(fl.Party, role=HELPER):
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
-        """With keys=threshold its own key opens only what was switched to it."""
+        # with keys=threshold its own key opens only what was switched to it
         return self.keys.public(SERVICE) if self.config.keys == "threshold" else self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
