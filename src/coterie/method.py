@@ -1,7 +1,7 @@
 """The face for authors of methods: ``import coterie.method as fl``. The page is docs/own_system.md.
 
-``averaging`` is FedAvg with one thing changed; ``system`` is any other method; the other names are their parts.
-Importing it takes no time, no torch and no tenseal.
+``averaging`` is FedAvg with one thing changed; ``system`` is any other method. Importing it takes no torch and no
+tenseal.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def system(
     described_in: str = "",
     **more: Any,
 ) -> System:
-    """The description of a method with a server and clients, derived from its parties.
+    """A method with a server and clients, described from its parties.
 
     server, client: the classes of the parties.
     choice: a client's last choice among the server's models, None before the first.
@@ -300,7 +300,7 @@ def averaged_models(federation: Federation) -> Mapping[str, Vector]:
 
 
 def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
-    """What clients' messages tell; None if one of them does not say."""
+    """None if a message does not say what it tells."""
     kinds = {kind for handler in party_type(client).handlers.values() for kind in handler.answers} - {PaddedCounts}
     told = {kind: kind.TELLS for kind in kinds}
     if any(words is None for words in told.values()):
@@ -309,7 +309,6 @@ def _tells(client: PartyFactory) -> dict[type[Message], Sequence[str]] | None:
 
 
 def _cited(doc: str) -> tuple[str, str]:
-    """Title and citation, from the first paragraph of a method's module."""
     paragraph = " ".join(doc.strip().split("\n\n")[0].split())
     title, _, citation = paragraph.partition(": ")
     return title, citation.replace('"', "").removesuffix(".") or title

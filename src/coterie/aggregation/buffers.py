@@ -1,7 +1,5 @@
-"""Running statistics (a model's buffers) beside its parameters.
-
-A running variance outside the range that clients measured may be negative. So buffers get a mean with weights of at
-least 0 that sum to one, and a client that sends a change sends its buffers as they are.
+"""Running statistics (a model's buffers) beside its parameters: they get a mean with weights of at least 0 that sum
+to one, and a client that sends a change sends its buffers as they are, so that no running variance becomes negative.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from coterie.protocol.model_spec import ModelSpec
 Doubles = NDArray[np.float64]
 
 CKKS_UNIT = 256.0
-"""So much is a 1 under CKKS at buffers: it has room for weights, of some tens, and running variances may be larger."""
+"""A 1 under CKKS at buffers: it has room for weights, of some tens, and running variances may be larger."""
 
 
 def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:

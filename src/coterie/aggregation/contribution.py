@@ -22,9 +22,8 @@ def contribution(start: Floats, weights: Floats) -> Floats:
 
 
 def contributed(start: Floats, weights: Floats) -> Work[Floats]:
-    """The model (d,) that this party goes on with: ``weights``, unless it is an attacker.
-
-    Call it just before encrypting or sending. start: as in ``contribution``.
+    """The model (d,) that this party goes on with: ``weights``, unless it is an attacker. Call it just before
+    encrypting or sending.
     """
     found: Floats = yield Compute(contribution, (start, weights))
     return found

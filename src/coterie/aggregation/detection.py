@@ -1,7 +1,7 @@
 """Weights that damp poisoned models under encryption: OFL's s-factors (eq. 6), and ``robust``, which does better.
 
-From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and the
-divisor of the opened sum. docs/detection.md has the formulas, and what liars can do.
+From a few opened scalars of each leader's model follow integer weights for the encrypted sum (``weighted``) and its
+divisor. docs/detection.md has the formulas, and what liars can do.
 
 ``robust`` compares each update u_i with the mean of the *others*. With n_i = |u_i|^2, M = sum_j f_j u_j the encrypted
 mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
@@ -9,8 +9,7 @@ mean of cut updates (``cut``), and d_i = u_i M, this follows in the clear:
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
 **No leader stays alone**: the effective number of leaders, by weight (for ``robust`` by weight times length), is at
-least ``FEWEST``. Else weights are replaced, and ``fallback`` says why: for eq. (6), leaders up to the median suspicion
-get one weight; ``robust`` takes all a_i as 1.
+least ``FEWEST``. Else, for eq. (6), leaders up to the median suspicion get one weight; ``robust`` takes all a_i as 1.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BITS = 10
 """The largest weight is 2^BITS - 1, where there are few leaders."""
 
 ROOM_BITS = 14
-"""All weights sum up to less than 2^ROOM_BITS, for which the parameter sets of shared keys have room."""
+"""All weights sum up to less than 2^ROOM_BITS, which shared keys have room for."""
 
 FEWEST = 1.5
 """The least effective number of leaders in a sum."""
@@ -42,10 +41,10 @@ ALONE = "one leader would have nearly all of the sum, and its model would be ope
 """Why weights were replaced (``Weights.fallback``)."""
 
 OUTLYING = 3.0
-"""Standard deviations below the median cosine at which an update counts nothing: Hampel's usual multiple."""
+"""Standard deviations below the median cosine at which an update counts nothing (Hampel)."""
 
 _TO_DEVIATION = 1.4826
-"""A normal distribution's standard deviation, as a multiple of the median of absolute deviations from the median."""
+"""A normal distribution's standard deviation, over the median absolute deviation."""
 
 _OF_FEW = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
 """By what this estimate of 2 to 9 values is too small; n / (n - 0.8) for more (Croux and Rousseeuw 1992)."""
@@ -53,7 +52,7 @@ _OF_FEW = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
 _CUT_BITS = 6
 
 _DEVIATION = 5e-5
-"""Of an opened squared norm, a leader: so much flooding is in it at most (``crypto.threshold``, ``fourier``)."""
+"""Of an opened squared norm, a leader: the most flooding in it (``crypto.threshold``, ``fourier``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +73,7 @@ def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> Le
     """Eq. (6): 1 - MagNorm x DistNorm, from ``(k,)`` magnitudes of high frequencies and squared distances to the global
     model.
 
-    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, RunError if fewer than two leaders are
-    left.
+    Non-finite numbers get no weight. Raises UserError for arrays that don't fit, RunError for fewer than two leaders.
     """
     magnitude, distance = _rows(energies, distances)
     honest = np.isfinite(magnitude) & np.isfinite(distance)
@@ -100,25 +98,21 @@ def largest(leaders: int, bits: int = BITS) -> int:
 
 
 def shares(high: ArrayLike, total: ArrayLike) -> Floats:
-    """``(k,)`` high frequencies' share of the energy: one reading of eq. (6)'s magnitude."""
+    """``(k,)`` of the energy: one reading of eq. (6)'s magnitude."""
     part, whole = _rows(high, total)
     with np.errstate(invalid="ignore"):
         return np.asarray(part / np.maximum(whole, np.finfo(float).tiny))
 
 
 def effective(parts: ArrayLike) -> float:
-    """(sum p)^2 / sum p^2 of leaders' parts ``(k,)`` >= 0 in a sum; infinity if all are zero, which show nothing of
-    anybody.
-    """
+    """(sum p)^2 / sum p^2 of leaders' parts ``(k,)`` >= 0 in a sum; infinity for zeros, which show nobody."""
     (p,) = _rows(parts)
     return float((p / p.max()).sum() ** 2 / ((p / p.max()) ** 2).sum()) if p.any() else math.inf
 
 
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
     """Integer factors ``(k,)``, up to ``2^bits - 1``, that cut updates of these squared norms to the lower median
-    length.
-
-    Non-finite norms get 0. Raises RunError if fewer than two leaders are left.
+    length; 0 for non-finite norms. Raises RunError for fewer than two leaders.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
@@ -134,8 +128,7 @@ def robust(
 
     squares, dots: ``(k,)`` squared norms of updates, and their dot products with the sum of ``factors`` times updates.
     deviations: of noise that an opened number may be off by. What may be zero hides no other update, unless all may be.
-    The divisor is the sum of the a_i times the largest weight. Raises as ``s_factors``, and RunError if any such sum
-    would open one update.
+    Raises as ``s_factors``, and RunError if any such sum would open one update.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
@@ -177,9 +170,8 @@ def deviation_of(values: ArrayLike) -> float:
 
 
 def cosine_errors(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, deviations: float) -> Floats:
-    """The error ``(k,)`` of ``others_cosines``, for so many deviations of noise on opened numbers.
-
-    To first order, for independent noise; infinite where a length is 0.
+    """Of ``others_cosines``, ``(k,)``, for so many deviations of independent noise on opened numbers, to first
+    order; infinite where a length is 0.
     """
     n, d, f = _rows(squares, dots, factors)
     if not deviations:
@@ -206,7 +198,7 @@ def lower_median(values: ArrayLike) -> float:
 
 
 def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> Floats:
-    """The cosine ``(k,)`` of each update with the weighted mean of all others; 0 where either is zero."""
+    """``(k,)``, of each update with the weighted mean of all others; 0 where either is zero."""
     n, d, f = _rows(squares, dots, factors)
     apart, square = d - f * n, f @ d - 2 * f * d + f**2 * n
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -217,8 +209,7 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
 def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
     """Whether an opened mean is longer than the opened squared lengths of its vectors allow: a forgery.
 
-    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``; noisy squares tell little
-    of short updates.
+    mean: ``(d,)`` of updates (or models minus the global one).  weights, squares: ``(k,)``.
     """
     counts, norms = _rows(weights, squares)
     used, error = counts > 0, 40 * _DEVIATION * counts.size  # distances have up to 4 times the noise of norms

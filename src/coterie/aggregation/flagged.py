@@ -1,6 +1,6 @@
 """Which parties a round took for malicious, and how often that was right.
 
-A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, from 0. It may note ``{"flagged":
+A defence notes ``{"influence": {name: weight}}``, each judged contribution's weight, and perhaps ``{"flagged":
 [names]}``; else those below half of the median influence are flagged. ``{"stands_for": {leader: [clients]}}`` names the
 clients behind a party: it is poisoned if one of them attacks.
 """
@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 LOW = 0.5
-"""A contribution is flagged if its influence is below this share of the median influence of its round."""
+"""Of a round's median influence, below which a contribution is flagged."""
 
 
 def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names that a round's notes take for malicious; None where nobody was judged."""
+    """By a round's notes; None where nobody was judged."""
     influence: Mapping[str, float] = notes.get("influence") or {}
     if not influence:
         return None
@@ -29,10 +29,8 @@ def flagged(notes: Mapping[str, Any]) -> frozenset[str] | None:
 
 @dataclass(frozen=True)
 class Detection:
-    """rate: the flagged share of poisoned contributions; None without any.  false_alarms: that of the others; None
-    without any.
-
-    rounds: in which somebody was judged.
+    """rate: the flagged share of poisoned contributions.  false_alarms: of the others; None without any.  rounds: in
+    which somebody was judged.
     """
 
     rate: float | None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coterie.protocol.errors import PeerError, UserError
 
 TOLERANCE = 0.01
-"""How far a decrypted count may be from a whole number. CKKS is off by some 1e-9 a summand."""
+"""Of a decrypted count from a whole number. CKKS is off by some 1e-9 a summand."""
 
 MOST_CONDITION = 1e12
 """The largest bound on a condition number: what float64 solves above it is rounding."""
@@ -31,9 +31,8 @@ Models = NDArray[np.float32]
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
     """kept: (k,) bool, clusters that keep their previous model.  why: in words; empty where all were rebuilt.
-
-    condition, ridge: of H and lambda, see :func:`rebuild`. The condition is infinite where H is singular or absent; the
-    ridge is 0 where H was solved as it is.
+    condition, ridge: of H and lambda, see :func:`rebuild`; infinite where H is singular or absent, and 0 where H was
+    solved as it is.
     """
 
     models: Models
@@ -57,9 +56,8 @@ def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Reb
 
 
 def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
-    """Decrypted counts as whole numbers, so that a solve does not amplify CKKS's errors.
-
-    Raises PeerError where one is further than ``TOLERANCE`` from a whole number.
+    """As whole numbers, so that a solve does not amplify CKKS's errors. Raises PeerError where one is further than
+    ``TOLERANCE`` off.
     """
     x = np.asarray(coefficients)
     if reason := _unwhole(x):
@@ -131,8 +129,6 @@ def rebuild(
     ridge: for an H of a larger condition. True: minimise ``||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b -
     previous_b)^2``, h_b the columns of H and lambda the smallest that brings the condition down to ``max_condition``.
     False: keep all models.
-
-    A true cluster without members (a column of zeros) keeps its model. A mingled one without members is a row of zeros.
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
     sums, previous = _fitting(sums, previous)
@@ -160,9 +156,8 @@ def rebuild(
 def rebuild_literal(
     sums: NDArray[Any], coefficients: NDArray[Any], previous: NDArray[Any], sizes: NDArray[Any], *, max_condition: float
 ) -> Rebuilt:
-    """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
-
-    Models come out smaller by about |G_a|. sizes: whole numbers. Otherwise as :func:`rebuild` without a ridge.
+    """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side. sizes:
+    whole numbers. Otherwise as :func:`rebuild` without a ridge.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -170,9 +165,8 @@ def rebuild_literal(
 
 
 def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
-    """The mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
-
-    sizes: whole numbers. Errors as :func:`rebuild`.
+    """The mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster. Errors as
+    :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     sizes = _counts(sizes, len(sums))
@@ -185,9 +179,8 @@ def exact_means(
 ) -> Rebuilt:
     """The cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``.
 
-    counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: for empty clusters.
-    Counts that one-hot indicators of ``participants`` clients can't give leave all models as they were, and say so.
-    Errors as :func:`rebuild`.
+    counts: (k,) real, ``sum_i sigma_ib`` as decrypted; impossible ones leave all models as they were, and say so.
+    previous: for empty clusters. Errors as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     counts = np.asarray(counts)
@@ -220,8 +213,8 @@ def _counts(counts: NDArray[Any], k: int) -> NDArray[np.int64]:
 def left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, float]:
     """L with L live = 1 (least squares, ridged if needed), the condition of live, and the ridge's lambda.
 
-    live: (rows, columns) without columns of zeros. Its condition, with columns of length 1, is s_1 / s_n of the
-    singular values, infinite below full rank; with a ridge ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
+    live: (rows, columns) without columns of zeros. Its condition, with columns of length 1, is infinite below full
+    rank.
     """
     scale = np.linalg.norm(live, axis=0)
     scaled, n = live / scale, len(scale)
@@ -254,8 +247,7 @@ def _rebuilt(
 def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
     """Eq. (11): (k, k), |G*_b| on the diagonal and rate |G*_b| off it (table V, 1 + 2 + 3).
 
-    sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
-    below the threshold are drawn again.
+    sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives the larger p_c (eq. 9).
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:

@@ -22,9 +22,8 @@ _BLOCK = 1 << 16  # coordinates that are sorted at a time
 @dataclass(frozen=True, eq=False)
 class Robust:
     """mean: (d,) the aggregate.  flagged: (n,) bool, the updates taken for malicious.
-
-    influence: (n,) at least 0, each update's part in it: 0 or 1 where a rule chooses updates, the share of its
-    coordinates where it chooses in each coordinate, or its trust.
+    influence: (n,) at least 0, each update's part in it: 0 or 1, the share of its coordinates where a rule chooses in
+    each, or its trust.
     """
 
     mean: Doubles
@@ -71,8 +70,8 @@ def multi_krum(updates: NDArray[Any], f: int, m: int | None = None) -> Robust:
 def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
     """In every coordinate the mean without the k largest and the k smallest values (Yin et al., definition 2).
 
-    Updates that stay in fewer than half as many coordinates as the median update are flagged. Of equal values later
-    ones count as larger. Raises UserError unless 0 <= 2 k < n.
+    Updates that stay in fewer than half as many coordinates as the median update are flagged. Raises UserError unless 0
+    <= 2 k < n.
     """
     u = finite(updates, "updates", "n", "d")
     n, d = u.shape
@@ -89,15 +88,15 @@ def trimmed_mean(updates: NDArray[Any], k: int) -> Robust:
 
 
 def median(updates: NDArray[Any]) -> Robust:
-    """The median of every coordinate (Yin et al., definition 1)."""
+    """Yin et al., definition 1."""
     return trimmed_mean(updates, (len(finite(updates, "updates", "n", "d")) - 1) // 2)
 
 
 def fltrust(updates: NDArray[Any], own: NDArray[Any]) -> Robust:
     """The mean of the updates at the length of the server's own, weighted by max(0, cosine with it) (their eq. 2 to 4).
 
-    own: (d,) the server's update. Updates without trust are flagged; if there are no others, the aggregate is zero.
-    Raises UserError for an own update that is zero or of another length.
+    own: (d,) the server's update. Updates without trust are flagged; without others the aggregate is zero. Raises
+    UserError for an impossible own update.
     """
     u, g = finite(updates, "updates", "n", "d"), np.asarray(own, dtype=np.float64)
     if g.shape != u.shape[1:] or not np.isfinite(g).all() or not (length := float(np.linalg.norm(g))):
@@ -114,7 +113,7 @@ def flame(updates: NDArray[Any], noise: NDArray[Any]) -> Robust:
     """The mean of the admitted updates, clipped to the median length S of all, plus S times the noise (algorithm 1).
 
     noise: (d,), of the standard deviation lambda. Admitted is HDBSCAN's cluster of angles, of more than half of the
-    updates at least; if there is none, all are. Raises UserError for fewer than 2 updates.
+    updates, or all. Raises UserError for fewer than 2 updates.
     """
     from sklearn.cluster import HDBSCAN  # takes a second
 

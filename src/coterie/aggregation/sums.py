@@ -1,8 +1,8 @@
 """Sums and means of models that do not depend on the order in which the models arrive.
 
-Sums are float64 pairs of a total and its rounding error (Knuth's two-sum). For float32 weights times whole sample
-counts they are exact as long as the non-zero magnitudes in one coordinate span less than 2^50 and samples times models
-stay below 2^34; of whole numbers below 2^53 always.
+Sums are float64 pairs of a total and its rounding error (Knuth's two-sum), exact for whole numbers below 2^53, and for
+float32 weights times sample counts while magnitudes in one coordinate span less than 2^50 and samples times models stay
+below 2^34.
 """
 
 from __future__ import annotations

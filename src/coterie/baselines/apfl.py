@@ -4,11 +4,9 @@
     v_i <- v_i - eta alpha grad f_i(v~)                                                                (eq. 4)
     alpha <- alpha - eta <v_i - w_i, grad f_i(v~)>                                                     (eq. 10)
 
-Each client predicts with v~, a mixture of the weights of its own model and of its copy of the global one.
-
-Decided here: v_i is trained after w_i, which stays meanwhile, so v~ itself descends, by eta alpha^2. alpha moves once a
-round, by the mean gradient on the way of v~ (with momentum weighted by how far it has moved v~), and stays within
-[0.01, 1], since with 0 v_i would stay for ever. Running statistics of v~ are v_i's own.
+Each client predicts with v~. Decided here: v_i is trained after w_i, which stays meanwhile, so v~ itself descends, by
+eta alpha^2. alpha moves once a round, by the mean gradient on the way of v~ (with momentum weighted by how far it has
+moved v~), within [0.01, 1]. Running statistics of v~ are v_i's own.
 """
 
 from collections.abc import Mapping

@@ -4,13 +4,11 @@ calibration", ICLR 2024.
     v = h + 1/K sum_{i in buffer} (change_i - h_i),    w <- w + step v                                  (algorithm 2)
     then h_i <- change_i for those in the buffer,    h <- 1/N sum_i h_i over all clients
 
-FedBuff's buffer and clock. The server keeps each client's last change h_i, 0 before the first, which stands for what a
-client that is not in the buffer would send now.
+FedBuff's buffer and clock. h_i is each client's last change, 0 before the first.
 
-Decided here: the paper keeps h_i for ever, so a malicious change, or that of a client that left, would count in every
-later step. Here h_i is 0 again when its client has sent nothing in (max_staleness + 1) / participation rounds, in which
-it was asked max_staleness + 1 times on average. Two changes of one client in a buffer both count against the h_i before
-it, and the younger is kept. Running statistics (buffers of the model) get the plain mean of the received ones.
+Decided here: h_i, which the paper keeps for ever, is 0 again when its client has sent nothing in (max_staleness + 1) /
+participation rounds. Two changes of one client in a buffer both count against the h_i before it, and the younger is
+kept. Running statistics (buffers of the model) get the plain mean of the received ones.
 """
 
 from collections.abc import Mapping, Sequence

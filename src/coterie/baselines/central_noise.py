@@ -3,18 +3,17 @@
     server --Train--> client --Clipped--> server            (every round, to the round's cohort)
 
 McMahan et al., "Learning differentially private recurrent language models", ICLR 2018: clients clip their change to an
-L2 norm of C; the server adds changes up unweighted, divides by the number of clients that it asked (the
-fixed-denominator estimator), and adds Gaussian noise. Kairouz et al., "Practical and private (deep) learning without
-sampling or shuffling", ICML 2021 (algorithm 1): noise is that of a tree over the rounds (``dp/tree.py``), so what
-earlier rounds added is partly taken back. DP-FedAvg is DP-FTRL with trees of one round. With ``beta`` the server has
-momentum; v_t = beta v_(t-1) + s_t over running sums s_t is momentum of their differences.
+L2 norm of C; the server divides the sum of changes by the number of clients that it asked (the fixed-denominator
+estimator), and adds Gaussian noise. Kairouz et al., "Practical and private (deep) learning without sampling or
+shuffling", ICML 2021 (algorithm 1): noise is that of a tree over the rounds (``dp/tree.py``), so a part of it is taken
+back. DP-FedAvg is DP-FTRL with trees of one round. ``beta`` is the server's momentum.
 
-The guarantee: neighbours differ in all data of one client, against all that see only models, other clients among them.
-Whether a client answers is public, and must not depend on its data.
+Neighbours differ in all data of one client, against all that see only models. Whether a client answers is public, and
+must not depend on its data.
 
 Decided here: the server refuses a change longer than C. Cohorts are fixed: client i takes part in every
-1/participation-th round, rounded up. No amplification by sampling is claimed, which would need a secret sample. Models
-with running statistics (buffers) are refused, for no noise covers these.
+1/participation-th round, rounded up, and no amplification by sampling is claimed. Models with running statistics
+(buffers) are refused, for no noise covers these.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def rounds_of(trained: Iterable[tuple[int, bytes]]) -> tuple[int, ...]:
 
 class Client(fl.Client):
     class State(fl.Client.State):
-        """trained: of each change that it has sent, the round, and 16 bytes that name the model it started from."""
+        """trained: of each change sent, the round, and 16 bytes that name the model before."""
 
         trained: list[tuple[int, bytes]] = fl.field(default_factory=list)
 
@@ -238,9 +237,8 @@ def check(config: CentralNoiseConfig, common: fl.Common) -> None:
 
 
 def ledger(federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
-    """By client, each of its changes, which the server sees, and its part in each sum, which the models show.
-
-    With DP-SGD both have the proof of the training for a sample.
+    """By client, each of its changes, which the server sees, and its part in each sum, which models show; with
+    DP-SGD also the training's proof for a sample.
     """
 
     def of(client: Client) -> Iterator[Release]:

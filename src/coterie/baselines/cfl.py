@@ -3,8 +3,8 @@ under privacy constraints", IEEE TNNLS 2021.
 
     server --Train (its cluster's model)--> client --Update--> server            (every round)
 
-All clients begin as one cluster. A cluster is split in two (algorithm 1) if its model nears a stationary point while
-single clients still want to move it far. Each part goes on from the cluster's model, and may be split again.
+All clients begin as one cluster. A cluster is split in two (algorithm 1), again and again, if its model nears a
+stationary point while single clients still want to move it far.
 
 Decided here: docs/systems/hierarchical_baselines.md.
 """

@@ -38,7 +38,7 @@ class ClsmConfig(fl.Averaging):
 
 @fl.local("capabilities")
 def capabilities(own: fl.OwnData, losses: NDArray[np.float32], classes: int) -> Doubles:
-    """(models, classes) mean over the party's samples of each class of exp(-loss), the probability of the right answer.
+    """(models, classes) mean over the party's samples of each class of exp(-loss).
 
     losses: (models, samples) cross entropies. A class without samples, and a model without a finite loss, have 0.
     """
@@ -62,7 +62,7 @@ class Server(fl.ServerOfGroups):
     config: ClsmConfig
 
     def model_of(self, name: str) -> fl.Vector:
-        """sum_k u_k W_k: its mixture of the clusters' models; their mean before its first training."""
+        """sum_k u_k W_k; the clusters' mean before its first training."""
         count = len(self.state.models)
         u = self.state.memberships.get(name, np.full(count, 1 / count))
         return np.asarray(u @ self.state.models.astype(np.float64), np.float32)
@@ -117,7 +117,7 @@ class Server(fl.ServerOfGroups):
 
 
 def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
-    """Each client's strongest cluster, in a list; empty if it has not trained, or belongs to all alike."""
+    """Each client's strongest cluster; none if it has not trained, or belongs to all alike."""
     known = (state.memberships.get(name) for name in clients)
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]
 
@@ -133,7 +133,6 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
 
 
 def check(config: ClsmConfig, common: fl.Common) -> None:
-    """Raises UserError without public samples."""
     if not common.public:
         raise fl.UserError("clsm_fl judges models on public samples of its server: give it some (public, --public .05)")
 

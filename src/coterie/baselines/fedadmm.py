@@ -7,12 +7,11 @@ heterogeneity", ICDE 2022 (PAFed's [18], whose authors its text calls Kong et al
     server   w <- w + step eta m,   m: mean of all that is received, late or not                    eq. 11
 
 w is the model that the client has received. The reference is the client's own last model w_i, so all that it has sent
-adds up to its position, however late. With eta = |received| / N and a step of 1 (the default here) the server's model
-follows the mean of all N clients. With ``reference=received``, as in PAFed, clients send twice their change; then eta
-is 1, and the step of the other baselines suits.
+adds up to its position, however late; eta = |received| / N. ``reference=received`` is PAFed's: clients send twice their
+change, and eta is 1.
 
-Departures: local training starts from w; buffers (running statistics), which the paper lacks, are sent as they are and
-averaged. The protocol: ``protocols/late.py``.
+Departures: local training starts from w; buffers (running statistics) are sent as they are and averaged. The protocol:
+``protocols/late.py``.
 """
 
 from collections.abc import Mapping

@@ -33,9 +33,8 @@ class FedAsyncConfig(late.LateTraining):
 
 
 class Mixing:
-    """The models of one round: late ones are mixed in before those in time, in whatever order they are taken.
-
-    All shares are within [0, 1], so buffers (running statistics) stay within the clients' range.
+    """Late models are mixed in before those in time, in whatever order they are taken. All shares are within [0, 1],
+    so buffers (running statistics) stay within the clients' range.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: fl.Vector, step: float, *, exponent: float) -> None:

@@ -2,14 +2,13 @@
 
     server --Train (M components)--> client --Update (M components)--> server
 
-Every client's data are a mixture of M common distributions, in its own proportions pi_t. In a round (algorithm 1)
-client t computes how likely each component made each of its samples (E-step), takes the means as its new pi_t, and
-trains every component on its samples, weighted so (M-step). The server averages each component, weighted by samples. A
-client predicts with the pi_t-weighted mean of the components' probabilities. pi_t is uniform at first and stays with
-the client; the components start from different random weights.
+Every client's data are a mixture of M common distributions, in its own proportions pi_t, which stay with it. In a round
+(algorithm 1) client t computes how likely each component made each of its samples (E-step), takes the means as its new
+pi_t, and trains every component on its samples, weighted so (M-step). The server averages each component, weighted by
+samples. A client predicts with the pi_t-weighted mean of the components' probabilities. pi_t starts uniform, the
+components from different random weights.
 
-Departure: the mean is over the clients that answered; the authors' code also counts the others, with their last
-components.
+Departure: the mean is over the clients that answered; the authors' code also counts the others' last components.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class FedEmConfig(fl.LocalTraining):
 def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
     """E-step: (M, n) q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
 
-    mixture: pi_t, (M,).  losses: (M, n), cross entropies, which are negative log-likelihoods.
-    Raises PeerError where a loss is not finite.
+    mixture: pi_t, (M,).  losses: (M, n), cross entropies. Raises PeerError where one is not finite.
     """
     if not np.isfinite(losses).all():
         broken = int(np.flatnonzero(~np.isfinite(losses).all(axis=1))[0])

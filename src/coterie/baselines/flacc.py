@@ -2,9 +2,8 @@
 
     server --Train (global model, later the cluster's)--> client --Update--> server            (every round)
 
-While the clients train one global model, the server adds up each client's updates, and greedily merges the two most
-similar groups while their cosine is above a bound. After some rounds without new clients or merges each cluster goes on
-alone, from the global model.
+While the clients train one global model, the server greedily merges the groups whose summed updates are the most
+similar, above a bound. After some rounds without new clients or merges each cluster goes on alone.
 
 Decided here: docs/systems/selection_baselines.md.
 """
@@ -54,7 +53,6 @@ class Server(fl.ServerOfGroups):
     config: FlaccConfig
 
     def model_of(self, name: str) -> fl.Vector:
-        """That of its cluster, or the global one before it has a cluster."""
         group = self.state.groups.get(name, -1) if len(self.state.models) else -1
         return np.asarray(self.state.models[group] if group >= 0 else self.state.weights)
 

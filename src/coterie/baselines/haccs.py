@@ -5,8 +5,8 @@ IPDPS 2022.
     server --Train--> client --Scored--> server                                   (every round, to selected clients)
 
 The server clusters devices by the Hellinger distance of label histograms with Laplace noise. A round samples clusters
-by weight, rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free device of each. They
-train one global model.
+by rho (1 - latency / largest) + (1 - rho) loss / sum of losses, and takes the fastest free device of each, for one
+global model.
 
 Decided here: docs/systems/selection_baselines.md.
 """
@@ -63,9 +63,8 @@ class Described(fl.OfRound, frozen=True):
 
 class Client(fl.Client):
     class State(fl.Client.State):
-        """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
-
-        described: the round in which it was drawn.  trained: the rounds in which the client has sent a model.
+        """counts: the noisy histogram that was sent in round ``described``: drawn anew, noise would cost epsilon again.
+        trained: the rounds in which the client has sent a model.
         """
 
         trained: list[int] = fl.field(default_factory=list)

@@ -48,8 +48,6 @@ class TimeWeightedConfig(LateConfig):
 
 class Client(fl.AveragingClient):
     class State(fl.AveragingClient.State):
-        """mean: of the models that it was sent, with ema."""
-
         mean: OwnMean | None = None
 
     config: KeepsMean
@@ -60,7 +58,6 @@ class Client(fl.AveragingClient):
         return super().keep(weights)
 
     def own_model(self) -> fl.Vector:
-        """(d,) what it predicts with."""
         return fl.own_model(self) if self.state.mean is None else self.state.mean.mean
 
 

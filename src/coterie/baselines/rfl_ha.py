@@ -5,8 +5,8 @@ edge computing", IEEE INFOCOM 2021. (OFL's table 3 calls it REFL, which is anoth
     server --Belong (its head)--> client --Done--> server                        (when clusters are made)
     server --Lead (global model)--> head --Train--> member --Update--> head --Led (cluster model)--> server
 
-Clients of like speed form balanced clusters. A cluster's head, its fastest client, averages its members' models. The
-server mixes each cluster's model into the global one on arrival, with a share that falls with each earlier arrival.
+Clients of like speed form balanced clusters, whose fastest client averages its members' models. The server mixes each
+cluster's model into the global one on arrival, with a share that falls with each earlier arrival.
 
 Decided here: docs/systems/hierarchical_baselines.md.
 """
@@ -38,7 +38,8 @@ class RflHaConfig(fl.Averaging):
 
     @property
     def head_s(self) -> float | None:
-        """A head waits for its members half the deadline, so that its own answer is in time."""
+        """Half the deadline."""
+        # so the head's own answer is in time
         return None if self.deadline_s is None else self.deadline_s / 2
 
     def own_budget(self) -> Mapping[str, str]:
@@ -47,9 +48,7 @@ class RflHaConfig(fl.Averaging):
 
 @fl.message(src="server", dst="client")
 class Belong(fl.OfRound, frozen=True):
-    """head: the client that may give you tasks from now on.  members: of your cluster, a bundle of ``count`` names,
-    if you are its head.
-    """
+    """head: who may give you tasks from now on.  members: a bundle of ``count`` names, if you are the head."""
 
     head: str
     members: bytes
@@ -58,7 +57,7 @@ class Belong(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst=HEAD)
 class Lead(fl.OfModel, frozen=True):
-    """Have your cluster train this model. asked: by member, whether it takes part, one byte each."""
+    """asked: by member, whether it takes part, one byte each."""
 
     asked: bytes
 
@@ -139,8 +138,8 @@ class Client(Introducing, role="client", also=(HEAD,)):
 
 class Server(fl.Server):
     class State(msgspec.Struct):
-        """seconds: of a round, as each client says.  clusters: their members, the head first.  failed: heads that
-        gave no model in the last round.
+        """seconds: of a round, as each client says.  clusters: members, the head first.  failed: heads without a
+        model in the last round.
         """
 
         weights: fl.Vector = fl.initial
@@ -210,7 +209,7 @@ class Server(fl.Server):
 
 
 def balanced(seconds: Mapping[str, float], clients: Sequence[str], k: int) -> list[list[str]]:
-    """Clusters of like speed and near equal size, the fastest client first; no more than clients."""
+    """Of like speed and near equal size, the fastest client first."""
     known = sorted((name for name in clients if name in seconds), key=lambda name: seconds[name])
     return [list(part) for part in np.array_split(np.array(known, object), min(k, len(known)))] if known else []
 

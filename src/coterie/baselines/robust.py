@@ -94,7 +94,7 @@ class Server(fl.Server):
 
 class TrustingServer(Server):
     def ruled(self, r: int) -> fl.Steps[Rule]:
-        """FLTrust's rule, by the server's own update. Raises PeerError if its training diverges."""
+        """FLTrust's. Raises PeerError if the server's own training diverges."""
         start, config = self.state.weights, self.config
         fitted: fl.Fitted = yield from fl.compute(fl.fit(self, start, r, epochs=config.max_epochs))
         change = (fitted.weights - start).astype(np.float64)
@@ -125,8 +125,7 @@ def combined(
 ) -> tuple[Robust, Doubles]:
     """A rule's result for the changes of models (n, d), and the next model, (d,) float64.
 
-    The rule sees buffers only if it is by coordinate. They get the coordinate-wise median, and stay if no client has
-    influence.
+    The rule sees buffers only if it is by coordinate. They get the coordinate-wise median.
     """
     changes = models.astype(np.float64) - old
     found = rule(changes if by_coordinate else fl.with_buffers(spec, changes, np.zeros_like(changes)))

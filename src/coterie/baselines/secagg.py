@@ -9,19 +9,17 @@ FedAvg, of which the server sees the sums alone. The numbers of rounds are those
     server  --Unmask-->   client  --Unmasked-->   server     round 4: shares of the pads that are left
 
 Client u adds PRG(b_u) and, with each other client v, +-PRG(s_uv) to its vector (``crypto/marks.py``). t of the n
-clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**, which
-would open u's vector: a client tells shares for one list only, which t clients have signed. No two lists are signed by
-t each while fewer than 2t - n clients sign two. Attempts of a round count as one. Pads follow from the global model,
-too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure aggregation in
-federated learning via model inconsistency", CCS 2022).
+clients that a round asks open b_u if u is in the sum, or else the key of which all s_uv follow. **Never both**: a
+client tells shares for one list only, in all attempts of a round, which t clients have signed. Pads follow from the
+global model, too: clients that are sent different ones make no sum (Pasquini, Francati, Ateniese, "Eluding secure
+aggregation in federated learning via model inconsistency", CCS 2022).
 
-**A round is secure alone, not two together**: of two that differ in one client, the difference of sums has its number
-of samples, and about its model if the server sends nearly the same model in both. A client cannot refuse that: a model
-that differs in its last digits is trained alike, and a skipped round changes none.
+**A round is secure alone, not two together**: docs/comparisons.md has that, and what each party sees. A round with
+fewer than t clients in any step is skipped.
 
-A round with fewer than t clients in any step is skipped. Decided here: parties' keys for sealing and signing are those
-of the roster, so the paper's rounds 0 and 1 are one exchange. By a signed hash of b_u the server notices a wrong share,
-and skips the round; it cannot tell which client lied. Nobody can bound a single client's numbers.
+Decided here: parties' keys for sealing and signing are those of the roster, so the paper's rounds 0 and 1 are one
+exchange. By a signed hash of b_u the server notices a wrong share, and skips the round. Nobody can bound a single
+client's numbers.
 """
 
 from __future__ import annotations
@@ -81,9 +79,8 @@ class Enrolled(fl.OfRound, frozen=True):
 
 @fl.message(src="server", dst="client")
 class Collect(fl.OfModel, frozen=True):
-    """Train on the global model. members: those that enrolled, one a line.  credentials: of all of them.
-
-    shares: those that the others have sealed for the recipient.
+    """Train on the global model. members: those that enrolled, one a line.  credentials: of all.  shares: sealed for
+    the recipient.
     """
 
     members: str
@@ -93,7 +90,7 @@ class Collect(fl.OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples, in sums"),))
 class Collected(fl.OfRound, frozen=True):
-    """padded: (d + 1,) words: samples times trained model, and samples, under pads."""
+    """padded: (d + 1,) words: samples times trained model, and samples."""
 
     padded: fl.Integers
 
@@ -128,7 +125,7 @@ class Unmasked(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Credential:
-    """key: public, for the pads of one round.  mark: the hash of b.  proof: a signature over both."""
+    """key: public, for one round's pads.  mark: the hash of b.  proof: a signature over both."""
 
     key: bytes
     mark: bytes
@@ -138,7 +135,6 @@ class Credential:
 
     @classmethod
     def load(cls, data: bytes) -> Credential:
-        """Raises DecodeError."""
         if len(data) != cls.SIZE:
             raise fl.DecodeError(f"{len(data)} bytes are no credential of {cls.SIZE}")
         return cls(data[:32], data[32:64], data[64:])
@@ -148,7 +144,6 @@ class Credential:
 
 
 def round_of(common: fl.Common, r: int, names: str) -> bytes:
-    """32 bytes that name a round, and whom it asks."""
     return digest("coterie/secagg/1", common.roster.session, r, names)
 
 
@@ -157,7 +152,7 @@ def credential_fields(of: bytes, key: bytes, mark: bytes) -> tuple[str, bytes, b
 
 
 def pads_of(of: bytes, weights: fl.Vector) -> bytes:
-    """Pads of clients that were sent different models do not cancel."""
+    # pads of clients that were sent different models do not cancel
     return digest("coterie/secagg pads/1", of, weights.tobytes())
 
 
@@ -193,9 +188,8 @@ def checked(
 class Client(fl.Client):
     class Secret(fl.SecretStruct):
         """SECRET, of one round. round: the last one that it enrolled for.  names: whom that asks, one a line.
-
-        key: 32 bytes, of the pads with others.  seed: b.  own: its own shares of both.  members: those that enrolled,
-        once it has sent its vector.  held: by the others of them, the sealed shares.  sum: the list that it confirmed.
+        key: 32 bytes, of the pads with others.  seed: b.  own: its shares of both.  members: those that enrolled, once
+        it has sent its vector.  held: by the others, the sealed shares.  sum: the list that it confirmed.
         signed: round, names and sum of the last list that it confirmed in any attempt.
         """
 
@@ -214,7 +208,7 @@ class Client(fl.Client):
     config: SecAggConfig
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """With another sum of the round, holders would tell both shares of one client."""
+        # with another sum of the round, holders would tell both shares of one client
         super().lasts(state, secret)
         self.secret.signed = secret.signed
 
@@ -223,7 +217,7 @@ class Client(fl.Client):
 
     @fl.on(Enrol, enrol_cost, answers=Enrolled)
     def enrol(self, msg: Enrol, src: str) -> Enrolled:
-        """Rounds 0 and 1: fresh secrets, and their shares for the others. Once a round."""
+        """Rounds 0 and 1, once a round."""
         fl.from_hub(self, msg, src)
         r, names = msg.round, lines(msg.names)
         before, asked, _ = self.secret.signed
@@ -308,7 +302,7 @@ class Client(fl.Client):
 
     @fl.on(Unmask, unmask_cost, answers=Unmasked)
     def unmask(self, msg: Unmask, src: str) -> Unmasked:
-        """Round 4: b or the key of each member, by whether it is in the sum. Once a round."""
+        """Round 4, once a round."""
         fl.from_hub(self, msg, src)
         secret, signers = self.secret, lines(msg.signers)
         if msg.round != secret.round or not secret.sum or msg.names != secret.sum:
@@ -352,7 +346,6 @@ class Server(fl.Server):
         return {"participants": inside, "asked": len(asked)}
 
     def _summed(self, r: int, asked: Sequence[str]) -> fl.Steps[int]:
-        """The number of clients in the sum. Raises NoAnswerError or PeerError."""
         told, size = "\n".join(asked), self.spec.size + 1
         of, shares = round_of(self.common, r, told), dict[str, list[bytes]]()
         credentials = dict[str, Credential]()
@@ -431,7 +424,7 @@ class Server(fl.Server):
         inside: set[str],
         given: Mapping[str, Mapping[str, bytes]],
     ) -> dict[str, bytes]:
-        """By member b or, of those outside the sum, its key. Raises PeerError if the shares give another one."""
+        """By member b or, outside the sum, its key. Raises PeerError if the shares give another one."""
         needed, found = self.config.needed(len(asked)), dict[str, bytes]()
         for name, shares in given.items():
             if len(shares) < needed:
@@ -455,7 +448,7 @@ class Server(fl.Server):
 
 
 def assumes(config: SecAggConfig, mode: str) -> str:
-    """2 threshold - 1 of n is below 2t - n for every n."""
+    # 2 threshold - 1 of n is below 2t - n for every n
     few = int(100 * (2 * config.threshold - 1) + 1e-9) / 100
     some = f"a share of {few:.2f} is few enough" if few else "none is few enough"
     return (

@@ -1,7 +1,6 @@
 """Distances between rows (flat models or sketches), and eq. (8) of "FedCAPrivacy" over them.
 
-Every distance is a function of its two rows alone, bit for bit, so that no shared mask or shuffle moves a result:
-differences first, in which a mask cancels, then squares in the order of the coordinates.
+Every distance is a function of its two rows alone, bit for bit, so that no shared mask or shuffle moves a result.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _EXACT = 2**53  # integers below are exact in float64
 def pairwise_distances(x: NDArray[Any]) -> NDArray[np.float64]:
     """Euclidean distances between all rows: (n, d) real -> (n, n) float64, symmetric, zero diagonal.
 
-    A memory-mapped ``x`` is read in blocks. Raises UserError for anything but a non-empty (n, d) array of finite real
-    numbers; integers of 2^53 and above must be turned into differences to some row first.
+    A memory-mapped ``x`` is read in blocks. Raises UserError for anything but finite real rows; integers of 2^53 and
+    above must be turned into differences to some row first.
     """
     n = _rows(x).shape[0]
     squares = np.zeros((n, n))
@@ -42,8 +41,7 @@ def pairwise_distances(x: NDArray[Any]) -> NDArray[np.float64]:
 def cross_distances(x: NDArray[Any], y: NDArray[Any], *, centred: bool = False) -> NDArray[np.float64]:
     """Euclidean distances from every row of x to every row of y: (n, d), (m, d) -> (n, m) float64.
 
-    centred: subtract each side's mean row, and so a common mask. Raises UserError as `pairwise_distances`, and where
-    the two widths differ.
+    centred: subtract each side's mean row, and so a common mask. Raises UserError as `pairwise_distances`.
     """
     if _rows(x).shape[1] != _rows(y).shape[1]:
         raise UserError(f"rows of {x.shape[1]} and of {y.shape[1]} coordinates: no distance between them")
@@ -60,11 +58,8 @@ def cross_distances(x: NDArray[Any], y: NDArray[Any], *, centred: bool = False) 
 def affinity(distances: NDArray[Any], gamma: Gamma = 0.5, kernel: Kernel = "laplacian") -> NDArray[np.float64]:
     """Eq. (8): distances of any shape -> affinities in [0, 1] of the same shape, 1 at distance 0.
 
-    ``laplacian``: as printed, exp(-||.||_2 / (2 gamma)), which the paper calls a Gaussian. ``rbf``: the Gaussian,
-    exp(-||.||_2^2 / (2 gamma^2)). gamma is in the unit of the distances; ``"median"`` takes the median of the positive
-    ones, or 1.
-
-    Raises UserError for an unknown kernel, a gamma that is not positive, and negative or non-finite distances.
+    ``laplacian``: as printed, exp(-||.||_2 / (2 gamma)). ``rbf``: exp(-||.||_2^2 / (2 gamma^2)). gamma is in the unit
+    of the distances; ``"median"`` takes the median of the positive ones, or 1. Raises UserError.
     """
     distances = np.asarray(distances, dtype=np.float64)
     if not (np.isfinite(distances).all() and (distances >= 0).all()):

@@ -11,12 +11,10 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Agreement:
-    """ari: adjusted Rand index against the data's own groups (Hubert and Arabie, 1985); None without groups, or if
-    fewer than two clients have a cluster.
-
-    clusters: how many have members.  sizes: of those, in the order of their numbers; a client of several counts in
-    each.
-    per_client: mean number of clusters of clients that have any; 0 without such.  without: clients without a cluster.
+    """ari: adjusted Rand index against the data's own groups (Hubert and Arabie, 1985); None without groups, or with
+    fewer than two clients in clusters.
+    clusters: how many have members.  sizes: of those, by number; a client of several counts in each.
+    per_client: mean number of clusters of clients that have any, or 0.  without: clients without a cluster.
     """
 
     ari: float | None
@@ -27,8 +25,8 @@ class Agreement:
 
 
 def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) -> Agreement:
-    """membership: each client's clusters, none or several, whose *set* is its label for the adjusted Rand index. Raises
-    UserError where ``groups`` are not one a client.
+    """membership: each client's clusters, whose *set* is its label for the adjusted Rand index. Raises UserError
+    unless ``groups`` are one a client.
     """
     if groups is not None and len(groups) != len(membership):
         raise UserError(f"clusters of {len(membership)} clients, but groups of {len(groups)}")

@@ -1,10 +1,8 @@
-"""Correlation clustering by questions of one kind: groups with the greatest sum of pairs' gains.
+"""Correlation clustering (Bansal, Blum, Chawla 2004; local search of Elsner, Schudy, Bounding and comparing methods for
+correlation clustering, 2009): groups with the greatest sum of pairs' gains.
 
-All are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
-and on shares of two servers (``protocols/shared_groups.py``), who learn the answers alone.
-
-Bansal, Blum, Chawla (2004); local search of Elsner, Schudy, Bounding and comparing methods for correlation clustering,
-2009.
+All questions are "which of these sums of gains is the greatest?", so the same steps run in the clear (``in_the_clear``)
+and on shares of two servers (``protocols/shared_groups.py``).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ Sum = list[tuple[Group, Group]]
 
 @dataclass(frozen=True)
 class Question:
-    """Which of these sums is the greatest, or the first of the greatest? The answer is its mark."""
+    """Which of these sums is the greatest, the first of several? The answer is its mark."""
 
     sums: list[Sum]
     marks: list[int]
@@ -57,7 +55,7 @@ def grouped(orders: Sequence[Sequence[int]], most: int, smallest: int) -> Questi
 
 
 def most_comparisons(clients: int, most: int) -> int:
-    """How many pairs of sums ``grouped`` compares at most, from RESTARTS orders: k - 1 to find the greatest of k."""
+    """Of pairs of sums, by ``grouped``, from RESTARTS orders: k - 1 to find the greatest of k."""
     merges = comb(most + 1, 3)  # the pairs of 2 to ``most`` groups
     return RESTARTS * ((2 * SWEEPS + 2) * clients * most + SWEEPS * merges + 1)
 
@@ -67,7 +65,6 @@ def joined(groups: Groups, newcomers: Sequence[int]) -> Questions[list[int]]:
 
 
 def in_the_clear(questions: Questions[T], gains: NDArray[np.float64]) -> T:
-    """gains: (n, n)."""
     return answered(questions, lambda asked: [chosen(one, gains) for one in asked])
 
 
@@ -82,7 +79,6 @@ def answered(questions: Questions[T], answer: Callable[[list[Question]], list[in
 
 
 def chosen(question: Question, gains: NDArray[Any]) -> int:
-    """The answer by gains (n, n)."""
     return question.marks[int(sums(question, gains).argmax())]
 
 
@@ -141,7 +137,7 @@ def _placed(one: int, groups: Groups, most: int) -> Questions[Groups]:
 
 
 def _stays(one: int, groups: Groups) -> Questions[bool]:
-    """Whether it gains most where it is. Where else it would gain more is not told."""
+    # whether it gains most where it is; where else is not told
     own = next(tuple(i for i in group if i != one) for group in groups if one in group)
     others = [(), *_without(one, groups)]
     (stays,) = yield [Question(_joins(one, others), [int(group == own) for group in others])]

@@ -15,9 +15,8 @@ from coterie.protocol.errors import UserError
 def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64], list[float]]:
     """(n,) groups 0, 1, ... numbered by their first row, and each merge's similarity (FLACC: Mehta and Shao, 2023).
 
-    vectors: (n, d) finite; a row is the sum of a group. The two groups of largest cosine similarity merge, and their
-    rows add up, while that is above ``least``. Ties go to the pair of lowest numbers. A row of zeros stays alone.
-    Raises UserError for other vectors, or ``least`` beyond -1 to 1.
+    vectors: (n, d) finite. The two groups of largest cosine similarity merge, and their rows add up, while that is
+    above ``least``; ties go to the lowest numbers. A row of zeros stays alone. Raises UserError.
     """
     rows = finite(vectors, "vectors", "groups", "d")
     if not -1 <= least <= 1:
@@ -44,11 +43,10 @@ def agglomerated(vectors: NDArray[Any], least: float) -> tuple[NDArray[np.int64]
 
 
 def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
-    """(n,) each row's part (False for the first row's), and alpha_cross^max of the optimal bipartition.
+    """(n,) each row's part (False for the first row's), and alpha_cross^max of the optimal bipartition. Sattler,
+    Mueller and Samek, IEEE TNNLS 2021, algorithm 1.
 
-    Sattler, Mueller and Samek, IEEE TNNLS 2021, algorithm 1.
-    vectors: (n, d) finite, n >= 2; a row of zeros is orthogonal to all. The largest cosine similarity across the parts
-    is least, by single linkage. O(n^2 d). Raises UserError for other vectors.
+    vectors: (n, d) finite, n >= 2; a row of zeros is orthogonal to all. O(n^2 d). Raises UserError for other vectors.
     """
     from scipy.cluster.hierarchy import linkage, to_tree  # slow to import, and named by a system's module
     from scipy.spatial.distance import squareform

@@ -23,8 +23,7 @@ Floats = NDArray[np.float64]
 def radii(d: NDArray[Any], neighbours: int) -> Floats:
     """(n,) eq. (5) for each device's neighbourhood: (mu + sigma) / sqrt(log(n + 1)), the third neighbour's at least.
 
-    mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``. A smaller radius leaves
-    every device alone among very many.
+    mu, sigma: mean and standard deviation of the divergences to its nearest ``neighbours``.
     """
     n = len(d)
     k = min(neighbours, n - 1)
@@ -71,10 +70,7 @@ def parts(d: NDArray[Any], s: Floats, neighbours: int, eta: float) -> Labels:
 
 
 def literal_parts(s: Floats, mjs: NDArray[Any], eta: float) -> Labels:
-    """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody.
-
-    mu and sigma are of all sparsities; neighbours are strictly nearer than the radius.
-    """
+    """Algorithm 2, l. 1-12, as printed -> (n,) parts. C of eq. (5) and (6) is everybody."""
     n = len(s)
     # eq. (5), infinite for one device; the largest number below, because "<" is strict
     epsilon = np.nextafter((s.mean() + s.std()) / np.sqrt(np.log(n)), 0) if n > 1 else np.inf

@@ -31,9 +31,8 @@ Floats = NDArray[np.float64]
 def modified_divergence(s: ArrayLike, gamma: float = 1.0, *, exact: bool = True) -> NDArray[Any]:
     """MJS between all rows of s (n, C) in [0, 1] -> (n, n), symmetric, zero diagonal, natural logarithm.
 
-    exact: float64, each entry a function of its two rows alone, bit for bit. Else float32 by matrix products
-    (`embedded`), far faster from hundreds of devices on.
-    Raises UserError unless s is finite (n, C) in [0, 1], and for a negative or infinite gamma.
+    exact: float64, each entry a function of its two rows alone, bit for bit; else float32 by `embedded`, far faster
+    from hundreds of devices on. Raises UserError for an impossible s or gamma.
     """
     s, gamma = sparsity_vectors(s), _weight(gamma)
     if not exact:
@@ -61,9 +60,8 @@ def divergence_to(s: ArrayLike, t: ArrayLike, gamma: float = 1.0) -> Floats:
 
 
 def noise_floor(first: ArrayLike, second: ArrayLike, gamma: float = 1.0) -> float:
-    """h_i: MJS between the vectors (C,) of two random halves of one device's data. Raises UserError as above.
-
-    Two devices of like data have a divergence of about h_i / 2.
+    """h_i: MJS between the vectors (C,) of two random halves of one device's data, about twice that of two devices
+    of like data. Raises UserError as above.
     """
     return float(divergence_to(sparsity_vector(first)[None], sparsity_vector(second)[None], gamma)[0, 0])
 
@@ -73,16 +71,10 @@ def calibrated(
 ) -> tuple[NDArray[np.floating[Any]], float]:
     """Divergences in units in which 0 is noise and 1 is usual: max(0, MJS - (h_i + h_j) / 4) / scale, and the scale.
 
-    mjs: (n, n) of `modified_divergence`, whose type the result has, with a zero diagonal.  floors: (n,), h_i >= 0 of
-    `noise_floor`.
+    mjs: (n, n) of `modified_divergence`, whose type the result has.  floors: (n,), h_i >= 0 of `noise_floor`; one
+    counts as 2 ``per_scale`` median ones at most.
     scale: by default MJS of the median pair, or ``per_scale`` median floors if more; the median of positive pairs where
-    that is 0, or 1.
-
-    A floor above 2 ``per_scale`` median floors counts as that much: no device can lower its divergences by more than
-    1/2 through its floor.
-
-    Raises UserError for a matrix that is not square or has negative or non-finite entries, for impossible floors, and
-    for a scale that is not positive.
+    that is 0, or 1. Raises UserError for impossible numbers.
     """
     mjs, h = np.asarray(mjs), noise_floors(floors, len(mjs))
     if mjs.ndim != 2 or mjs.shape[0] != mjs.shape[1] or mjs.dtype.kind != "f":
@@ -104,7 +96,7 @@ def calibrated(
 
 
 def sparsity_vectors(s: ArrayLike) -> Floats:
-    """(n, C) float64; UserError names the row and the channel that is no share in [0, 1]."""
+    """(n, C) float64. Raises UserError naming the row and channel of an impossible share."""
     s = _numbers(s, "sparsity vectors")
     if s.ndim != 2 or 0 in s.shape:
         raise UserError(f"sparsity vectors must be an array of shape (devices, channels), not {s.shape}")
@@ -178,11 +170,11 @@ def _scale(mjs: NDArray[Any], least: float) -> float:
 
 
 def embedded(x: Floats) -> tuple[NDArray[np.float32], float]:
-    """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and a bound.
+    """Rows (n, d) float32 with squared distances of about 2 js of eq. (4) between rows of x (n, C) >= 0, and the bound
+    by which these are too small at most.
 
     By Nystroem's method on NODES values of a channel (Williams and Seeger, NIPS 2000), as js is a squared distance of
-    Hilbert space (Fuglede and Topsoe, 2004). Squared distances are never too large, and too small by at most the bound
-    (rounding to float32 not counted).
+    Hilbert space (Fuglede and Topsoe, 2004).
     """
     low, high = np.sqrt(x.min(axis=0)), np.sqrt(x.max(axis=0))
     place = (1 - np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2  # Chebyshev's, of the root: f is singular at 0

@@ -9,10 +9,9 @@ and residual sum S_c, over that of means of 0, is
 
 and two clients gain g_ij = f(i + j) - f(i) - f(j) by being in one group.
 
-A few eigenvectors give the functions of n in (1) nearly, so g_ij is a bilinear form x_i . J x_j of rows that each
-client computes alone (``row``), with a fixed J (``twisted``), which two servers can compute on shares
-(``protocols/shared_groups.py``). It is off by at most 0.05, a hundredth of itself and a thousandth of the greater of
-|f(i)| and |f(j)|, for t_c up to 25.
+By a few eigenvectors, g_ij is nearly a bilinear form x_i . J x_j of rows that each client computes alone (``row``),
+with a fixed J (``twisted``), which two servers can compute on shares (``protocols/shared_groups.py``): off by at most
+0.05, a hundredth of itself and a thousandth of the greater of |f(i)| and |f(j)|, for t_c up to 25.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ MOST = 256  # samples of a label that count
 RANK = 8
 BALANCE = 8.0  # of the two factors of a product, which are rounded to the same unit
 BONUS = FEATURES / 8
-"""Added to the gain of each pair. Without it single clients and small groups are left over."""
+"""Added to the gain of each pair."""
+# without it single clients and small groups are left over
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class ResidualSpread:
 
 
 def features(x: NDArray[Any]) -> Floats:
-    """(n, FEATURES) of samples (n, ...). Each image or series is set to a mean of 0 and a deviation of 1."""
+    """(n, FEATURES) of samples (n, ...), each image or series at mean 0 and deviation 1."""
     if x.ndim < 3:
         return mapped(x)
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
@@ -59,9 +59,8 @@ def basis(seed: int) -> Floats:
 
 
 def residuals(x: Floats, y: NDArray[Any], to: Reference) -> tuple[NDArray[np.int64], Floats]:
-    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES) of x (n, FEATURES), y (n,).
-
-    Sums of more than MOST samples are scaled to so many.
+    """Counts (labels,), at most MOST, and residual sums (labels, FEATURES), scaled to so many, of x (n, FEATURES), y
+    (n,).
     """
     shown = to.kept[y]
     member = np.eye(len(to.kept))[y[shown]]
@@ -111,7 +110,7 @@ def row_length(labels: int) -> int:
 
 
 def row(counts: NDArray[np.int64], sums: Floats, of: ResidualSpread) -> Floats:
-    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is the gain of two, to RANK eigenvectors."""
+    """(row_length,) x_i of a client's ``residuals``; ``x @ twisted(x')`` is nearly the gain of two."""
     parts = list[Floats]()
     for n, total, tau, phi in zip(counts, sums, of.tau, of.phi, strict=True):
         logs, shares = (vectors[n] for vectors in _eigenvectors(float(tau / phi)))

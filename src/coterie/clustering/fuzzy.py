@@ -21,8 +21,8 @@ TURNS = 100
 def memberships(points: NDArray[Any], centres: NDArray[Any], fuzzifier: float = 2.0) -> Doubles:
     """(n, k) u_ik = 1 / sum_l (|x_i - c_k| / |x_i - c_l|)^(2 / (m - 1)), m the fuzzifier > 1.
 
-    points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, in equal parts. Raises UserError
-    for other shapes or numbers.
+    points: (n, d), centres: (k, d), finite. A point on centres belongs to these alone, alike. Raises UserError for
+    others.
     """
     x, c = finite(points, "points", "n", "d"), finite(centres, "centres", "n", "d")
     if x.shape[1] != c.shape[1] or not len(c):
@@ -46,9 +46,8 @@ def centres_of(points: NDArray[Any], u: NDArray[Any], before: NDArray[Any], fuzz
 
 
 def first_centres(points: NDArray[Any], count: int) -> Doubles:
-    """(count, d): the point nearest to the mean, then each time the one farthest from all so far.
-
-    Raises UserError for no points or no centres.
+    """(count, d): the point nearest to the mean, then each time the farthest from all so far. Raises UserError for
+    none.
     """
     x = finite(points, "points", "n", "d")
     if not len(x) or count < 1:

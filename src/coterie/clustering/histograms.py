@@ -17,8 +17,7 @@ Density = Literal["dbscan", "optics"]
 def hellinger(histograms: NDArray[Any]) -> Doubles:
     """(n, n) Hellinger distances in [0, 1] between rows: H(p, q)^2 = 1/2 sum_c (sqrt(p_c) - sqrt(q_c))^2.
 
-    histograms: (n, classes) finite numbers of at least 0. p is a row divided by its sum; a row of zeros counts as
-    uniform. Raises UserError for anything else.
+    histograms: (n, classes) finite, at least 0. p is a row over its sum; zeros count as uniform. Raises UserError.
     """
     rows = np.asarray(histograms, np.float64)
     if rows.ndim != 2 or not rows.shape[1]:
@@ -35,12 +34,11 @@ def hellinger(histograms: NDArray[Any]) -> Doubles:
 
 
 def density_clusters(distances: Doubles, method: Density = "dbscan", radius: float = 0.35) -> NDArray[np.int64]:
-    """(n,) numbers of clusters 0, 1, ... of two devices or more, then one cluster for each other device.
+    """(n,) numbers of clusters 0, 1, ... of two devices or more, by first device, then one for each other device.
 
     distances: (n, n), symmetric, 0 on the diagonal.  method: ``dbscan`` joins devices within ``radius`` of each other,
     over any chain (Ester et al., KDD 1996). ``optics`` (Ankerst et al., SIGMOD 1999) takes valleys of the reachability
-    plot (scikit-learn's xi), without a radius. Clusters are numbered by their first device. Raises UserError for a
-    radius that is not positive.
+    plot (scikit-learn's xi), without a radius. Raises UserError unless the radius is positive.
     """
     if not 0 < radius < np.inf:
         raise UserError(f"the radius of a density clustering must be positive and finite, not {radius}")

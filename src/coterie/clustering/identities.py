@@ -1,8 +1,8 @@
 """Indistinguishable cluster identities: algorithm 1 and section IV-B (I) of "MingledPie".
 
-The server publishes a key for every cluster. A client compares the key of its true cluster with the address of every
-cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
-probability p = 2^-n. Departures: docs/systems/mingledpie_appendix.md.
+The server publishes a key for every cluster. A client compares the key of its true cluster with every cluster's address
+under a hash of one bit, and joins those that match in all n bits: its true cluster, and others with probability p =
+2^-n. Departures: docs/systems/mingledpie_appendix.md.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
     data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all h_j^l =
-    g^(x_j^l), compressed points, cluster by cluster; all are published to the clients. Raises DecodeError for anything
-    else.
+    g^(x_j^l), compressed points, cluster by cluster. Raises DecodeError for anything else.
     """
 
     data: bytes
@@ -92,8 +91,8 @@ def identity_set(
     """Algorithm 1: the clusters that a client joins, (k,) bool, and the number of tries.
 
     threshold, counts: the least number of identities, or of false ones.  printed: eq. (3) as printed, which all
-    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible cluster or
-    threshold, or one that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
+    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for an impossible threshold,
+    also by ``MAX_EXPECTED_TRIES``.
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]

@@ -19,7 +19,7 @@ from coterie.protocol.errors import UserError
 MAX_CLUSTERS = 1024
 
 Counts = Literal["identities", "false_positives"]
-"""What the threshold T counts: all of a set (the paper's text), or the false ones only (fits its table II)."""
+"""T counts all of a set (the paper's text), or the false ones only (fits its table II)."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class IdentityLaw:
     def p_correct(self, *, printed: bool = False) -> float:
         """Eq. (9): probability that a given wrong cluster is in the set, which the threshold raises above p.
 
-        printed: the true cluster counts among the false ones, and sets of all k clusters are left out: .75 instead of
-        .533 for k = 5, p = .5, T = 2. Raises UserError where it is 0 / 0.
+        printed: the true cluster counts among the false ones, and sets of all k are left out. Raises UserError where it
+        is 0 / 0.
         """
         if not printed:
             return (self.expected_size - 1) / (self.clusters - 1)

@@ -64,9 +64,9 @@ class Groups(msgspec.Struct):
 
     names: (n,), different.  features: (n, C) float64, sparsity vectors.  floors: (n,) float64, noise floors.
     labels: (n,) int64, each device's cluster, kept while the cluster lives and never reused.
-    scale: the calibrated unit in nats (1 where nothing is calibrated).
-    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; `update` recomputes it if it is None.
-    gamma: of eq. (3) in mjs.  reference: the device of section 3.5, or "".  following: the next new cluster's number.
+    scale: the calibrated unit in nats (1 where nothing is).
+    mjs: (n, n) float32, eq. (3), or the differences of section 3.5; None to be computed.  gamma: of eq. (3) in it.
+    reference: the device of section 3.5, or "".  following: the next new cluster's number.
     """
 
     names: tuple[str, ...]
@@ -88,9 +88,8 @@ def cluster(
 ) -> tuple[Groups, tuple[Event, ...]]:
     """AIDC of n devices: names (n,), sparsity vectors (n, C) in [0, 1], noise floors (n,) -> groups, and events.
 
-    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. In events of kind ``merge`` or
-    ``split``, ``clusters`` are those in which the sides ended.
-    Raises UserError for no devices, names that are not different texts, and invalid features or floors.
+    The order of devices doesn't matter. Numbers start at 0 for the largest cluster. Events of kind ``merge`` or
+    ``split`` have the ``clusters`` in which the sides ended. Raises UserError.
     """
     settings = settings or Aidc()
     s, names = divergence.sparsity_vectors(features), _names(names)
@@ -114,9 +113,9 @@ def update(
 ) -> tuple[Groups, tuple[Event, ...]]:
     """New groups after devices joined or changed (name -> sparsity vector (C,), floor) and others left.
 
-    The groups are those of `cluster` (up to rounding where there are more than 300), at the cost of the changed
-    devices' divergences. A cluster keeps its number where most of the devices in both are in it before and after.
-    Raises UserError as `cluster`, for leaving devices that are absent or have changed, and if no device stays.
+    The groups are those of `cluster` (up to rounding above 300 devices), at the cost of the changed devices'
+    divergences. A cluster keeps its number where most of the devices in both are in it before and after. Raises
+    UserError.
     """
     settings, left = settings or Aidc(), tuple(left)
     row = {name: i for i, name in enumerate(groups.names)}
@@ -186,7 +185,7 @@ def _settled(
 
 
 def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tuple[Labels, list[Change]]:
-    """Noise devices are alone, since each needs a model."""
+    # noise devices are alone, since each needs a model
     labels, merges = merged(mjs, literal_parts(s, mjs, settings.eta), settings.theta_merge)
     labels, splits = split(mjs, labels, settings.theta_split, settings.diagonal)
     labels, alone = _placed(mjs, labels, 0.0)
@@ -194,7 +193,7 @@ def _as_printed(s: NDArray[np.float64], mjs: NDArray[Any], settings: Aidc) -> tu
 
 
 def _placed(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[Change]]:
-    """Each noise device in the cluster of least mean divergence if that is below ``below``, else in its own."""
+    """Each noise device in the cluster of least mean divergence, if below ``below``, else alone."""
     rows = np.argsort(labels, kind="stable")
     rows = rows[labels[rows] != NOISE]
     _, first, sizes = np.unique(labels[rows], return_index=True, return_counts=True)

@@ -1,7 +1,7 @@
 """Dynamic K-means: clusters of clients that join, leave and change (OFL, algorithm 1, l. 8, and section 4.3).
 
-The paper gives no details. Here a clustering keeps the last centres unless a fresh start fits better by ``BETTER``. A
-cluster that keeps most of its members keeps its number.
+A clustering keeps the last centres unless a fresh start fits better by ``BETTER``. A cluster that keeps most of its
+members keeps its number.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.threads import one_thread
 
 STARTS = 10
-"""Fresh starts (k-means++) of each clustering."""
 BETTER = 0.05
-"""By which part of the sum of squared distances a fresh start must be better than the last centres."""
+"""Of the sum of squared distances, by which a fresh start must beat the last centres."""
 _CONSTANT = 1e-12  # of a column's largest value: a deviation below it is none
 
 Floats = NDArray[np.float64]
 
 
 class Clusters(msgspec.Struct, eq=False):
-    """numbers: by name, the lasting number of its cluster.  order: (k,) the number of each centre's cluster.
-
-    centres: (k, d) in the units of the features.  weights: (d,) of the columns.  following: the next new cluster's
-    number.
+    """numbers: by name, the lasting number of its cluster.  order: (k,) that of each centre's.
+    centres: (k, d) in the features' units.  weights: (d,) of the columns.  following: the next new number.
     """
 
     numbers: dict[str, int] = {}
@@ -51,13 +48,12 @@ def regrouped(
     groups: Sequence[int] | None = None,
     least: int = 1,
 ) -> Clusters:
-    """The clusters of these clients: k, or as many as have ``least`` members each if there are too few clients for k.
+    """The clusters of these clients: k, or as many as have ``least`` members each.
 
-    features: (n, d), rows in the order of the names. Columns are scaled to deviation 1; a constant one does not count.
+    features: (n, d), in the order of the names. Columns are scaled to deviation 1; a constant one does not count.
     groups: numbers of columns that belong together; groups that differ at all count alike.
     before: the clustering to continue.
-    Where there are fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises
-    UserError for k < 1 or least < 1, a name twice, or rows that are not n rows of finite numbers.
+    With fewer distinct rows than clusters, the largest cluster is halved in the order of the names. Raises UserError.
     """
     rows = _checked(names, features, k, groups, least)
     before = before or Clusters()
@@ -76,9 +72,8 @@ def regrouped(
 
 
 def nearest(clusters: Clusters, row: ArrayLike) -> int:
-    """The number of the cluster nearest to a row (d,), of a client that joins between clusterings.
-
-    Raises UserError if there is no cluster, or the row does not fit.
+    """The cluster nearest to a row (d,), of a client that joins in between. Raises UserError without a cluster, or
+    for another row.
     """
     point = np.asarray(row, np.float64)
     if not len(clusters.order) or point.shape != clusters.weights.shape or not np.isfinite(point).all():

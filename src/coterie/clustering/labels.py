@@ -13,7 +13,7 @@ Labels = NDArray[np.int64]
 
 
 def by_first_row(labels: NDArray[Any]) -> Labels:
-    """The same clusters (n,), numbered 0, 1, ... by their first row."""
+    """Numbered 0, 1, ... by their first row, (n,)."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
 
@@ -25,8 +25,8 @@ def members_of(names: Sequence[str], labels: Labels) -> dict[int, tuple[str, ...
 def lasting_numbers(before: Labels, after: Labels, following: int) -> tuple[Labels, int]:
     """The clusters ``after`` (n,), counted from 0, under the numbers ``before`` (n,) (NOISE: not there yet).
 
-    The pair of clusters with most common devices is one cluster, then that of the rest, and so on; ties go to the lower
-    numbers. Others get numbers from ``following`` on; its next value is returned.
+    Clusters with most common devices are one first; ties go to the lower numbers. Others get numbers from ``following``
+    on; its next value is returned.
     """
     there = before != NOISE
     pairs, common = np.unique(np.stack([before[there], after[there]], axis=1), axis=0, return_counts=True)

@@ -1,7 +1,6 @@
 """Merging and splitting clusters: eq. (7) and (8) of "FedEPC", algorithm 2, l. 13-14, to a fixed point; and events.
 
-Labels are cluster numbers from 0 (NOISE: none); d is of divergences (n, n), symmetric, with a zero diagonal. If the
-split threshold is at least the merge threshold, a fixed point is reached after at most three passes.
+Labels are cluster numbers from 0 (NOISE: none); d is of divergences (n, n), symmetric, with a zero diagonal.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """Two sets of rows that were merged or split, and the mean divergence that decided it.
-
-    For a noise device, placed or alone: that device and the nearest cluster.
+    """Two sets of rows that were merged or split, or a noise device and the nearest cluster, and the deciding mean
+    divergence.
     """
 
     kind: Literal["merge", "split", "placed", "alone"]
@@ -88,9 +86,8 @@ def merged(d: NDArray[Any], labels: Labels, below: float) -> tuple[Labels, list[
 
 
 def split(d: NDArray[Any], labels: Labels, above: float, diagonal: bool = True) -> tuple[Labels, list[Change]]:
-    """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn.
-
-    Its two most different devices are the seeds; others go to the nearer one.
+    """Eq. (8): a cluster whose mean divergence is above ``above`` is divided, and its parts in turn, by the nearer
+    of its two most different devices.
     """
     changes: list[Change] = []
 
@@ -160,7 +157,7 @@ class Event:
 
 
 def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) -> tuple[Event, ...]:
-    """Changes as events, with the numbers of the clusters in which the sides ended."""
+    """With the numbers of the clusters in which the sides ended."""
     found = []
     for change in changes:
         small, large = change.first, change.second
@@ -175,10 +172,10 @@ def happenings(names: Sequence[str], labels: Labels, changes: Sequence[Change]) 
 def differences(
     names: Sequence[str], d: NDArray[Any], before: Labels, after: Labels, gone: Sequence[tuple[str, int]]
 ) -> tuple[Event, ...]:
-    """The events between two clusterings with lasting numbers.
+    """Between two clusterings with lasting numbers.
 
-    names, d, before, after: of the later clustering's devices; before: NOISE for a new one.  gone: those that left,
-    with their clusters.
+    names, d, before, after: of the later one's devices; before: NOISE for a new one.  gone: those that left, with their
+    clusters.
     """
     found = [Event("left", (k,), (name,), 0.0) for name, k in gone]
     told = before == NOISE  # joined devices have an event of their own

@@ -1,9 +1,8 @@
 """How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
 
-The eigengap names at least two (von Luxburg, 2007, section 8.3). They count if the embedding's spread within them (Ng,
+The eigengap (von Luxburg, 2007, section 8.3) names at least two, which count if the embedding's spread within them (Ng,
 Jordan and Weiss, NIPS 2001) is less than in each of nine Gaussian clouds of the same covariance (Liu, Hayes, Nobel and
-Marron, JASA 2008; the covariance by Torgerson's classical scaling), and at most .6 of their mean. Clusters are tested
-in turn.
+Marron, JASA 2008; Torgerson's classical scaling), and at most .6 of their mean. Clusters are tested in turn.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ def count_clusters(
     kernel: Kernel = "laplacian",
     smallest: int = SMALLEST,
 ) -> int:
-    """The number of clusters among n rows with distances (n, n); 1 where none stand out.
+    """Among n rows with distances (n, n); 1 where none stand out.
 
-    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: least rows of a cluster. Raises UserError for an
-    invalid matrix of distances, and for smallest < 1.
+    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: rows of a cluster. Raises UserError for impossible
+    distances or ``smallest``.
     """
     if smallest < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {smallest}")

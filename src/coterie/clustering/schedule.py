@@ -13,7 +13,7 @@ from coterie.protocol.options import AtLeastOne, NotNegative, check_bounds
 
 @dataclass(frozen=True)
 class Schedule:
-    """Cluster in every ``every``-th round (1, 1 + every, ...), there with probability 1 / (1 + alpha r).
+    """Cluster in rounds 1, 1 + every, ..., there with probability 1 / (1 + alpha r).
 
     alpha: decay factor >= 0; 0 is certainty.  every: delta in the paper's figure 3.
     """
@@ -38,7 +38,7 @@ class Schedule:
 
 
 def parse_schedule(text: str, alpha: float) -> Schedule:
-    """``decay``, ``always`` (alpha = 0, which the paper calls "alpha = 1") or ``every:DELTA``; UserError for others."""
+    """``decay``, ``always`` (alpha = 0, the paper's "alpha = 1") or ``every:DELTA``; UserError for others."""
     kind, colon, interval = text.partition(":")
     if text == "decay":
         return Schedule(alpha)

@@ -3,7 +3,7 @@
 A signature says how a client's samples of each label deviate from everybody's: whitened residuals, a block for each
 label, and a pooled one for shifts that all labels share. Each client makes two, of two halves of its samples, whose
 inner product with another client's is 0 on average unless they have something in common. The eigenvalues that stand out
-from those of random signs are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
+are one fewer than the groups. Not from a paper; limits: docs/systems/fedcaprivacy.md.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """means: M_c (labels, m).  whiten: W (m, m).
-
-    kept: (labels,) bool, those that enough clients hold; the rest have a mean of 0 and are ignored.
+    """means: M_c (labels, m).  whiten: W (m, m).  kept: (labels,) bool, those that enough clients hold; the rest are
+    ignored.
     """
 
     means: Floats
@@ -48,10 +47,8 @@ class Reference:
 
 
 def mapped(x: NDArray[Any]) -> Floats:
-    """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND.
-
-    Up to FEATURES numbers are padded with zeros. More are projected by random signs from a public seed (Achlioptas,
-    2003), scaled so that standardised numbers stay of size 1.
+    """The public map: samples (n, ...) -> (n, FEATURES), within +-BOUND. Fewer numbers are padded with zeros, more
+    projected by random signs from a public seed (Achlioptas, 2003).
     """
     flat = np.asarray(x, np.float64).reshape(len(x), -1)
     size = flat.shape[1]
@@ -69,8 +66,8 @@ def statistics(x: Floats, y: NDArray[Any], kept: NDArray[np.bool_]) -> Floats:
     """A client's term of the sums: shares of the labels, their sums of x, and second moments.
 
     x: (n, m) of ``mapped``.  y: (n,) int labels.  kept: (labels,) bool.
-    Returns (labels + labels m + m (m + 1) / 2,) float64 within BOUND^2, divided by its samples with kept labels, so
-    that all clients count alike.
+    Returns (labels + labels m + m (m + 1) / 2,) float64 within BOUND^2, over its samples with kept labels, so that
+    clients count alike.
     """
     shown = kept[y]
     x, y = x[shown], y[shown]
@@ -84,9 +81,8 @@ def statistics_size(labels: int) -> int:
 
 
 def reference(total: Floats, kept: NDArray[np.bool_]) -> Reference:
-    """From the sum of all ``statistics``: M_c, and W = (within-label covariance + RIDGE x its mean eigenvalue)^(-1/2).
-
-    Raises UserError for an impossible sum: a negative count or variance, or another size.
+    """From the sum of all ``statistics``: M_c, and W = (within-label covariance + RIDGE x its mean
+    eigenvalue)^(-1/2). Raises UserError for an impossible sum.
     """
     labels, m = len(kept), FEATURES
     if total.shape != (statistics_size(labels),) or not np.isfinite(total).all():
@@ -133,9 +129,8 @@ def halves(y: NDArray[Any], rng: np.random.Generator) -> NDArray[np.bool_]:
 
 class FoundGroups(msgspec.Struct, frozen=True, eq=False):
     """labels: (n,) int64 from 0.  directions: (groups, 2d), of length 1 in each half, or 0.
-
     centre: (2d,) what was subtracted.  quality: q of ``guarded``, else NaN.  eigenvalues: those that stood out.
-    why: why there are fewer groups than stood out, or "".
+    why: why there are fewer groups, or "".
     """
 
     labels: NDArray[np.int64]
@@ -155,8 +150,8 @@ def find_groups(
 ) -> FoundGroups:
     """rows: (n, 2d), a client's two halves, projected or not, with any common vector added.
 
-    rng: of the null.  groups: how many, or "auto".  smallest: least clients of a group. Raises UserError for rows that
-    are not finite or of odd length, and for groups < 1.
+    rng: of the null.  groups: how many, or "auto".  smallest: clients of a group. Raises UserError for impossible rows
+    or ``groups``.
     """
     if rows.ndim != 2 or rows.shape[1] % 2 or 0 in rows.shape or not np.isfinite(rows).all():
         raise UserError(f"signatures must be finite numbers (clients, 2 d), not {rows.shape} or NaN")
@@ -182,9 +177,8 @@ def find_groups(
 
 
 def plausible(rows: Floats) -> NDArray[np.bool_]:
-    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must: halves of length 1 are at most 2 apart,
-    up to a few percent after projection to 256 numbers.
-    """
+    """(n,) bool, which rows (n, 2d) lie as near most others as signatures must."""
+    # halves of length 1 are at most 2 apart, nearly so after projection
     parts = np.split(rows, 2, axis=1)
     furthest = np.maximum(*(pairwise_distances(part) for part in parts))
     return np.asarray(np.median(furthest, axis=1) <= FURTHEST)
@@ -214,8 +208,8 @@ def placed(rows: Floats, found: FoundGroups) -> NDArray[np.int64]:
 def standing_out(products: Floats, rng: np.random.Generator, most: int) -> tuple[float, ...]:
     """At most so many eigenvalues of the products (n, n) of first with second halves.
 
-    Each is taken off after its test. The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS
-    products with random signs, the others the FURTHER quantile and LEAST_SHARE of the first.
+    The first must exceed the FIRST quantile of the largest eigenvalues of DRAWS products with random signs, the others
+    the FURTHER quantile and LEAST_SHARE of the first.
     """
     rest = products.copy()
     np.fill_diagonal(rest, 0.0)  # a client resembles itself, which says nothing of groups

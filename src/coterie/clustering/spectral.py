@@ -4,8 +4,7 @@ Departures (docs/systems/fedcaprivacy_appendix.md; ``literal=True`` keeps the te
 the row sums of A, U the eigenvectors of the *smallest* eigenvalues of L_norm, and the centre epsilon_k a cluster's mean
 *row*. The paper's epsilon_j (a threshold) is called ``budget``.
 
-Rows are first put into an order that depends on the distances alone, so a shuffle of the input gives the same clusters
-bit for bit.
+A shuffle of the input gives the same clusters bit for bit.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Soft:
-    """Row j is row j of the input.
+    """Row j is that of the input.
 
     labels: (n,) int64, each row's cluster by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
-    membership: (n, c) bool, phi: every row has at least one cluster; a cluster may, rarely, be empty.
+    membership: (n, c) bool, phi: every row has a cluster; a cluster may, rarely, be empty.
     affinity: (n, n) float64, A of eq. (8).  fewer_because: why c is smaller than asked for, or ``""``.
     """
 
@@ -48,10 +47,9 @@ def soft_spectral(
 ) -> Soft:
     """Algorithm 2 over rows (n, d) real: flat models or sketches.
 
-    Neither order nor a common added vector (exact differences given) changes a row's clusters, bit for bit. c is at
-    most the number of distinct rows, and empty clusters are dropped; ``Soft.fewer_because`` says so.
-    gamma, kernel: see `affinity`; ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed.
-    Raises UserError for rows that are not finite numbers and for clusters < 1.
+    Neither order nor a common added vector (exact differences given) changes a row's clusters. c is at most the number
+    of distinct rows, and empty clusters are dropped (``Soft.fewer_because``). gamma, kernel: see `affinity`;
+    ``"median"`` is taken anew for eq. (8) and a_jk.  literal: the algorithm as printed. Raises UserError.
     """
     distances = of.pairwise_distances(rows)
     order = of.lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
@@ -63,8 +61,7 @@ def soft_spectral_from_distances(
     distances: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
 ) -> Soft:
     """`soft_spectral` of distances (n, n) alone. Where these can't tell rows apart the order of the input decides.
-
-    Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
+    Raises UserError for impossible distances.
     """
     import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
 
@@ -78,7 +75,7 @@ def soft_spectral_from_distances(
 
 
 def canonical_order(distances: Floats) -> NDArray[np.intp]:
-    """A permutation that follows from the distances (n, n), not from their order."""
+    """It follows from the distances (n, n), not from their order."""
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
         first = np.flatnonzero(rank == np.flatnonzero(counts > 1)[0])[0]
@@ -95,10 +92,8 @@ def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
 
 
 def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
-    """phi (n, c) without clusters of fewer than ``minimum`` rows.
-
-    A row that loses its last cluster joins the closest other; one cluster remains at least. Raises UserError for
-    minimum < 1.
+    """phi (n, c) without clusters of fewer than ``minimum`` rows, but for one. A row that loses its last cluster
+    joins the closest other. Raises UserError for minimum < 1.
     """
     if minimum < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {minimum}")

@@ -5,8 +5,8 @@
     total = key.public.encrypt(a) + key.public.encrypt(b)
     key.decrypt(total)                                       # a + b, to within fixed-point rounding
 
-``paillier`` and ``ckks`` are the schemes; ``threshold`` shares a CKKS key among parties. ``emulated=True`` makes a key
-of an emulated twin.
+``paillier`` and ``ckks`` are the schemes; ``threshold`` shares a CKKS key among parties. ``emulated=True`` makes an
+emulated twin's key.
 """
 
 from __future__ import annotations

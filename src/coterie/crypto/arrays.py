@@ -1,7 +1,5 @@
-"""Backends: arrays under one key, which compute and keep no rules.
-
-The front (``vector``, ``paillier``, ``ckks``) keeps the rules and never looks into a backend's array. An operation of
-CKKS alone is a method of both CKKS backends (``ckks_arrays`` and its emulated twin) and of ``ckks.CipherVector``.
+"""Backends: arrays under one key, which compute and keep no rules; the front (``vector``, ``paillier``, ``ckks``)
+keeps these and never looks into an array.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from coterie.protocol.errors import CryptoError, PeerError
 RandomBytes = Callable[[int], bytes]
 Array = Any
 Space = Layout | ParameterSet
-"""The public parameters that two keys must share for their vectors to fit."""
+"""Public parameters, which vectors of two keys must share to fit."""
 
 
 class CiphertextError(PeerError):
@@ -30,8 +28,7 @@ class CiphertextError(PeerError):
 class KeyArrays(Protocol):
     """The numbers of one key of any kind. flag: of its header, besides the parameters (``wire``).
 
-    parts: what follows the header.  The class method ``load(space, flag, body)`` is the inverse, and raises DecodeError
-        for numbers that no honest party can have made.
+    parts: what follows the header.  ``load(space, flag, body)``: the inverse; raises DecodeError.
     """
 
     @property
@@ -68,7 +65,7 @@ class PublicArrays(KeyArrays, Protocol):
 
 
 class ArrayVectors:
-    """Vectors that are arrays. An opened one is the array as opened and, last, that with noise for other keys."""
+    """An opened vector is the array as opened and, last, that with noise for other keys."""
 
     def add(self, a: Array, b: Array, form: Form) -> Array:
         raise NotImplementedError

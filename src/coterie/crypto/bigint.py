@@ -25,7 +25,7 @@ def cores() -> int:
 
 
 def spread(work: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> tuple[Any, ...]:
-    """``work(items)`` in contiguous parts, one thread each, for which ``gmpy2`` gives up Python's lock."""
+    """``work(items)`` in contiguous parts, a thread each."""
     count = min(cores(), len(items) // _MIN_PART)
     if count <= 1:
         return tuple(work(items))
@@ -44,7 +44,7 @@ def random_unit(n: Number) -> Number:
 
 
 def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
-    """The index of the first number with a factor in common with n, or None. One gcd of the product tests all."""
+    """The index of the first number with a factor in common with n, or None."""
     product = mpz(1)
     for number in numbers:
         product = product * (number % n) % n
@@ -54,7 +54,7 @@ def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
 
 
 def blum_prime(bits: int) -> Number:
-    """A random prime = 3 mod 4 of exactly ``bits`` bits, the two top bits set, from the system's randomness."""
+    """A random prime = 3 mod 4 of ``bits`` bits, the two top ones set."""
     while True:
         candidate = mpz(secrets.randbits(bits) | 3 << (bits - 2) | 3)
         if gmpy2.is_prime(candidate, 40):

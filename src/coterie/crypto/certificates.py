@@ -17,9 +17,9 @@ from coterie.protocol.errors import DecodeError, PeerError
 
 DAY_S = 86400.0
 SKEW_S = 3600.0
-"""A certificate is valid from this long before it was made, for clocks that are slow."""
+"""Certificates are valid from this long before they are made, for slow clocks."""
 SOON_S = 30 * DAY_S
-"""Who looks is warned so long before a certificate ends, and `deploy renew` renews it from then on."""
+"""So long before its end a certificate is warned of, and renewed by `deploy renew`."""
 AUTHORITY_NAME = "coterie authority"
 _MAX_PEM = 1 << 14
 
@@ -32,7 +32,7 @@ def new_key() -> bytes:
 
 
 def new_authority(key: bytes, now_s: float, days: float) -> bytes:
-    """The self-signed certificate (PEM) of an authority, which may sign leaf certificates only. now_s: Unix time."""
+    """The self-signed certificate (PEM) of an authority of leaf certificates. now_s: Unix time."""
     secret, name = _secret(key), _name(AUTHORITY_NAME)
     builder = (
         _dated(now_s, days)
@@ -81,7 +81,7 @@ def sign(
     """A certificate (PEM), which ends at the latest with the authority's.
 
     authority: its certificate.  name: the common name.  public: DER, from ``requested``.  hosts: a server's DNS names
-    or addresses; it may also be a client, of other servers of its cluster.
+    or addresses; it may also be a client of other servers.
     """
     builder = _leaf(authority, public, now_s, days).subject_name(_name(name))
     if hosts:
@@ -97,20 +97,20 @@ def public_of(key: bytes) -> bytes:
 
 
 def certified(certificate: bytes) -> bytes:
-    """The public key (DER) in a certificate (PEM), which is not checked. Raises DecodeError."""
+    """The public key (DER) in an unchecked certificate (PEM). Raises DecodeError."""
     public = _load(certificate).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def hosts(certificate: bytes) -> tuple[str, ...]:
-    """The server's DNS names and addresses in a certificate (PEM); () if it has none. Raises DecodeError."""
+    """The server's DNS names and addresses in a certificate (PEM). Raises DecodeError."""
     extensions = _load(certificate).extensions
     found = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
     return tuple(str(host.value) for one in found for host in one)
 
 
 def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s: float) -> None:
-    """Raises PeerError unless this authority has given this party this key's certificate, and it is valid now."""
+    """Raises PeerError unless this is a valid certificate of this authority, party and key."""
     found, issuer = _load(certificate), _load(authority)
     issuer_key = issuer.public_key()
     assert isinstance(issuer_key, ec.EllipticCurvePublicKey)
@@ -132,7 +132,7 @@ def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s:
 
 
 def validity(certificate: bytes) -> tuple[float, float]:
-    """From when to when a certificate is valid, in Unix time. Raises DecodeError."""
+    """In Unix time, from when and to when. Raises DecodeError."""
     found = _load(certificate)
     return found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
 

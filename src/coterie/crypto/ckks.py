@@ -8,18 +8,15 @@ in the residue form of Microsoft SEAL (through ``tenseal``).
     key.decrypt(public.encrypt(a) + public.encrypt(b))                 # a + b, to within public.parameters.error(2)
     key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4, neither factor known to the multiplier
     dot = public.encrypt(a).dot(public.encrypt(b).conjugated(keys), keys)
-    key.decrypt(dot.times_plain(0.5) + public.encrypt_scalar(1.0).at_level(1))   # a @ b / 2 + 1
 
     mask = public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
     opened = key.open_blinded(public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
-Results are approximate (``ckks_parameters``). Anyone can change ciphertexts, so sign them.
-
-**A decryption says something of the key**: a ciphertext and the exact numbers that it opens to give the key (B. Li and
-D. Micciancio, EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
-(``ckks_arrays``).
+Results are approximate (``ckks_parameters``). Anyone can change ciphertexts, so sign them. **A ciphertext and the exact
+numbers that it opens to give the key** (B. Li and D. Micciancio, EUROCRYPT 2021): give opened numbers to the key's
+holders only, or round or flood them first (``ckks_arrays``).
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ def keygen(
     """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, ``INSECURE``).
 
     products: False leaves out the keys for products, most of a public key's bytes.  random_bytes: for the name of an
-    emulated key; a real one comes from the system's randomness only.
+    emulated key alone.
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
@@ -87,10 +84,10 @@ class CipherVector(vector.CipherVector):
     key: PublicKey
 
     def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
-        """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError if no level is left.
+        """The vector times an encrypted scalar (``encrypt_scalar``). Raises CapacityError without a level.
 
-        The product has 3 polynomials until it is rescaled: sum up products first, then rescale once.
-        at_most: a public bound on the product in terms, if better than theirs.
+        It has 3 polynomials until it is rescaled: sum up products first. at_most: a public bound in terms, if better
+        than theirs.
         """
         theirs: CipherVector = self._checked(scalar)
         form = self.tally.form
@@ -138,8 +135,8 @@ class CipherVector(vector.CipherVector):
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
-        """The same vector with another number of terms: the caller guarantees values within ``terms * reach``. Larger
-        values open to nonsense.
+        """With another number of terms: the caller guarantees values within ``terms * reach``; larger ones open to
+        nonsense.
         """
         return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
@@ -160,13 +157,12 @@ class CipherVector(vector.CipherVector):
         at_most: int | None = None,
         taps: NDArray[np.int64] | None = None,
     ) -> CipherVector:
-        """The dot product with a ``conjugated`` vector: a scalar, one level lower.
+        """The dot product with a ``conjugated`` vector: a scalar, one level lower, whose terms are the product of both
+        vectors'.
 
-        Its terms are the product of both vectors' terms, each a vector of norm at most 1.  at_most: as in ``times``.
-        constant: only in the constant coefficient; it needs no rotations, and can only be added and scaled.
-        taps: ``(N,)`` integers, the coefficients of a polynomial by which each ciphertext of this vector is multiplied
-        first, modulo X^N + 1. Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or
-        at another level.
+        at_most: as in ``times``.  constant: only in the constant coefficient, without rotations; it can only be added
+        and scaled.  taps: ``(N,)`` integers, a polynomial by which each ciphertext of this vector is multiplied first,
+        modulo X^N + 1. Raises CapacityError without a level, CryptoError for an unfit vector.
         """
         theirs: CipherVector = self._checked(prepared)
         arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
@@ -183,9 +179,7 @@ class CipherVector(vector.CipherVector):
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form, constant, taps))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
-        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; products are
-        rescaled first.
-        """
+        """The same values with fresh randomness, and noise uniform in +-2^flood_bits a coefficient; rescaled."""
         # Error and randomness show the key's holder how a vector came about; the noise drowns this.
         ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
@@ -297,7 +291,7 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number, a constant, for products. at_most: a public bound on its magnitude, counted as its terms."""
+        """One number, for products. at_most: a public bound on its magnitude, counted as its terms."""
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
@@ -359,8 +353,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def decrypt(self, cipher: CipherVector) -> Floats:
         """The ``(d,) float64`` values, approximately, or sums of ``cipher.terms`` of them.
 
-        Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt: a
-        value beyond the reach of its terms, or something in an unused place.
+        Raises KeyMismatchError for another key's vector, and CiphertextError for what honest parties can't encrypt.
         """
         ours = self._openable(cipher, masked=False)
         ours._travels()
@@ -372,15 +365,14 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less is
-            more precise and protects this key less.
+        flood_bits: of the noise under another key, by default the most, the parameters' (``ckks_arrays``).
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
 
     def evaluation(self) -> EvaluationKey:
-        """A fresh public key for dot products. Raises CryptoError for a key without products."""
+        """For dot products. Raises CryptoError for a key without products."""
         if not self.public.products:
             raise CryptoError(f"a key of {self.size} without products has no use for an evaluation key")
         return EvaluationKey(self.arrays.evaluation(self.fingerprint))

@@ -1,13 +1,12 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-**Masks** hide vectors perfectly (PAFed, algorithm 5): a mask is a uniform element of the ciphertexts' ring, and comes
-off exactly.
+**Masks** hide vectors perfectly (PAFed, algorithm 5): uniform elements of the ciphertexts' ring, which come off
+exactly.
 
-**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and a
-party that takes the mask off under another key could see it. So an opened vector that is encrypted under *another* key
-carries noise, uniform in +-2^flood_bits a coefficient. m + e stays hidden like the secret of a learning-with-errors
-sample with this noise, if the protocol made the ciphertext: a party that has a forged one opened and knows its mask
-reads the key off it, whatever the noise.
+**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error depends on the secret key, and a
+party that takes the mask off could see it. So for *another* key an opened vector carries noise, uniform in
++-2^flood_bits a coefficient, which hides m + e as learning with errors does, unless the ciphertext is forged by a party
+that knows the mask.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Public(ArrayVectors):
         return residues.pack(a, self.space.residue_bytes[: form.level + 1])
 
     def unpack(self, body: memoryview, tally: Tally) -> Residues:
-        """Residues checked to lie below their primes, with randomness in every limb. Raises DecodeError."""
+        """Residues below their primes, with randomness in every limb. Raises DecodeError."""
         limbs = tally.form.level + 1
         shape = self.space.ciphertexts(tally.length), 2, limbs, self.space.degree
         numbers = residues.unpack(body, shape, self.space.residue_bytes[:limbs])
@@ -241,7 +240,6 @@ class Secret(Halves):
         return numbers[: tally.length].copy()
 
     def _plain(self, a: Residues) -> Residues:
-        """``(ciphertexts, limbs, N)``: c_0 + c_1 s + c_2 s^2."""
         moduli, secret = self.public.ring.moduli[: a.shape[2]], self.secret[None, : a.shape[2]]
         total = a[:, -1]
         for at in range(a.shape[1] - 2, -1, -1):  # Horner's rule

@@ -1,15 +1,14 @@
 """CKKS parameter sets as data, with their room, errors, sizes and nominal times.
 
 A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals is the coefficients of ``ceil(d / N)``
-ciphertexts, times ``D / sqrt(N / 2)``: their norm, and their error, is that of N/2 complex slots with scale D. A scalar
-is a constant polynomial, D times its value.
+ciphertexts, times ``D / sqrt(N / 2)``; a scalar is a constant polynomial, D times its value.
 
 **Levels.** The last prime serves key switching only; each other one but the first can be given up for one product. At
 level l the modulus is the product of the first l + 1 primes and the scale is S_l, which is D for fresh vectors.
 
-**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. Errors add up at worst
-linearly. With r_l for 32 deviations at level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes
-and e_x, e_y for their errors, the bounds are
+**Error.** A standard deviation of s a coefficient gives ``s * sqrt(N / 2) / S`` a value. With r_l for 32 deviations at
+level l, exceeded once in 10^19 values, x, y for the factors' largest magnitudes and e_x, e_y for their errors, the
+bounds are
 
     a fresh vector at level l                   r_l
     a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
@@ -38,10 +37,10 @@ from coterie.protocol.errors import CryptoError, DecodeError, UserError
 FINGERPRINT_BYTES = 16
 
 DEVIATIONS = 32.0
-"""The stated error bounds are so many standard deviations of one value's error."""
+"""Of one value's error: the stated bounds."""
 
 TWIN_BITS = 62
-"""The emulated twin keeps values in an int64, in steps that leave the largest sum so many bits."""
+"""Of the int64 values of the emulated twin, for the largest sum."""
 
 _FLOAT_ROUNDING = 2.0**-46  # of the largest number: encoding and decoding in double precision
 _MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
@@ -59,8 +58,6 @@ class Milliseconds:
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """One named set."""
-
     name: str
     degree: int  # N
     prime_bits: tuple[int, ...]  # of the chain, special prime last
@@ -133,7 +130,7 @@ class ParameterSet:
         return Form(level=self.levels)
 
     def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
-        """The level to encrypt at; None: the highest. Raises CryptoError for one that doesn't exist."""
+        """By default the highest. Raises CryptoError for a level that doesn't exist."""
         at = self.levels if level is None else level
         if not self.lowest <= at <= self.levels:
             raise CryptoError(f"{self.name} has levels {self.lowest} to {self.levels}, not {level}")
@@ -223,7 +220,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """Factors must be below this: numbers stay within half the modulus, and errors within the room."""
+        # so numbers stay within half the modulus, and errors within the room
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
 
@@ -231,7 +228,7 @@ class ParameterSet:
         return 1.0 if form.scalar else self.reach
 
     def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Floats:
-        """The values as ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
+        """As ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
         array = as_vector(values, kinds="fiu").astype(np.float64)
         limit = terms * self.limit(form)
         kind = "a scalar" if form.scalar else "values"
@@ -247,22 +244,22 @@ class ParameterSet:
 
     @property
     def spread(self) -> float:
-        """The deviation of a vector's value over that of a coefficient, at scale 1."""
+        """Of a vector's value over a coefficient, at scale 1."""
         return math.sqrt(self.degree / 2)
 
     def scale(self, form: Form) -> float:
-        """The scale of values (of coefficients, if constant), up to the primes' distance from powers of two."""
+        """Of values (of coefficients, if constant), as if primes were powers of two."""
         bits = self._scale_bits(form.level, constant=form.constant)
         return float(2.0 ** (bits * (2 if form.product else 1)))
 
     def deviation(self, scale: float, *, symmetric: bool = False) -> float:
-        """Standard deviation of a value's error from one encryption or rescaling at this scale."""
+        """Of a value's error, from one encryption or rescaling at this scale."""
         # Under the secret key SEAL's centred binomial noise; else public-key encryption, or rescaling.
         variance = 10.5 + 1 / 12 if symmetric else (2 + 2 * self.degree / 3) / 12
         return math.sqrt(variance * self.degree / 2) / scale
 
     def switching_deviation(self, level: int) -> float:
-        """Standard deviation of a value's error from one switch of keys (a rotation) at this level."""
+        """Of a value's error, from one switch of keys (a rotation) at this level."""
         ratio = sum(math.ldexp(1, 2 * (bits - self.prime_bits[-1])) for bits in self.prime_bits[: level + 1])
         variance = 10.5 * self.degree / 12 * ratio + (2 + 2 * self.degree / 3) / 12
         return float(math.sqrt(variance * self.degree / 2) / 2.0 ** self._scale_bits(level))
@@ -279,7 +276,7 @@ class ParameterSet:
         return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
 
     def flood(self, bits: int | None = None) -> int:
-        """Bits of flooding, by default as many as there is room for. Raises CryptoError for more."""
+        """By default as many as there is room for. Raises CryptoError for more."""
         self.maskable()
         most = self.flood_bits or 0
         if bits is not None and not 0 <= bits <= most:
@@ -291,11 +288,11 @@ class ParameterSet:
             raise CryptoError(f"vectors of {self.name} carry no masks: choose a deep set, or a Paillier key")
 
     def flooded(self, level: int) -> float:
-        """The bound on what flooding adds to a value: 10 deviations, exceeded once in 10^22 values."""
+        """The bound on flooding of a value: 10 deviations, exceeded once in 10^22 values."""
         return 10 * self.flood_deviation(level)
 
     def tolerance(self, terms: int, form: Form) -> float:
-        """The allowed distance from what honest parties encrypt: twice the error, where that is informative."""
+        """From what honest parties encrypt: twice the error, where that is informative."""
         error = min(2 * self.error(1, form), self.limit(form) / 2)
         return terms * (error + 2 * self.flooded(form.level))
 
@@ -330,8 +327,8 @@ PARAMETERS = {
         ParameterSet("threshold-8192-high", 8192, (50, 48, 60, 60), 66, 6, 14, _ONE_TIMES, *_HIGH, 4, 1, 1, False),
     )
 }
-"""The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one; for keys that several
-parties hold shares of: sums with integer weights, one product, and one with a filter behind it.
+"""The 128-bit sets by name: additions only; one, three, and twenty-one products; for shared keys: sums with integer
+weights, one product, and one with a filter behind it.
 """
 
 INSECURE = {
@@ -352,7 +349,7 @@ INSECURE = {
 
 
 def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
-    """A secure set, or one for tests. Raises UserError for an unknown name."""
+    """Raises UserError for an unknown name."""
     sets = PARAMETERS | INSECURE if allow_insecure else PARAMETERS
     if name not in sets:
         raise UserError(f"parameters {name!r} are no secure CKKS set: choose one of {sorted(PARAMETERS)}")
@@ -360,7 +357,6 @@ def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
 
 
 def known(identity: bytes) -> ParameterSet:
-    """The set, secure or not, of this ``identity``. Raises DecodeError."""
     for parameters in (PARAMETERS | INSECURE).values():
         if parameters.identity == identity:
             return parameters

@@ -1,15 +1,14 @@
 """Energies of encrypted vectors, of all frequencies and of the high ones (OFL, algorithm 3, FHE-DFT). See
 docs/detection.md.
 
-A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j. Its
-spectrum is, for k = 0 to n - 1,
+A block is N reals, one ciphertext, the last one filled up with zeros: n = N/2 neighbouring pairs x_j + i y_j, with the
+spectrum, k = 0 to n - 1,
 
     Z_k = n^(-1/2) sum_j (x_j + i y_j) e^(-2 pi i j (k + 1/2) / n)
 
-The frequency k + 1/2 is high if it lies between n/4 and 3n/4. Multiplying Z_k by D_k (1 where it is high, else 0)
-convolves a block with the inverse transform h of D, which is a product of polynomials modulo X^N + 1. So the energy of
-the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X), and the energy of all that of v(X) v(1/X). h is
-rounded to multiples of 1 / TAPS, so D is 1 or 0 but for 2 %, and less sharp near n/4 and 3n/4.
+The frequency k + 1/2 is high if it lies between n/4 and 3n/4. With h the inverse transform of 1 where it is high, else
+0, the energy of the high frequencies is the constant coefficient of h(X^2) v(X) v(1/X) modulo X^N + 1, and that of all
+of v(X) v(1/X). h is rounded to multiples of 1 / TAPS: 2 % off, and less sharp near n/4 and 3n/4.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def taps(degree: int) -> NDArray[np.int64]:
 
 
 def high_energy(cipher: CipherVector, keys: EvaluationKey) -> CipherVector:
-    """TAPS times the energy of the high frequencies, as ``energy``."""
+    """TAPS times that energy, as ``energy``."""
     return inner(cipher, cipher, keys, high=True)
 
 
@@ -56,7 +55,6 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def room(parameters: ParameterSet) -> int:
-    """The largest energy whose TAPS fold there is room for."""
     return parameters.room(_scalar(parameters)) // TAPS
 
 
@@ -69,8 +67,7 @@ def inner(
 ) -> CipherVector:
     """The dot product, a constant scalar at the lowest level. Raises CapacityError if no level is left.
 
-    at_most: a public bound on its magnitude, by default all that there is room for. Larger values open to a
-        CiphertextError.
+    at_most: a public bound on its magnitude, by default all room. Larger values open to a CiphertextError.
     """
     parameters = x.key.parameters
     most = parameters.room(_scalar(parameters)) if at_most is None else at_most
@@ -80,9 +77,9 @@ def inner(
 
 
 def deviation(parameters: ParameterSet, norm: float, *, summands: int = 1) -> float:
-    """Standard deviation of an energy's error before flooding: of the constant coefficient, at its scale.
+    """Of an energy's error before flooding: of the constant coefficient, at its scale.
 
-    norm: of the vector, at most.  summands: how many ternary keys the key sums up.
+    norm: of the vector, at most.  summands: ternary keys in the key.
     """
     scale = parameters.scale(_scalar(parameters))
     rounding = math.sqrt((2 + 2 * parameters.degree * summands / 3) / 12)
@@ -96,7 +93,7 @@ def value_deviation(parameters: ParameterSet, summands: int = 1) -> float:
 
 
 def error(parameters: ParameterSet, norm: float, length: int) -> float:
-    """The bound on the error of an energy, real or emulated, without flooding. norm, length: of the vector, at most."""
+    """The bound on an energy's error, real or emulated, without flooding. norm, length: of the vector, at most."""
     e = DEVIATIONS * value_deviation(parameters) + parameters.twin_step + norm * 2.0**-46
     last = parameters.added(parameters.lowest) + DEVIATIONS * parameters.constant_deviation(parameters.lowest)
     return 2 * norm * e + parameters.ciphertexts(length) * parameters.degree * (e / DEVIATIONS) ** 2 + last
@@ -106,6 +103,6 @@ def error(parameters: ParameterSet, norm: float, length: int) -> float:
 
 
 def energies(values: ArrayLike, degree: int = 8192) -> tuple[float, float]:
-    """The energy of the high frequencies of ``(d,)`` reals, and of all (the squared norm)."""
+    """Of the high frequencies of ``(d,)`` reals, and of all (the squared norm)."""
     array = as_vector(values, kinds="fiu").astype(np.float64)
     return float(filtered(array, taps(degree)) @ array) / TAPS, float(array @ array)

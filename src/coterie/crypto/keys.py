@@ -7,7 +7,8 @@ from functools import lru_cache
 from coterie.crypto import ckks, paillier, wire
 
 KEPT_KEYS = 300
-"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
+"""Live keys with their tables."""
+# more than clients that one round serves, each with its own
 
 
 @lru_cache(KEPT_KEYS)

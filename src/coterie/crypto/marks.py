@@ -5,17 +5,15 @@ from the key of i and j, their names and the list, the mark of i is
 
     m_i = sum of t_ij over names j after i, less the sum of t_ij over names j before i      mod 2^128
 
-as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument, for
-lists with two honest clients or more.
+as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument.
 
-**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
+**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64.
 
 **Double masking** (Bonawitz et al., section 4): each u has a seed b_u of its own, too, and sends
 
     y_u = x_u + PRG(b_u) + its pad      mod 2^64.
 
-The sum over all u is that of the x_u and the PRG(b_u). Where v sends nothing, its pad with the others remains, and
-follows from its key.
+Where v sends nothing, its pad remains in the sum, and follows from its key.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ _MODULUS = 1 << 8 * MARK_BYTES
 def mark(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> bytes:
     """SECRET: ``MARK_BYTES`` of the client with this key and name. Raises DecodeError for a key that keeps no secrets.
 
-    others: the keys of all others of the list, by name.  of: 32 bytes that name the list and its use.
+    others: by name, the keys of all others.  of: 32 bytes that name the list and its use.
     """
     terms = (int.from_bytes(term[:MARK_BYTES], "little") * sign for term, sign in _terms(key, name, others, "mark", of))
     return (sum(terms) % _MODULUS).to_bytes(MARK_BYTES, "little")
 
 
 def pad(key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes, length: int) -> Words:
-    """SECRET: (length,) words of this client, which add up to 0 with those of all others of the list, as ``mark``."""
+    """SECRET: (length,) words that add up to 0 with those of all others, as ``mark``."""
     total = np.zeros(length, np.uint64)
     for term, sign in _terms(key, name, others, "pad", of):
         stream = np.frombuffer(keystream(term[:SEED_BYTES], 8 * length), "<u8")
@@ -63,14 +61,12 @@ def _terms(
 
 
 def add_up(marks: Iterable[bytes]) -> bool:
-    """Whether these are the marks of all clients of one list."""
     return sum(int.from_bytes(one, "little") for one in marks) % _MODULUS == 0
 
 
 def masked(x: Words, own: bytes, key: OpeningKey, name: str, others: Mapping[str, SealingKey], of: bytes) -> Words:
-    """y_u. own: b_u.  key: of which each other has the public half.  of: names the sum.
-
-    Raises DecodeError for a key that keeps no secrets.
+    """y_u. own: b_u.  key: its public half is known to the others.  of: names the sum. Raises DecodeError as
+    ``mark``.
     """
     return np.asarray(x + padded.pad(own, x) + pad(key, name, others, of, len(x)))
 

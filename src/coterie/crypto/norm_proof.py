@@ -1,7 +1,7 @@
 """A proof that a vector in two shares is short, of which two servers learn nothing else.
 
 x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, the servers toss R (m, d) with entries -1,
-0, 0 or 1, m = 128. Each projects its own share. For short x the sum of squares of y = R x is near m |x|^2 / 2
+0, 0 or 1, m = 128, and each projects its own share. For short x the sum of squares of y = R x is near m |x|^2 / 2
 (Achlioptas, "Database-friendly random projections", J. Comput. Syst. Sci. 2003). The client proves on shares
 
     sum_l y_l^2 <= t m L^2 / 2,   t = 2.1                                                          (1)
@@ -9,19 +9,12 @@ x (d,) whole numbers mod 2^32 are the sum of two shares. Once both are fixed, th
 - |x| <= L is refused with a probability of at most (t e^(1 - t))^(m / 2) = 1.1e-10 (Chernoff).
 - |x| = 2 L passes with 2e-6, and 3 L with 1e-19 (chi-square of m degrees).
 
-**The proof** is over F_p, p = 2^127 - 1, in which the following has no wrap. With shares h, k of y mod 2^32 as numbers
-of F_p, and a carry c_l in {0, 1},
-
-    y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
-    sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                        (3)
-
-b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits, but
-for 2^-119. The sum of products in (3) is proved by a fully linear proof (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai,
-"Zero-knowledge proofs on secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft
-VDAF). rho and its point r are hashes of what the client has fixed.
+**The proof** of (3) below is fully linear (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai, "Zero-knowledge proofs on
+secret-shared data via fully linear PCPs", CRYPTO 2019, section 4.2; as in Prio3, RFC draft VDAF), over F_p, p = 2^127 -
+1. Its rho and point r are hashes of what the client has fixed. It is sound but for 2^-119.
 
 The hub tells the other server its evaluations, which are uniform but for relations that hold for any honest client; the
-other tells only whether all holds. A hub that lies makes the proof fail, whatever x is.
+other tells only whether all holds. A hub that lies makes the proof fail.
 """
 
 from __future__ import annotations
@@ -39,11 +32,18 @@ from coterie.crypto.one_hot import SEED_BYTES
 from coterie.protocol.errors import CryptoError
 from coterie.protocol.randomness import Secrets, keystream
 
+# with shares h, k of y mod 2^32 as numbers of F_p, in which nothing here wraps, and a carry c_l in {0, 1},
+#
+#     y_l = (h_l + 2^31 mod 2^32) + k_l - 2^31 - 2^32 c_l                                            (2)
+#     sum_i rho^(i + 1) (b_i^2 - b_i) + sum_l y_l^2 + sum_j 2^j s_j - bound = 0                      (3)
+#
+# b: carries c and bits s of what (1) leaves. rho is drawn after b is fixed, so (3) says (1), and that all b are bits.
+
 PROJECTIONS = 128
 SLACK = 2.1
 PRIME = 2**127 - 1
 WIRES = 12
-"""Products that are summed in one value of P."""
+"""Products in one value of P."""
 ELEMENT_BYTES, NAME_BYTES = 16, 32
 
 BLOCK = 8192
@@ -58,7 +58,7 @@ Elements = list[int]
 
 
 def signs(seed: bytes, block: int, held: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """(m, ``BLOCK``) columns of R, from 16 bytes: all of R would take the memory of m models. held: where they go."""
+    """(m, ``BLOCK``) columns of R, of which 16 bytes are the seed. held: where they go."""
     size = PROJECTIONS * BLOCK // 4
     stream = np.frombuffer(keystream(seed, size, (block * (size // 16)).to_bytes(16, "big")), np.uint8)
     found = np.empty((PROJECTIONS, BLOCK), np.float32) if held is None else held
@@ -89,7 +89,7 @@ def bound_of(longest: float) -> int:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proof:
-    """share: the hub's, which it must get in private.  seed: 16 bytes, the other server's.  name: 32 bytes, of seed."""
+    """share: the hub's, in private.  seed: 16 bytes, the other server's.  name: 32 bytes, of seed."""
 
     share: bytes
     seed: bytes
@@ -121,9 +121,7 @@ def told_bytes() -> int:
 
 
 def prove(hub: Words, other: Words, bound: int, context: bytes, secrets: Secrets) -> Proof | None:
-    """That (1) holds for hub + other (m,), the projected shares; None if it does not. The proof is bound to the
-    context.
-    """
+    """That (1) holds for hub + other (m,), the projected shares, bound to the context; None if it does not."""
     shape = _Shape.of(bound)
     sums = [(int(h) + 2**31) % 2**32 + int(k) for h, k in zip(hub, other, strict=True)]
     y = [total % 2**32 - 2**31 for total in sums]
@@ -149,7 +147,7 @@ def _proof(bits: Elements, y: Elements, shape: _Shape, context: bytes, secrets: 
 
 
 def told(share: bytes, name: bytes, projected: Words, bound: int, context: bytes) -> bytes:
-    """What the hub tells the other server. Raises CryptoError for a share that is none."""
+    """To the other server, by the hub. Raises CryptoError for an impossible share."""
     shape = _Shape.of(bound)
     if len(share) != share_bytes(bound) or len(name) != NAME_BYTES:
         raise CryptoError(f"{len(share)} bytes are no share of a proof")
@@ -165,7 +163,6 @@ def told(share: bytes, name: bytes, projected: Words, bound: int, context: bytes
 
 
 def holds(told: bytes, seed: bytes, projected: Words, bound: int, context: bytes) -> bool:
-    """Whether the proof is right, by what the hub has told and this server's seed and projected share."""
     shape, names = _Shape.of(bound), [told[NAME_BYTES * k : NAME_BYTES * (k + 1)] for k in range(3)]
     if len(told) != told_bytes() or len(seed) != SEED_BYTES or names[2] != _name("seed", context, seed):
         return False

@@ -7,16 +7,16 @@ correction word. P(s) is a keystream of key s, bit(s) the lowest bit of its firs
     cw = (-1)^(1 - bit(a_g)) (x - P(a_g) + P(b_g))                                             (4)
     T_j += P(a_j) + bit(a_j) cw          T_j -= P(b_j) + bit(b_j) cw                           (7)
 
-For j other than g both servers add the same; at g the difference of their sums is x. The **tag** shows that the seeds
-differ at most at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function secret
-sharing", EUROCRYPT 2022, section 3):
+For j other than g both servers add the same; at g the difference is x. The **tag** shows that the seeds differ at most
+at one place (de Castro, Polychroniadou, "Lightweight, maliciously secure verifiable function secret sharing", EUROCRYPT
+2022, section 3):
 
     cs = H(a_g) xor H(b_g)                                                                     (5)
     pi_j = H(s_j) xor bit(s_j) cs,   tag = SHA-256(context, cs, SHA-256(cw), pi_0 ... pi_{G-1})  (6)
 
-The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so it learns
-nothing from the other's. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a
-collision of four values of SHA-512.
+The upload counts if both servers' tags are equal. A server can compute an honest client's tag alone, so the other's
+shows nothing. H is SHA-512 of context, place and seed. Two places, or another cw at one server, need a collision of
+four of its values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shares:
 
 
 def streamed(key: bytes, count: int, start: bytes = bytes(16)) -> Iterator[tuple[slice, Words]]:
-    """P(key), (count,) words: parts that stay in the cache, each with its place. The next part overwrites it."""
+    """P(key), (count,) words: parts with their places. The next part overwrites the last."""
     cipher, held = Cipher(AES(key), CTR(start)).encryptor(), np.empty(min(count, BLOCK), "<u4")
     for at in range(0, count, BLOCK):
         words = held[: count - at]
@@ -73,7 +73,7 @@ def seeds_of(master: bytes, groups: int) -> bytes:
 
 
 def shared(x: Words, group: int, groups: int, context: bytes, secrets: Secrets) -> Shares:
-    """x (d,) words at this place. context: 32 bytes, to which the tag is bound. Raises CryptoError for no place."""
+    """x (d,) words at this place. context: 32 bytes, for the tag. Raises CryptoError for no place."""
     if not 0 <= group < groups or x.dtype != np.uint32 or x.ndim != 1:
         raise CryptoError(f"a vector {x.dtype} {x.shape} at place {group} of {groups}")
     master, other = secrets.bytes(SEED_BYTES), bytearray(secrets.bytes(SEED_BYTES))
@@ -122,7 +122,7 @@ def no_word(seeds: bytes, length: int) -> Words:
 
 
 def share(seeds: bytes, word: Words) -> Words:
-    """(d,) the sum of a server's leaves: its share of x itself, negative at the second server."""
+    """(d,) the sum of a server's leaves: its share of x, negative at the second."""
     total = word * np.uint32(sum(_bit(_seed(seeds, j)) for j in range(len(seeds) // SEED_BYTES)))
     for j in range(len(seeds) // SEED_BYTES):
         move(total, np.add, _seed(seeds, j))
@@ -130,9 +130,8 @@ def share(seeds: bytes, word: Words) -> Words:
 
 
 def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
-    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place; a negative weight subtracts (7).
-
-    Raises CryptoError for other numbers of seeds or words.
+    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place (7). Raises CryptoError for other
+    numbers of seeds or words.
     """
     if len(seeds) != SEED_BYTES * len(totals) or word.shape != totals.shape[1:]:
         raise CryptoError(f"{len(seeds)} bytes of seeds and words {word.shape} for rows {totals.shape}")

@@ -1,8 +1,8 @@
 """Packed signed fixed point: a flat float vector as a few large integers.
 
 A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4) of ``value_bits`` signed bits. A *lane*
-holds ``q + 2^(value_bits-1)``, never negative, and ``guard_bits`` more bits for the carries of ``2^guard_bits``
-additions. A mask (eq. 6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
+holds ``q + 2^(value_bits-1)``, and ``guard_bits`` more bits for the carries of ``2^guard_bits`` additions. A mask (eq.
+6) is added to the *whole* plaintext, and hides it up to a statistical distance of ``2^-kappa``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IDENTITY = struct.Struct("<HHHHI")
 
 @dataclass(frozen=True)
 class Lanes:
-    """The fixed-point format of one value and the room around it, in bits.
+    """The fixed-point format of one value, in bits.
 
     fraction_bits: rho of eq. (4); a step is 2^-rho.
     value_bits: signed width of a value: [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
@@ -91,7 +91,7 @@ class Lanes:
         return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
 
     def within(self, sums: Integers, terms: int, minus: int = 0) -> bool:
-        """Whether every number can be a sum of ``terms`` values of ``value_bits`` bits less ``minus`` such values."""
+        """Whether these can be sums of ``terms`` values less ``minus`` such values."""
         lowest = -terms * self.offset - minus * (self.offset - 1)
         highest = terms * (self.offset - 1) + minus * self.offset
         return bool(sums.min() >= lowest) and bool(sums.max() <= highest)
@@ -142,7 +142,6 @@ class Layout:
 
     @classmethod
     def known(cls, identity: bytes) -> Self:
-        """Raises DecodeError."""
         *lanes, key_bits = _IDENTITY.unpack(identity)
         try:
             return cls(Lanes(*lanes), key_bits)
@@ -161,18 +160,17 @@ class Layout:
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
     def maskable(self) -> None:
-        """Raises CryptoError if vectors carry no masks; all of these can."""
+        """Raises CryptoError if vectors carry no masks."""
 
     def body_bytes(self, length: int, form: Form) -> int:
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header. Raises DecodeError for an impossible key."""
+        """Behind its header. Raises DecodeError for an impossible key."""
         return self.key_bits // 4
 
     def pack(self, integers: Integers) -> list[int]:
@@ -198,7 +196,6 @@ class Layout:
 
 
 SEALED_BYTES = 80
-"""Of the sealed key of a pad."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ class Words(Layout):
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
-    """The values as a flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
+    """A flat non-empty array of one of these ``kinds`` of dtype. Raises CryptoError otherwise."""
     array = np.asarray(values)
     if array.ndim != 1 or array.size == 0:
         raise CryptoError(f"a flat vector with at least one value is needed, not one of shape {array.shape}")

@@ -1,12 +1,12 @@
 """Padded fixed-point vectors: an additively homomorphic encryption of integers that costs one key exchange a vector.
 
-A vector of machine words plus a one-time pad (ChaCha20), and the 32-byte key of the pad, sealed for the key's owner
-(HPKE, ``signing``). A sum has the sealed keys of all summands, 80 bytes each. This is additive stream encryption (C.
-Castelluccia, E. Mykletun, G. Tsudik, "Efficient aggregation of encrypted data in wireless sensor networks", 2005) with
-sealed keys. Masks hide perfectly. Security: 128 bits.
+A vector of machine words plus a one-time pad (ChaCha20), and the pad's key, sealed for the key's owner (HPKE,
+``signing``); a sum has those of all summands, 80 bytes each (additive stream encryption, C. Castelluccia, E. Mykletun,
+G. Tsudik, "Efficient aggregation of encrypted data in wireless sensor networks", 2005, with sealed keys). Masks hide
+perfectly. Security: 128 bits.
 
 Words are easily changed: sign them. The number of keys tells how many vectors a sum has, unless ``lengthened`` hides
-it. A party that opens two sums could recognise a key that is in both.
+it, and a party that opens two sums could recognise a key in both.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Secret(Halves):
         return _signed(self.open_blinded(a, tally)[0])
 
     def open_blinded(self, a: Padded, tally: Tally) -> tuple[Machine]:
-        """Raises CiphertextError for a key that was not sealed for this one."""
+        """Raises CiphertextError for a key that was sealed for another."""
         words = a.words.copy()
         for sealed, count in Counter(a.keys).items():
             try:
@@ -184,5 +184,5 @@ def _times(words: Machine, factor: int) -> Machine:
 
 
 def pad(seed: bytes, words: Machine) -> Machine:
-    """SECRET: words of the kind and number of these, from a seed of 32 bytes (ChaCha20)."""
+    """SECRET: words like these, from a seed of 32 bytes (ChaCha20)."""
     return np.frombuffer(expanded(seed, "pad")(words.nbytes), words.dtype)

@@ -1,15 +1,12 @@
-"""One-time pads over CKKS: the sender of a ciphertext does not choose its c_1.
-
-A sender that chooses c_1 can read the key off what is opened (``attacks/key_in_sum.py``). With pads it sends one
-polynomial for each ciphertext, which only enters c_0:
+"""One-time pads over CKKS: the sender of a ciphertext does not choose its c_1, off which it could read the key of what
+is opened (``attacks/key_in_sum.py``). It sends one polynomial for each ciphertext, which only enters c_0:
 
     y = encode(u) + pad          the sender: ``PadKey(public, key).encrypt(u)``, under 32 bytes that are used once
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
-Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed that the key's holder draws for
-each counterpart gives a. **A pad is used once**: ``protocols/pads.py`` derives its key. Decoding raises DecodeError
-alone.
+Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed, drawn for each counterpart, gives
+a. **A pad is used once**: ``protocols/pads.py`` derives its key.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError
 
 PAD_BYTES = 32
-"""Of the key of one pad, and of the public seed of a."""
+"""Of a pad's key, and of the public seed of a."""
 
 # Magic "CoPd", version, scheme, level, 0, key fingerprint, length; then polynomials as in ``wire``. A counterpart has
 # magic "CoPc", and the seed of a after the header.
@@ -100,25 +97,22 @@ class Polynomials:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded(Polynomials):
-    """A sender's encoded values plus pads, or a sum of such vectors."""
-
     magic = b"CoPd"
 
     def __add__(self, other: Padded) -> Padded:
-        """The sum. Raises KeyMismatchError, CryptoError (length) or CapacityError."""
         tally = self.tally.plus(other.tally, self.key.arrays.space.room)
         return replace(self, tally=tally, array=self.key.arrays.add(self.array, other.array, tally.form))
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, length: int | None = None) -> Padded:
-        """From another party's bytes, fully checked. Raises DecodeError."""
+        """Another party's, fully checked. Raises DecodeError."""
         tally, body = cls._split(key, data, length)
         return cls(key, tally, key.arrays.unpack_pad(body, tally))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Counterpart(Polynomials):
-    """The key holder's ``-a s + e`` minus the pads of a sum, and the seed of a."""
+    """``-a s + e`` minus the pads of a sum, and the seed of a."""
 
     a: bytes
 
@@ -140,7 +134,7 @@ class Counterpart(Polynomials):
 class PadKey:
     """SECRET: encrypts one vector, once, in place of a public key in an ``Encrypt`` effect.
 
-    public: of the key that opens it.  key: 32 bytes; CryptoError for another number.
+    public: of the key that opens it.  key: 32 bytes; else CryptoError.
     """
 
     public: PublicKey
@@ -165,9 +159,8 @@ class PadKey:
 
 
 def counterpart(key: SecretKey, pads: Iterable[bytes], length: int, random_bytes: RandomBytes = urandom) -> Counterpart:
-    """What turns the sum of vectors of ``length`` values, padded with these keys, into a ciphertext.
-
-    Each call draws a fresh a and fresh noise. Raises CryptoError without pads.
+    """What completes the sum of vectors of ``length`` values, padded with these keys, with a fresh a and noise.
+    Raises CryptoError without pads.
     """
     public, form = key.public, key.public.fresh
     total: Any = None

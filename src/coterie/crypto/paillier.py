@@ -7,14 +7,14 @@ decryption by the Chinese remainder theorem, and many values a plaintext. Keys h
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
 with applications to electronic voting" (2010): ``h = -x^2 mod N`` is part of the public key, and ``r = h^s mod N`` for
-a random s of half as many bits as N. It assumes more than Paillier's
-problem: that powers of h with such short exponents can't be told from random numbers of Jacobi symbol 1.
+a random s of half as many bits as N. It also assumes that powers of h with such short exponents can't be told from
+random numbers of Jacobi symbol 1.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). A party that opens vectors under one mask sees integers, each uniform up to
 2^-kappa, and their true differences (eq. 8).
 
-Sign ciphertexts: a lie about values is noticed at decryption only if a lane leaves the range of its terms. A number
-that is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
+Sign ciphertexts: a lie about values is noticed only if a lane leaves the range of its terms. A number that is no unit
+modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def keygen(
 ) -> SecretKey:
     """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; tests may use 256 bits or more.
 
-    random_bytes: for the name of an emulated key; a real one comes from the system's randomness only.
+    random_bytes: for the name of an emulated key alone.
     """
     if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
@@ -66,7 +66,7 @@ def keygen(
 def pads_keygen(
     lanes: packing.Lanes | None = None, *, emulated: bool = False, random_bytes: RandomBytes = os.urandom
 ) -> SecretKey:
-    """A fresh key for padded vectors (``padded``), with the same rules."""
+    """For padded vectors (``padded``), with the same rules."""
     words = packing.Words(lanes or packing.Lanes())
     return SecretKey(padded.Plain.generate(words, 0, random_bytes) if emulated else padded.Secret.generate(words, 0))
 
@@ -78,8 +78,7 @@ class BlindedVector(vector.BlindedVector):
     def minus(self, other: BlindedVector) -> packing.Integers:
         """``(d,) int64``: the exact difference of the values under two vectors with the same mask.
 
-        Raises CiphertextError if the masks differ or a lane is overfilled, and CapacityError if both together have more
-        terms than a lane holds.
+        Raises CiphertextError if the masks differ or a lane is overfilled, CapacityError for too many terms.
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
@@ -101,7 +100,7 @@ class CipherVector(vector.CipherVector):
     key: PublicKey
 
     def among(self, count: int) -> CipherVector:
-        """The vector, on the wire as long as a masked sum of ``count``, so that its own number does not show."""
+        """On the wire as long as a masked sum of ``count``, so that its own number does not show."""
         return self._made(self.tally, self.key.arrays.lengthened(self.array, count + 1))
 
     def _plain(self, values: ArrayLike) -> tuple[packing.Integers, int]:
@@ -179,8 +178,8 @@ class SecretKey(vector.SecretKey[CipherVector]):
     def decrypt(self, cipher: CipherVector) -> packing.Floats:
         """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them.
 
-        Raises KeyMismatchError for another key's vector, CryptoError if masks are inside, and CiphertextError for what
-        honest parties can't encrypt.
+        Raises KeyMismatchError, CryptoError if masks are inside, and CiphertextError for what honest parties can't
+        encrypt.
         """
         return self.layout.lanes.dequantise(self.decrypt_integers(cipher))
 

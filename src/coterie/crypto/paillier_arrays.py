@@ -69,7 +69,6 @@ class Public:
         return tuple(a + b for a, b in zip(x, y, strict=True))
 
     def to_arrays(self, opened: Sequence[int]) -> tuple[NDArray[np.uint8]]:
-        """(n, bytes): the integers, little end first."""
         size = (max(opened).bit_length() + 7) // 8
         data = b"".join(number.to_bytes(size, "little") for number in opened)
         return (np.frombuffer(data, np.uint8).reshape(len(opened), size),)
@@ -94,7 +93,7 @@ class Public:
         return [unit.to_bytes(size, "little") for unit in a]
 
     def unpack(self, body: memoryview, tally: Tally) -> Units:
-        """Numbers checked to lie in [1, N^2) and to be units modulo N. Raises DecodeError."""
+        """Units modulo N in [1, N^2). Raises DecodeError for others."""
         size = self.space.ciphertext_bytes
         units = tuple(_number(body[at : at + size]) for at in range(0, len(body), size))
         for index, unit in enumerate(units):
@@ -161,7 +160,7 @@ class Secret(Halves):
         return sums[: tally.length]
 
     def open_blinded(self, units: Units, tally: Tally) -> tuple[int, ...]:
-        """Eq. (7): the plaintexts with masks still on. Raises CiphertextError."""
+        """Eq. (7). Raises CiphertextError."""
         plaintexts = self.open(units)
         if max(plaintexts) >= (1 << self.space.packed_bits) + (tally.blinded << self.space.mask_bits):
             raise CiphertextError(f"a plaintext is larger than {tally.blinded} masks make it: damaged or forged")

@@ -1,7 +1,5 @@
-"""Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
-
-A worker is a child process that reads jobs from standard input until it ends, so it ends with its parent. Nothing is
-pickled.
+"""Real CKKS encryptions of many vectors on several cores: by child processes, as SEAL's bindings hold Python's lock.
+They read jobs from standard input, and so end with their parent; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
 Outcome = CipherVector | CryptoError | PeerError
 
 WORTH_S = 0.3
-"""Nominal seconds of work from which workers are used: they take about as long to start, once."""
+"""Nominal seconds of work from which workers are used: about what they take to start."""
 
 # Frames: a length, and so many bytes. To a worker, for each job: a key, after P for a public and S for a secret one,
 # and values as float64. Back: a ciphertext.

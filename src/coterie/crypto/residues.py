@@ -69,7 +69,6 @@ def _reduced(x: Residues, y: Residues | np.uint64, prime: np.uint64) -> Residues
 
 
 def halved(a: Residues, moduli: Residues) -> Residues:
-    """``a / 2`` modulo the (odd) primes."""
     return (a + (a & np.uint64(1)) * moduli) >> np.uint64(1)
 
 
@@ -90,9 +89,7 @@ def of_floats(values: NDArray[np.float64], moduli: Residues) -> Residues:
 
 
 def balanced(a: Residues, moduli: Residues) -> NDArray[np.float64]:
-    """``(rows, N)`` in double precision: the integers nearest to zero with residues ``(rows, limbs, N)``, by Garner's
-    algorithm.
-    """
+    """``(rows, N)`` in double precision: the integers nearest to zero with residues ``(rows, limbs, N)``."""
     digits: list[NDArray[np.int64]] = []
     value, weight = np.zeros((len(a), a.shape[-1])), 1.0
     for limb, (prime,) in enumerate(moduli.tolist()):
@@ -133,7 +130,7 @@ def centred(a: Residues, moduli: Residues) -> int:
 def split(secret: Residues, random: Residues, places: Iterable[int], moduli: Residues) -> list[Residues]:
     """What each place, 1 or more, gets of a secret ``(limbs, N)``.
 
-    random: ``(t - 1, limbs, N)`` secret and uniform, so that t shares give the secret, and fewer say nothing.
+    random: ``(t - 1, limbs, N)`` secret and uniform, so that t shares give the secret, fewer nothing.
     """
     shares = []
     for place in places:
@@ -157,7 +154,7 @@ def lagrange(place: int, among: Sequence[int], moduli: Residues) -> Residues:
 
 
 def joined(shares: Mapping[int, Residues], moduli: Residues) -> Residues:
-    """SECRET: the secret ``(limbs, N)`` from the shares of t places or more, by place."""
+    """SECRET: ``(limbs, N)``, from the shares of t places or more."""
     parts = (product(share[None], lagrange(at, tuple(shares), moduli), moduli) for at, share in shares.items())
     return np.asarray(reduce(lambda x, y: add(x, y, moduli), parts)[0])
 
@@ -195,7 +192,7 @@ def valid(a: Residues, moduli: Residues) -> bool:
 
 
 def pack(a: Residues, widths: Sequence[int]) -> list[bytes | memoryview[Any]]:
-    """The low ``widths[i]`` bytes of every residue of limb i, little end first, in parts."""
+    """The low ``widths[i]`` bytes of every residue of limb i, in parts."""
     little = np.ascontiguousarray(a, dtype="<u8")
     if all(width == 8 for width in widths):
         return [little.data.cast("B")] if little.size else []

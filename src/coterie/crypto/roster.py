@@ -31,7 +31,7 @@ def entry(name: str, role: str, identity: fl.Identity) -> fl.Entry:
 
 
 def sign_roster(entries: tuple[fl.Entry, ...], operator: SigningKey, session: bytes) -> fl.Roster:
-    """The signed roster. Raises ValueError for a name that stands twice."""
+    """Raises ValueError for a name that stands twice."""
     if len({one.name for one in entries}) < len(entries):
         raise ValueError("a roster names a party twice")
     roster = fl.Roster(session, entries, operator.public.to_bytes())
@@ -57,7 +57,7 @@ def _body(roster: fl.Roster) -> bytes:
 
 
 def simulated(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.Roster, dict[str, fl.Identity]]:
-    """The roster of a simulation, by an operator key made for it and forgotten, and all identities."""
+    """By an operator key that is forgotten, with all identities."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
@@ -66,8 +66,7 @@ def simulated(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.R
 
 
 class DerivedRoster(fl.Roster, frozen=True, dict=True):
-    """The roster of a simulation of very many clients. Entries follow from the seed and are made when asked; nothing is
-    signed.
+    """Of a simulation of very many clients: entries follow from the seed and are made when asked; nothing is signed.
 
     names: of all parties.  roles: by name.  randomness: emulated.
     """
@@ -99,7 +98,7 @@ class DerivedRoster(fl.Roster, frozen=True, dict=True):
 
 
 def derived(roles: Mapping[str, str], names: fl.Names, randomness: fl.Randomness) -> DerivedRoster:
-    """``simulated`` with entries that are made when asked. Raises TypeError for keys from the operating system."""
+    """As ``simulated``. Raises TypeError for keys from the operating system."""
     if not randomness.emulated:
         raise TypeError("real keys do not follow from the seed: they are made for all parties at once")
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
@@ -123,12 +122,12 @@ def verify_key(common: fl.Common, name: str) -> VerifyKey:
 
 
 def signed(own: fl.Own, msg: S, *bound: Field) -> S:
-    """The message with this party's signature. bound: what else is signed, such as the recipient."""
+    """With this party's signature. bound: what else is signed, such as the recipient."""
     return msgspec.structs.replace(msg, signature=signing_key(own).sign(*_signed(msg, bound)))
 
 
 def check_signed(common: fl.Common, sender: str, msg: fl.Signed, *bound: Field) -> None:
-    """Raises PeerError (a SignatureError) unless ``sender`` has signed the message and ``bound``."""
+    """Raises SignatureError unless ``sender`` has signed the message and ``bound``."""
     verify_key(common, sender).verify(msg.signature, *_signed(msg, bound))
 
 

@@ -1,7 +1,7 @@
 """SEAL's objects as numpy arrays: the only file that knows how ``tenseal.sealapi`` stores them.
 
-Here a ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``. SEAL trusts its input:
-the caller makes sure that residues are below their primes. ``form`` is that of the input.
+A ciphertext is an array of residues in NTT form, ``(2 or 3 polynomials, limbs, N) uint64``, below their primes: the
+caller makes sure. ``form`` is that of the input.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Ring:
     # ---- keys
 
     def keygen(self, products: bool, secret: Residues | None = None) -> tuple[Residues, Residues, Residues]:
-        """A fresh key: ``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation keys,
-        modulo the whole chain. k is 0 without levels or products.
+        """``(limbs, N)`` secret, ``(2, limbs, N)`` public and ``(k, 2, limbs, N)`` relinearisation keys, modulo the
+        whole chain. k is 0 without levels or products.
         """
         given = () if secret is None else (self._secret_object(secret),)
         generator, limbs = sealapi.KeyGenerator(self.context, *given), len(self.moduli)
@@ -99,7 +99,7 @@ class Ring:
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
     def _switching(self, keys: Handle, element: int = 0) -> Residues:
-        """Key-switching keys ``(k, 2, limbs, N)`` of the automorphism X -> X^element; 0: relinearisation."""
+        """``(k, 2, limbs, N)`` for the automorphism X -> X^element; 0: relinearisation."""
         head, before, tail = self._around(element)
         with _scratch() as file:
             body = file.read(keys)
@@ -111,7 +111,7 @@ class Ring:
         return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
 
     def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
-        """The inverse of ``_switching``: an object of the kind of ``empty``."""
+        """The inverse of ``_switching``."""
         head, before, tail = self._around(element)
         return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
@@ -132,7 +132,7 @@ class Ring:
         return self.scale(form) / (1.0 if form.scalar else self.parameters.spread)
 
     def encoded(self, values: Floats, form: Form) -> Residues:
-        """``(d,)`` values as the coefficients of ``(ciphertexts, limbs, N)``; a scalar as a constant."""
+        """``(ciphertexts, limbs, N)``: ``(d,)`` values as coefficients; a scalar as a constant."""
         moduli, scaled = self.moduli_at(form.level), values * self.unit(form)
         if form.scalar:
             numbers = np.array([[round(float(scaled[0])) % int(q)] for (q,) in moduli], dtype=np.uint64)
@@ -142,7 +142,7 @@ class Ring:
         return self.ntt(residues.of_floats(padded.reshape(-1, self.parameters.degree), moduli))
 
     def decoded(self, polynomials: Residues, unit: float) -> Floats:
-        """``(count, N)``: the coefficients of ``(count, limbs, N)``, over the ``unit``."""
+        """``(count, N)``: coefficients of ``(count, limbs, N)``, over ``unit``."""
         return residues.balanced(self.ntt(polynomials, inverse=True), self.moduli[: polynomials.shape[1]]) / unit
 
     def changed(
@@ -210,7 +210,7 @@ class Ring:
     # ---- dot products, flooding
 
     def automorphism_keys(self, secret: Residues) -> Iterator[Residues]:
-        """``(k, 2, primes, N)`` of each of ``parameters.elements``, from the system's randomness."""
+        """``(k, 2, primes, N)`` of each of ``parameters.elements``."""
         generator = sealapi.KeyGenerator(self.context, self._secret_object(secret))
         for element in self.parameters.elements:
             generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
@@ -275,7 +275,6 @@ class Ring:
         return self.ntt(np.where(each < 0, each + moduli, each) if small else each % moduli)
 
     def ntt(self, polynomials: NDArray[Any], inverse: bool = False) -> Residues:
-        """``(count, limbs, N)`` in NTT form, or back."""
         level, out = polynomials.shape[1] - 1, np.empty(polynomials.shape, dtype=np.uint64)
         turn = self.evaluator.transform_from_ntt_inplace if inverse else self.evaluator.transform_to_ntt_inplace
         template, cipher = self._template(Form(level), ntt=inverse), self._cipher()
@@ -374,7 +373,7 @@ def _chain(parameters: ParameterSet) -> list[Any]:
 
 @lru_cache(maxsize=16)
 def ring(parameters: ParameterSet) -> Ring:
-    """The ring of a parameter set, made once. Raises UserError if SEAL refuses it."""
+    """Made once. Raises UserError if SEAL refuses it."""
     return Ring(parameters)
 
 

@@ -31,9 +31,9 @@ from coterie.protocol.randomness import Secrets
 
 KEY_BYTES, NONCE_BYTES, NAME_BYTES = 16, 16, 32
 PARTS = 16
-"""A weight, a lateness and a step of the server are counted in sixteenths."""
+"""A weight, a lateness and a server's step are in sixteenths."""
 OLDEST = PARTS - 1
-"""Rounds: by so many an upload may be late."""
+"""Rounds that an upload may be late."""
 MOST_WEIGHT = 2 * PARTS
 ROOM = 1 << 30
 NOISE_ROOM = 128
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Grid:
-    """clip: C.  steps: S C, which a length of C has.  length: d.  parts: of a vector, each of which is clipped."""
+    """clip: C.  steps: S C.  length: d.  parts: of a vector, each of which is clipped."""
 
     clip: float
     steps: int
@@ -55,7 +55,7 @@ class Grid:
 
     @classmethod
     def of(cls, clip: float, clients: int, length: int, parts: int = 1, noise: float = 0.0) -> Grid:
-        """The finest grid on which a round of so many clients fits. Raises UserError if none does.
+        """The finest grid for a round of so many clients. Raises UserError if none fits.
 
         noise: standard deviation of each server's noise, over C. Rows have room for what 500 rounds add up to.
         """
@@ -80,8 +80,7 @@ class Grid:
     ) -> Words:
         """(d,) words of a change (d,), clipped and rounded at random (1). apart: what is clipped by itself.
 
-        rng: need not be secret, since nobody sees x but in sums. Raises CryptoError for a change that is not finite, or
-        of another length.
+        rng: need not be secret: nobody sees x but in sums. Raises CryptoError for an impossible change.
         """
         if change.shape != (self.length,) or not np.isfinite(change).all():
             raise CryptoError(f"a change {change.shape} that is not finite, or not of {self.length} numbers")
@@ -105,9 +104,7 @@ class Grid:
                 return x.view(np.uint32)
 
     def whole(self, model: Floats, weight: float, clients: int) -> tuple[Words, bool]:
-        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit a
-        row.
-        """
+        """(d + 1,) words of a whole model less the start (d,), and of its weight, and whether some were cut to fit."""
         # x has w S (model - start) on top, and rows one more word, to which w S C is added: so members begin from the
         # mean.
         most = ROOM // (MOST_WEIGHT * clients)
@@ -125,13 +122,12 @@ class Grid:
 
 
 def squares(x: Floats) -> float:
-    """The sum of squares, without BLAS."""
     # The threads of BLAS, once woken, stay busy for longer than this takes.
     return float(np.einsum("i,i", x, x))
 
 
 def upload_weight(age: int, expected: int, on_time: int) -> int:
-    """mu of (2), at least 1. Raises CryptoError for an upload that is too old."""
+    """mu of (2), at least 1. Raises CryptoError for too old an upload."""
     if not 0 <= age <= OLDEST or expected < 1:
         raise CryptoError(f"an upload {age} rounds late; at most {OLDEST} are possible")
     step = min(2.0, expected / max(on_time, 1))
@@ -139,7 +135,6 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
-    """Whether the next round's sum could wrap."""
     return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 
@@ -152,7 +147,7 @@ def noise(shape: tuple[int, ...], deviation: float, secrets: Secrets) -> Words:
 
 
 def masked(totals: Words, masks: Sequence[bytes], nonce: bytes) -> Words:
-    """V: a server's share (G, d) under its keys, one for each row. The nonce is used once."""
+    """V: a server's share (G, d) under keys, one a row. A nonce is used once."""
     sealed = totals.copy()
     for row, key in zip(sealed, masks, strict=True):
         move(row, np.add, key, nonce)
@@ -168,7 +163,7 @@ def unmasked(row: Words, masks: Sequence[bytes], nonces: Sequence[bytes]) -> NDA
 
 
 def row_names(rows: Words) -> bytes:
-    """SHA-256 of each row (G, d), one after the other."""
+    """SHA-256 of each row (G, d), in order."""
     return b"".join(sha256(np.ascontiguousarray(row, "<u4")) for row in rows)
 
 
@@ -185,7 +180,6 @@ def queries(group: int, groups: int, secrets: Secrets) -> tuple[bytes, bytes]:
 
 
 def answer(rows: Words, query: bytes) -> Words:
-    """(d,) the XOR of the rows in a query."""
     named = int.from_bytes(query, "little")
     chosen = [row for j, row in enumerate(rows) if named >> j & 1] or [np.zeros_like(rows[0])]
     total: Words = chosen[0].copy()
@@ -195,5 +189,4 @@ def answer(rows: Words, query: bytes) -> Words:
 
 
 def fetched(answers: Sequence[Words]) -> Words:
-    """(d,) the row that both answers show."""
     return reduce(np.bitwise_xor, answers)

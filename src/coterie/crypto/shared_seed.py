@@ -1,7 +1,7 @@
 """Secrets of 32 bytes of which t of n holders have to tell their shares (Shamir's secret sharing, ``residues``).
 
-The secret is the hash of five uniform numbers modulo 2^61 - 1, which are shared. So every secret has all its bits, and
-fewer than t shares say nothing about it. Nothing shows a false share: compare what they give with what was signed.
+A secret is the hash of five shared uniform numbers modulo 2^61 - 1, of which fewer than t shares say nothing. Nothing
+shows a false share: compare what they give with what was signed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MODULI: Residues = np.array([[(1 << 61) - 1]], np.uint64)
 def shared(
     holders: Sequence[str], needed: int, random_bytes: RandomBytes, secrets: int
 ) -> tuple[list[bytes], dict[str, bytes]]:
-    """SECRET: so many fresh secrets of 32 bytes, and by holder its shares of them, of ``SHARE_BYTES`` each, in order.
-    Any ``needed`` shares of a secret give it.
+    """SECRET: so many fresh secrets of 32 bytes, and by holder its shares of them, of ``SHARE_BYTES`` each, in
+    order, of which ``needed`` give a secret.
     """
     words = residues.secret_words(drawn(random_bytes, 32))
     numbers, *random = residues.uniform(words, (needed, 1, secrets * _NUMBERS), _MODULI)
@@ -35,7 +35,7 @@ def shared(
 
 
 def joined(holders: Sequence[str], shares: Mapping[str, bytes]) -> bytes:
-    """SECRET: the secret that these shares give, if they are enough of one secret; else some other 32 bytes.
+    """SECRET: what these shares give: some other 32 bytes if they are not enough of one secret.
 
     holders: as when it was shared. Raises DecodeError for bytes that are no share.
     """

@@ -1,11 +1,11 @@
 """Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that a signature never
-fits another kind of message.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. Start with a word for the purpose, so that none fits another
+kind of message.
 
 **Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for data that a hub carries and
-must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: where the sender matters, sign
-what is inside.
+must not read. Sender and recipient are bound in, but anyone can seal in anyone's name: sign what is inside where the
+sender matters.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ class SealError(PeerError):
 
 @dataclass(frozen=True)
 class RawKey:
-    """A public key of 32 bytes. Raises DecodeError for another length."""
-
     key: bytes
 
     named: ClassVar[str]
@@ -75,7 +73,7 @@ class RawSecret(RawKey):
 
     @classmethod
     def generate(cls, random_bytes: RandomBytes = os.urandom) -> Self:
-        """A fresh key. random_bytes: n -> n secret random bytes; not the system's for emulated runs only."""
+        """random_bytes: n -> n secret random bytes; other than the system's for emulated runs only."""
         return cls(drawn(random_bytes, KEY_BYTES))
 
     def __repr__(self) -> str:
@@ -102,7 +100,7 @@ class VerifyKey(RawKey):
     named = "a verification key"
 
     def verify(self, signature: bytes, *fields: Field) -> None:
-        """Raises SignatureError unless the signature is the key's over exactly these fields, in order."""
+        """Raises SignatureError unless this key has signed exactly these fields, in order."""
         signature, over = bytes(signature), digest(_SIGNED, *fields)
         if (self.key, signature, over) in _known:
             return
@@ -160,9 +158,10 @@ class OpeningKey(RawSecret):
         return SealingKey(self._loaded.public_key().public_bytes_raw())
 
     def agreed(self, other: SealingKey, *context: Field) -> bytes:
-        """SECRET: 32 bytes that the owners of both keys compute alike, and nobody else (X25519, hashed).
+        """SECRET: 32 bytes that only the owners of both keys can compute (X25519, hashed). Raises DecodeError as
+        ``seal``.
 
-        context: what they are for, with the names of both owners. Raises DecodeError for a key that keeps no secrets.
+        context: what they are for, with both names.
         """
         try:
             return digest(_AGREED, self._loaded.exchange(X25519PublicKey.from_public_bytes(other.key)), *context)
@@ -188,8 +187,8 @@ def check_fresh(
 ) -> None:
     """Raises ReplayError for a message of another round, too old or from the future, or that does not follow the last.
 
-    sent, last: (round, timestamp in seconds) of this message, and of the sender's last accepted one.
-    max_ahead_s: how far a sender's clock may be ahead of ours.
+    sent, last: (round, seconds) of this message, and of the sender's last accepted one.  max_ahead_s: of a sender's
+    clock.
     """
     (message_round, timestamp_s), age_s = sent, now_s - sent[1]
     if message_round != current_round:
@@ -210,10 +209,7 @@ _LONG = 4096
 
 
 def digest(domain: str, *fields: Field) -> bytes:
-    """SHA-256 of the domain and the fields: 32 bytes.
-
-    Fields are preceded by kind and length, so different lists have different bytes. Raises CryptoError for other types.
-    """
+    """SHA-256 of the domain and the fields, unambiguously: 32 bytes. Raises CryptoError for other types."""
     state, short = hashlib.sha256(), list[bytes | memoryview]()
     for one in (domain, len(fields), *fields):
         kind, content = _encoded(one)  # so ("ab", "c") is not ("a", "bc"), and 1 neither "1" nor b"1"

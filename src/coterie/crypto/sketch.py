@@ -35,15 +35,14 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
 
 
 def rotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
-
-    Distances, norms and angles are kept, and hence seen.
+    """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate``. Distances, norms and angles are
+    kept, and hence seen.
     """
     return _rotated(vector, seed, direction=1)
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
-    """The inverse of ``rotate``, ``(d,) float64``, to about 1e-15 of the norm."""
+    """``(d,) float64``, to about 1e-15 of the norm."""
     return _rotated(vector, seed, direction=-1)
 
 
@@ -65,7 +64,7 @@ def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
 
 
 def hadamard(values: Floats) -> Floats:
-    """The orthonormal Walsh-Hadamard transform of 2^k values, its own inverse."""
+    """The orthonormal Walsh-Hadamard transform of 2^k values."""
     size, result, half = values.size, values.copy(), 1
     if size & (size - 1):
         raise CryptoError(f"a Hadamard transform takes a power of two values, not {size}")

@@ -5,10 +5,9 @@
     parts = [share.partial(cipher, among, bits) for share in ...]    # by t members: c_1 lambda_i s_i + noise
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
-The opener holds the ternary key s_h. The members hold Shamir's shares of the ternary key s_C, modulo each prime. ``c_0
-+ sum of the partials`` is a ciphertext of the same values under s_h, so only the opener learns them, of ciphertexts
-that t members have answered for. The answering members are fixed first. Noise is uniform in +-2^bits a coefficient
-(``ckks_arrays``, Flooding).
+The opener holds the ternary key s_h, the members Shamir's shares of the ternary key s_C, modulo each prime. ``c_0 + sum
+of the partials`` is a ciphertext of the same values under s_h. Who answers is fixed first. Noise is uniform in +-2^bits
+a coefficient (``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Partial(Polynomials):
 
     @classmethod
     def from_bytes(cls, key: PublicKey, data: bytes, of: CipherVector) -> Partial:
-        """Of another party, for this ciphertext. Raises DecodeError."""
+        """For this ciphertext. Raises DecodeError."""
         tally, body = cls._split(key, data, of.length, of.tally.form)
         return cls(key, tally, key.arrays.unpack_pad(body, tally))
 
@@ -64,7 +63,6 @@ class CommitteeShare:
 
     @classmethod
     def load(cls, data: bytes) -> CommitteeShare:
-        """Raises DecodeError."""
         held = content(data)
         if len(held) < _HEADER.size:
             raise DecodeError(f"{len(held)} bytes are no share of a committee")
@@ -87,7 +85,7 @@ class CommitteeShare:
         """c_1 times this share and its Lagrange coefficient, with fresh noise: to be added to c_0. among: the places
         that answer.
 
-        Raises CryptoError for another key's ciphertext, an unrescaled product, and impossible places.
+        Raises CryptoError if it does not fit.
         """
         form, key = cipher.tally.form, cipher.key
         if cipher.fingerprint != self.fingerprint or form.product or form.conjugated:
@@ -157,7 +155,6 @@ def split_keygen(
 
 
 def switched(cipher: CipherVector, parts: Sequence[Partial], opener: PublicKey) -> CipherVector:
-    """The ciphertext of the same values under the opener's key, by the partials of t members."""
     array, arrays, form = cipher.array, cipher.key.arrays, cipher.tally.form
     if isinstance(arrays, twins.Rounded):
         array = array + sum(part.array for part in parts)

@@ -27,12 +27,12 @@ class Form(NamedTuple):
 
 PLAIN = Form()
 Room = Callable[[Form], int]
-"""How many terms, and masks, a vector of a form can have under a key."""
+"""For terms, and masks, of a vector of a form."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The public facts about a vector under encryption, which travel in its header."""
+    """Public, in the header of a vector under encryption."""
 
     fingerprint: bytes  # 16 bytes of its key (of an opened blinded vector: its former key)
     length: int  # d
@@ -70,7 +70,7 @@ class Tally:
 
 
 def integer_weight(weight: SupportsIndex) -> int:
-    """A weight for ``scale``. Raises CryptoError unless it is an integer of at least 1."""
+    """Raises CryptoError unless an integer of at least 1."""
     try:
         value = operator.index(weight)
     except TypeError:

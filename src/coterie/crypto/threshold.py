@@ -10,8 +10,6 @@ The public key is a ``ckks.PublicKey`` and what it encrypts is a ``ckks.CipherVe
 
 Each holder floods its partial decryption, with noise for Q_D openings. An opening is one ciphertext: a vector of d
 values has ``ceil(d / N)``. Of a scalar only the constant coefficient is opened.
-
-Shares are additive for n-of-n, Shamir's for t-of-n.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
 SECURITY_BITS = 40
-"""s: bits of statistical security of the flooding; that of encryption rests on the ring and its modulus (128 bits)."""
+"""s: bits of statistical security of the flooding; encryption has 128 bits."""
 
 OPENINGS = 1 << 16
-"""Q_D unless stated: ciphertexts that are opened under one key."""
+"""Q_D unless stated: ciphertexts that one key opens."""
 
 MOST_HOLDERS = 256
 _LEAST_SCALE_BITS = 66  # of an opened vector: it is divided by a prime only if as much is left
 MOST_NOISE = 2.0**59.5
-"""The largest standard deviation of a flooding: 8.6 of them are an int64."""
+"""Of a flooding: 8.6 standard deviations are an int64."""
 
 _FLOODS = 10.0  # standard deviations of a flooding that are never exceeded: once in 10^22 values
 _HEADER = struct.Struct("<4sBBxx16s16s")
@@ -65,12 +63,12 @@ _MILLISECONDS = {
 }
 """Nominal times of one typical core with N = 8192 and three primes: for one ciphertext, or one row of a key.
 
-zero: of a share of zero, for each other holder.  joined, handed, gathered: for each holder.  c1: for each sender.
+zero: for each other holder.  joined, handed, gathered: for each holder.  c1: for each sender.
 """
 
 
 class Switched(NamedTuple):
-    """How a form is opened. levels: of the primes it is divided by.  divisor: their product.  scale: of the result."""
+    """levels: of the primes that a form is divided by.  divisor: their product.  scale: of the result."""
 
     levels: tuple[int, ...]
     scale: float
@@ -83,7 +81,7 @@ class Group:
 
     parameters: a set of ``ckks_parameters`` for shared keys.  holders: their names, in order.
     threshold: so many of them open (Shamir); 0: all of them (n-of-n).  openings: Q_D.  label: unique to this sharing.
-    summands: how many ternary secrets the key sums up; 0: as many as holders.
+    summands: ternary secrets in the key; 0: as many as holders.
     """
 
     parameters: str
@@ -144,7 +142,7 @@ class Group:
         return self.holders.index(name) + 1
 
     def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The holders that open, in the group's order. Raises UserError if they can't, or aren't members."""
+        """The holders that open, in the group's order. Raises UserError if they can't."""
         for name in names:
             self.place(name)
         among = tuple(name for name in self.holders if name in names)
@@ -178,7 +176,7 @@ class Group:
         return self.ring.moduli[:limbs]
 
     def common(self, purpose: bytes, count: int, limbs: int) -> Residues:
-        """Public uniform residues ``(count, limbs, degree)`` that follow from group and purpose: nobody chose them."""
+        """Public uniform residues ``(count, limbs, degree)``, by group and purpose: nobody chose them."""
         key = hashlib.sha256(b"coterie/common/" + self.digest + purpose).digest()
         return residues.uniform(residues.secret_words(key), (count, limbs, self.degree), self.moduli(limbs))
 
@@ -199,7 +197,7 @@ class Group:
 
     @property
     def fresh_deviation(self) -> float:
-        """Of the noise of a fresh ciphertext, a coefficient."""
+        """Of a fresh ciphertext's noise, a coefficient."""
         return math.sqrt((2 + 2 * self.space.degree * self.secrets / 3) / 12)
 
     def deviation(self, form: Form, terms: int) -> float:
@@ -233,9 +231,7 @@ class Group:
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
-        """The standard deviation of one party's flooding. deviation: of the error, a coefficient; below 1 it counts as
-        1.
-        """
+        """The standard deviation of one party's noise. deviation: of the error, a coefficient, at least 1."""
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
     def _flood(self, deviation: float, coefficients: int | None = None) -> float:
@@ -264,7 +260,7 @@ class Group:
         return 1.0 if scalar else self.space.spread
 
     def seconds(self, what: str, length: int = 1, *, holders: int = 0, rows: int = 1) -> float:
-        """Nominal seconds of one typical core of the function of this name on ``length`` values, for virtual time.
+        """Nominal seconds of the function of this name on ``length`` values, for virtual time.
 
         holders: how many answer (c1: send), where each costs something.  rows: of key material (galois: automorphisms).
         """
@@ -319,7 +315,7 @@ class Group:
     ) -> tuple[Residues, Integers | None]:
         """The numbers ``(..., limbs, degree)``, and the ``length`` values of a twin. Raises DecodeError.
 
-        tag: what must stand there; empty: anything.  real: as in ``pack``.  facts: bytes that precede.
+        tag: required; empty: anything.  real: as in ``pack``.  facts: bytes that precede.
         """
         stated, held = self.opened_header(kind, data)
         if tag and stated != tag:
@@ -388,12 +384,12 @@ class SecretNumbers:
 
 
 class Share(SecretNumbers):
-    """SECRET: one holder's part of the key, ``(limbs, degree)``."""
+    """SECRET: ``(limbs, degree)``."""
 
     kind = "share"
 
     def additive(self, me: str, among: Sequence[str]) -> Residues:
-        """This share times its Lagrange coefficient: those of all in ``among`` add up to the key."""
+        """Times its Lagrange coefficient: those of all in ``among`` add up to the key."""
         names = self.group.answering(tuple(among))
         if me not in names:
             raise UserError(f"{me} is not among those that answer: {', '.join(names)}")
@@ -407,7 +403,7 @@ class Share(SecretNumbers):
     def handed(
         self, me: str, among: Sequence[str], group: Group, random_bytes: RandomBytes = urandom
     ) -> dict[str, bytes]:
-        """SECRET: each new holder's part, to be sealed to it. among: the holders that hand over."""
+        """SECRET: each new holder's part, to be sealed. among: the holders that hand over."""
         if group.space.identity != self.group.space.identity or group.digest == self.group.digest:
             raise UserError("a key is handed to a group with the same parameters and another label or other holders")
         return handed(group, self.additive(me, among), self.group.answering(tuple(among)), random_bytes)
@@ -450,7 +446,6 @@ def gathered(group: Group, me: str, parts: Mapping[str, bytes]) -> Share:
 
 
 def senders_tag(names: Sequence[str]) -> bytes:
-    """16 bytes that name a set of parties."""
     every = b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in sorted(names))
     return hashlib.sha256(b"coterie/senders/" + every).digest()[:16]
 
@@ -460,7 +455,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     ciphertexts: int = 0
 
     def plus(self, group: Group, digest: bytes, ciphertexts: int) -> Answered:
-        """With one more. Raises PeerError for a repeated one, or for more than flooding is sized for."""
+        """Raises PeerError for a repeated opening, or for more than flooding is sized for."""
         held = self.digests
         if digest in {held[at : at + _ID_BYTES] for at in range(0, len(held), _ID_BYTES)}:
             raise PeerError("asked to open the same ciphertext again: one partial decryption is all that is given")
@@ -515,7 +510,7 @@ class Zero:
 
 
 def twin_common(group: Group) -> Residues:
-    """Equal for all groups, so that an emulated key survives handing over."""
+    """Equal for all groups: an emulated key survives handing over."""
     key = hashlib.sha256(b"coterie/emulated").digest()
     return group.uniform(key, 1, group.limbs)
 

@@ -9,11 +9,9 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
                        d_i = h s_i + g (u_i - s_i) + e, of the sums h and g        (sum of d_i, g): switches from s^2
 
 (C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
-ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals:
-else the last party could make the sum a key of its own.
-
-Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
-takes another secret and another label. Nothing proves that a part is well-formed.
+ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals, so
+that the last party cannot choose the sum. Two parts of one kind by one secret show their noise: another try takes
+another secret and label. Nothing proves that a part is well-formed.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ NONCE_BYTES = 32
 
 
 def commitment(data: bytes, nonce: bytes) -> bytes:
-    """32 bytes that bind to ``data`` and show nothing of it. nonce: 32 fresh secret bytes."""
+    """32 bytes that bind to ``data`` and hide it. nonce: 32 fresh secret bytes."""
     if len(nonce) != NONCE_BYTES:
         raise CryptoError(f"a commitment takes {NONCE_BYTES} fresh random bytes, not {len(nonce)}")
     return hashlib.sha256(b"coterie/commitment/" + nonce + data).digest()
@@ -90,13 +88,12 @@ class Secret(SecretNumbers):
         return _packed(group, "second", group.plus(d, noise))
 
     def share(self) -> Share:
-        """A holder's n-of-n share. Raises CryptoError for t-of-n."""
         if not self.group.additive:
             raise CryptoError("where t of n holders open, secrets are dealt() to all of them")
         return Share(self.group, self.numbers[: self.group.limbs])
 
     def dealt(self, random_bytes: RandomBytes = urandom) -> dict[str, bytes]:
-        """SECRET: each holder's share of this secret, to be sealed to it."""
+        """SECRET: each holder's share, to be sealed to it."""
         return handed(self.group, self.numbers[: self.group.limbs], self.group.holders, random_bytes)
 
     def _public_row(self) -> Residues:
@@ -122,14 +119,14 @@ class Secret(SecretNumbers):
 
 
 def secret(group: Group, random_bytes: RandomBytes = urandom) -> Secret:
-    """A fresh one, from the system's randomness. random_bytes: for an emulated one."""
+    """From the system's randomness. random_bytes: for an emulated one."""
     if group.emulated:
         return Secret(group, group.uniform(drawn(random_bytes, 32), 1, group.limbs)[0])
     return Secret(group, group.ring.keygen(False)[0])
 
 
 def joined(group: Group, parts: Mapping[str, bytes]) -> ckks.PublicKey:
-    """The public key, without products. Raises CryptoError unless all parts are there, DecodeError naming a holder."""
+    """Without products. Raises CryptoError unless all parts are there, DecodeError naming a holder."""
     b = _summed(group, "public", parts, 1)
     if group.emulated:
         return ckks.PublicKey(twins.Rounded(_twin_id(group, b), group.space, 0))
@@ -141,7 +138,7 @@ def joined(group: Group, parts: Mapping[str, bytes]) -> ckks.PublicKey:
 def with_products(
     group: Group, key: ckks.PublicKey, firsts: Mapping[str, bytes], seconds: Mapping[str, bytes]
 ) -> ckks.PublicKey:
-    """The public key with products. Raises as ``joined``, and CryptoError for a set without products."""
+    """Raises as ``joined``, and CryptoError for a set without products."""
     if not group.space.multiplies:
         raise CryptoError(f"{group.parameters} has no level for products")
     arrays: Any = key.arrays
@@ -153,7 +150,7 @@ def with_products(
 
 
 def evaluation(group: Group, key: ckks.PublicKey, parts: Mapping[str, bytes]) -> ckks.EvaluationKey:
-    """The keys for dot products, of parts for ``space.elements``. Raises as ``joined``."""
+    """For dot products, of parts for ``space.elements``. Raises as ``joined``."""
     elements, k = group.space.elements, _switching(group)
     rows = _summed(group, "galois", parts, k * len(elements))
     if group.emulated:

@@ -1,7 +1,6 @@
-"""The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of.
-
-A sender without a share, which can't send under joint pads (``threshold_pads``), signs c_1 of its own vector
-(``Half``). A holder that is asked to open a sum adds up the halves of all its senders.
+"""The second polynomials of ciphertexts under a joint key, by which holders check what a sum is of: a sender without
+a share, which can't use joint pads (``threshold_pads``), signs c_1 of its own vector (``Half``), and holders add
+these up.
 """
 
 from __future__ import annotations

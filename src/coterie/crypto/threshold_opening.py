@@ -7,8 +7,8 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-**One partial decryption of a ciphertext at most**: many answers for one c_1 would average the floodings away, and two
-sets of answering holders would give the flooding itself. ``Answered`` refuses the second.
+**One partial decryption of a ciphertext at most**: ``Answered`` refuses a second, which would average the floodings
+away.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prepared:
-    """What the server keeps until it has the answers: c_0 (of a scalar its constant coefficient) and the request."""
+    """What the server keeps for the answers: c_0 (of a scalar its constant coefficient) and the request."""
 
     request: Request
     c0: Residues
@@ -126,7 +126,7 @@ def server_dec(
     random_bytes: RandomBytes = urandom,
     deviation: float | None = None,
 ) -> Prepared:
-    """ServerDec. A product that isn't rescaled is opened as it is. Raises CryptoError for what can't be opened.
+    """ServerDec. A product need not be rescaled. Raises CryptoError for what can't be opened.
 
     deviation: of the polynomials' error, a coefficient, where it isn't that of its form.  random_bytes: for an emulated
     one.
@@ -169,7 +169,7 @@ def partial(
 def answer(
     group: Group, made: Residues, request: Request, me: str, names: Sequence[str], zero: Zero, deviation: float
 ) -> bytes:
-    """The answer from a share times c_1, with a share of zero and flooding."""
+    """A share times c_1, plus a share of zero and flooding."""
     tag, real = request.tag(names), request.answer_size
     if group.emulated:
         noisy = deviation * group.spread(request.scalar) / request.scale / group.space.twin_step
@@ -181,7 +181,7 @@ def answer(
 
 
 def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Floats:
-    """FinDec: ``(d,) float64`` values, sums of ``terms`` of them; (1,) of a scalar.
+    """FinDec: ``(d,) float64`` sums of ``terms`` values; (1,) of a scalar.
 
     answers: of all holders asked. Raises DecodeError naming a holder, and CiphertextError if a share is wrong.
     """
@@ -193,7 +193,7 @@ def opened(group: Group, prepared: Prepared, answers: Mapping[str, bytes]) -> Fl
 def read_answers(
     group: Group, prepared: Prepared, answers: Mapping[str, bytes], names: Sequence[str]
 ) -> tuple[Residues, Integers | None]:
-    """The sum of c_0 and all answers. Raises DecodeError naming a holder."""
+    """With c_0. Raises DecodeError naming a holder."""
     request = prepared.request
     tag, total, words = request.tag(names), prepared.c0, prepared.words
     for name in names:
@@ -210,7 +210,7 @@ def read_answers(
 
 
 def decoded(group: Group, total: Residues, words: Integers | None, prepared: Prepared, among: int) -> Floats:
-    """The values of what all have added up to. Raises CiphertextError."""
+    """Of what all have added up to. Raises CiphertextError."""
     request, space = prepared.request, group.space
     most = request.terms * space.limit(prepared.form)
     error, flood = prepared.errors
@@ -246,10 +246,7 @@ def flooding(group: Group, shape: tuple[int, int, int], deviation: float) -> Res
 
 
 def gaussian(deviation: float, count: int) -> Integers:
-    """Integers near a Gaussian, from the system's randomness: the upper 44 bits by Box and Muller, the rest uniform.
-
-    Raises CapacityError for what an int64 can't hold.
-    """
+    """Integers near a Gaussian, from the system's randomness. Raises CapacityError for what an int64 can't hold."""
     if not 0 <= deviation <= MOST_NOISE:
         raise CapacityError(f"no room for noise of deviation {deviation:.1e}: take fewer openings or terms")
     words = residues.secret_words(urandom(32))
@@ -282,7 +279,7 @@ def divided(group: Group, pairs: Residues, switched: Switched, *, at_random: boo
 
 
 def constant(group: Group, polynomials: Residues) -> Residues:
-    """The constant coefficient ``(count, limbs, 1)`` of polynomials in NTT form."""
+    """``(count, limbs, 1)`` of polynomials in NTT form."""
     return residues.constant(polynomials, group.moduli(polynomials.shape[1]))[..., None]
 
 

@@ -12,16 +12,16 @@ With s_k for the share of holder k times its Lagrange coefficient, sender j encr
 
     w_j a_j s_j + flooding + a share of zero     ``pad_partial``
 
-and with the weighted sum of the y_j that is the weighted sum of the messages (``padded_sum``).
+which with the weighted sum of the y_j is that of the messages (``padded_sum``).
 
 **To open a weighted sum of completed vectors** a request names pads, weights and a public seed (``SumRequest``), and
-each holder computes c_1 itself, so that the server can't lie about it:
+each holder computes c_1 itself:
 
     c_1 = sum of w_j a_j + u a        divided by the primes that go, to the nearest
     c_0 = sum of w_j c_0j + u b       divided, rounded at random, flooded               ``sum_dec``, the server
 
-(b, a) is the public key and u follows from the seed. Where senders hold no shares, the holders get a_j itself, signed
-by sender j (``threshold_halves``).
+(b, a) is the public key and u follows from the seed. Where senders hold no shares, a_j is signed by its sender
+(``threshold_halves``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PAD = struct.Struct("<Q16s16s")  # length, nonce, who contributes
 
 @dataclass(frozen=True)
 class Pad:
-    """The public name of a pad, which decides its polynomial."""
+    """Public; it decides the polynomial."""
 
     sender: str  # the encrypting holder
     context: bytes  # bytes that name the purpose
@@ -60,7 +60,6 @@ class Pad:
     nonce: bytes  # 16 fresh bytes
     among: tuple[str, ...]  # the holders whose shares make it, in the group's order
     part: ClassVar[int] = 0
-    """A sender has one vector a round."""
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -86,12 +85,11 @@ class Pad:
 
 
 Addend = Pad | Half
-"""What names c_1 of one vector of a sum."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Padded:
-    """A message under a pad. array: its first polynomials."""
+    """array: the message's first polynomials."""
 
     group: threshold.Group
     pad: Pad
@@ -141,7 +139,7 @@ class Padding:
         return self.group.emulated
 
     def encrypt(self, values: ArrayLike) -> Padded:
-        """``(d,)`` floats under a fresh pad. Raises as ``ckks.PublicKey.encrypt``; CryptoError for a second vector."""
+        """``(d,)`` floats. Raises as ``ckks.PublicKey.encrypt``; CryptoError the second time."""
         if self.used:
             raise CryptoError("a pad hides one vector: make another padding for the next")
         array, _ = self.key.prepared(values)
@@ -157,10 +155,7 @@ class Padding:
 
 
 def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
-    """A holder's addend that turns another's padded vector into a ciphertext.
-
-    It is equal however often it is asked for.
-    """
+    """What turns another holder's padded vector into a ciphertext, always equal."""
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
         raise CryptoError(f"{me} contributes to the pads of others")
@@ -172,14 +167,14 @@ def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: P
 
 
 class Joining:
-    """A padded vector to which contributions are added as they come."""
+    """A padded vector, and the contributions that have come."""
 
     def __init__(self, group: threshold.Group, padded: Padded) -> None:
         self._group, self._padded, self._total = group, padded, padded.array
         self._missing = {name for name in padded.pad.among if name != padded.pad.sender}
 
     def take(self, name: str, data: bytes | memoryview) -> None:
-        """The contribution of one holder, once. Raises CryptoError for another's, DecodeError for a bad one."""
+        """Each holder's once. Raises CryptoError for another's, DecodeError for a bad one."""
         group, pad = self._group, self._padded.pad
         if name not in self._missing:
             raise CryptoError(f"a contribution of {name}, which is not missing")
@@ -216,9 +211,8 @@ def pad_partial(
     zero: threshold.Zero,
     answered: threshold.Answered,
 ) -> tuple[bytes, threshold.Answered]:
-    """A sender's part in opening the weighted sum of ``pads``. Raises PeerError the second time for a pad.
-
-    Raises CryptoError for t-of-n groups, for pads not among all holders, and for weights that don't fit.
+    """A sender's part in opening the weighted sum of ``pads``. Raises PeerError the second time for a pad,
+    CryptoError for an impossible sum.
     """
     request = _request(group, pads, weights)
     own = pads.get(me)
@@ -264,7 +258,6 @@ def padded_error(group: threshold.Group, weights: Mapping[str, int]) -> float:
 
 
 def sum_name(group: threshold.Group, pads: Mapping[str, Addend], weights: Mapping[str, int]) -> bytes:
-    """32 bytes that name a weighted sum of vectors."""
     told = hashlib.sha256(b"coterie/padded sum/")
     for name in sorted(pads):
         told.update(pads[name].digest(group) + weights[name].to_bytes(8, "little"))
@@ -320,7 +313,7 @@ def _weighted(group: threshold.Group, array: Residues, weight: int) -> Residues:
 def divided_alone(
     group: threshold.Group, polynomials: Residues, switched: threshold.Switched, *, at_random: bool = True
 ) -> Residues:
-    """``(count, limbs, N)`` divided and rounded as by ``divided``, two at a time."""
+    """``(count, limbs, N)``, as ``divided``, two at a time."""
     odd = len(polynomials) % 2
     filled = np.concatenate((polynomials, polynomials[:1])) if odd else polynomials
     pairs = threshold_opening.divided(group, filled.reshape(-1, 2, *filled.shape[1:]), switched, at_random=at_random)
@@ -340,7 +333,7 @@ def _small(group: threshold.Group, pad: Pad, key: bytes) -> Residues:
 
 SEED_BYTES = 32
 MONOMIALS = 4
-"""Of u: with N = 8192 there are 2^51 of them, and its noise has twice the deviation of the public key's."""
+"""Of u: there are 2^51 with N = 8192, and its noise has twice the deviation of the public key's."""
 # Length, seed, a bit for each contributor, number of senders.
 _HEAD = struct.Struct(f"<Q{SEED_BYTES}s{MOST_HOLDERS // 8}sH")
 _SENDER = struct.Struct(f"<HI{NONCE_BYTES}s")  # place, weight, nonce
@@ -405,9 +398,8 @@ class SumRequest(threshold_opening.Request):
         context: bytes,
         halves: Mapping[bytes, Half] | None = None,
     ) -> SumRequest:
-        """context: of the pads, as the holder knows it.  halves: by name, of a key whose senders sign them.
-
-        Raises DecodeError, and as ``of``.
+        """context: of the pads, as the holder knows it.  halves: by name, where senders sign them. Raises
+        DecodeError, and as ``of``.
         """
         _, held = group.opened_header("sum", data)
         if len(held) < _HEAD.size:

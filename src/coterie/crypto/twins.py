@@ -27,7 +27,7 @@ _TABLE = 1 << 20  # numbers; noise is a place in one table of them
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin(ArrayVectors):
-    """What the twins of keys share. key_id: names the key, and seeds the noise."""
+    """key_id: names the key, and seeds the noise."""
 
     key_id: bytes
     space: Any
@@ -150,7 +150,7 @@ class Rounded(Twin):
 
 
 class RoundedSecret(Rounded):
-    """The twin of ``ckks_arrays.Secret``. It holds no secret: it encrypts with less noise."""
+    """The twin of ``ckks_arrays.Secret``: with less noise, and no secret."""
 
     @property
     def public(self) -> Rounded:
@@ -209,7 +209,6 @@ def filtered(values: Floats, taps: NDArray[np.int64]) -> Floats:
 
 
 def to_steps(values: Floats | Integers, steps: float) -> Integers:
-    """Values times steps, rounded to integers."""
     scaled = values * np.float64(steps)
     return np.rint(scaled, out=scaled).astype(np.int64)
 

@@ -7,14 +7,13 @@ A number z is shared as z_0 + z_1 mod 2^64. A dealer, who takes no part, has giv
   Zhang, SecureML, IEEE S&P 2017).
 - **Bits**, which are shared mod 2, are shared mod 2^64: b + r is opened for a dealt bit r that is shared in both ways
   (Rotaru, Wood, INDOCRYPT 2019). So a number of k shared bits is below 2^k, whatever its owner sends.
-- **Comparisons**: z + r is opened for a dealt r, whose bits are shared. The sign of z follows from the borrow of a
+- **Comparisons**: z + r is opened for a dealt r with shared bits. The sign of z follows from the borrow of a
   subtraction, by a tree of ANDs (Damgard, Fitzi, Kiltz, Nielsen, Toft, TCC 2006; Catrina, de Hoogh, SCN 2010).
-- **The greatest** of many is found by a tree of comparisons whose signs are not opened: a sign s takes the greater one,
-  a + s (b - a), by a dealt bit r and a dealt r d. Only a mark of the greatest is opened.
+- **The greatest** of many is found by a tree of comparisons whose signs s stay shared: a + s (b - a), by a dealt bit r
+  and a dealt r d. Only a mark of the greatest is opened.
 
-Secrecy holds against one party that follows the protocol, unconditionally but for the keystream that stretches seeds. A
-party that deviates can spoil results; what it may learn is not bounded here. No number may be used twice: a caller
-counts what it has used.
+Secrecy holds against one party that follows the protocol, unconditionally but for the keystream that stretches seeds.
+What a party that deviates may learn is not bounded here. No number may be used twice: a caller counts what it has used.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from coterie.protocol.randomness import keystream
 
 T = TypeVar("T")
 Exchange = Generator[bytes, bytes, T]
-"""Yields what the other party is to get, is sent what the other one yields, and returns a result."""
+"""Yields what the other party gets, is sent what that one yields, and returns a result."""
 Words64 = NDArray[np.uint64]
 Bits = NDArray[np.uint8]
 
@@ -76,7 +75,7 @@ class Sizes:
         return some
 
     def corrections(self) -> dict[str, tuple[int, int]]:
-        """What party 1 gets, in this order, before what belongs to comparisons."""
+        """Of party 1, in this order, before those of comparisons."""
         return {**self.products(), **{f"{name} bits": (self.clients, self.bits) for name in self.uses}}
 
 
@@ -95,7 +94,7 @@ class Dealt:
 
 
 def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes, bytes]) -> bytes:
-    """Party 1's corrections, for these keys of both parties (16 bytes each). twisted: rows -> J rows."""
+    """Party 1's, for the keys of both (16 bytes each). twisted: rows -> J rows."""
     parts = list[Words64]()
     for name, (rows, columns) in sizes.products().items():
         own, other = _matrix(keys[0], name, rows, sizes.length), _matrix(keys[1], name, columns, sizes.length)
@@ -174,7 +173,7 @@ def _correction(dealt: Dealt, name: str) -> Words64:
 
 
 def lifted(dealt: Dealt, name: str, bits: Words64) -> Exchange[Words64]:
-    """(n, k) shares mod 2^64 of the bits (n, k) of which these are shares mod 2. name: for what they were dealt."""
+    """(n, k) shares mod 2^64 of bits (n, k) that are shared mod 2. name: for what they were dealt."""
     shape = dealt.sizes.clients, dealt.sizes.bits
     own = ((bits ^ _matrix(dealt.key, f"{name} bits", *shape)[: len(bits)]) & 1).astype(np.uint8)
     data = yield np.packbits(own).tobytes()
@@ -189,10 +188,10 @@ def lifted(dealt: Dealt, name: str, bits: Words64) -> Exchange[Words64]:
 
 
 def greatest(dealt: Dealt, used: int, values: Sequence[Words64], marks: Sequence[Sequence[int]]) -> Exchange[list[int]]:
-    """Of each list of shared numbers (k,), read as signed, the mark of the greatest, or of the first of the greatest.
+    """Of each list of shared numbers (k,), read as signed, the mark of the greatest, or of the first of these.
 
-    Both parties learn these marks, and nothing else. Numbers of a list must be less than 2^63 apart. used: comparisons
-    so far; a list takes k - 1.
+    Both learn these marks alone. Numbers of a list must be less than 2^63 apart. used: comparisons so far; a list takes
+    k - 1.
     """
     left = [
         np.column_stack([own, np.array(named, np.uint64) * (dealt.party == 0)])
@@ -226,7 +225,7 @@ def _greater(dealt: Dealt, used: int, a: Words64, b: Words64) -> Exchange[Words6
 
 
 def _comparisons(dealt: Dealt, used: int, count: int) -> Words64:
-    """(count, _DRAWN) what was dealt for the comparisons after so many. Raises DecodeError for more than were."""
+    """(count, _DRAWN) dealt for the comparisons after so many. Raises DecodeError for too many."""
     if used + count > dealt.sizes.comparisons:
         raise DecodeError(f"{used + count} comparisons; {dealt.sizes.comparisons} were dealt")
     numbers = _drawn(dealt.key, used, count)
@@ -282,7 +281,7 @@ def _and(party: int, left: Bits, right: Bits, triple: list[Bits]) -> Exchange[Bi
 
 
 def _matrix(key: bytes, name: str, rows: int, columns: int) -> Words64:
-    """(rows, columns) random words; the first rows do not depend on how many there are."""
+    """(rows, columns) random words; more rows leave the first ones as they are."""
     own = digest("coterie/two-party/1", key, name)[:SEED_BYTES]
     return np.frombuffer(keystream(own, 8 * rows * columns), "<u8").reshape(rows, columns)
 
@@ -300,7 +299,6 @@ def _words(data: bytes, rows: int, columns: int) -> Words64:
 
 
 def _bits(words: Words64) -> Bits:
-    """(b, 64 k) the bits of words (b, k), lowest first."""
     return np.unpackbits(np.ascontiguousarray(words).astype("<u8").view(np.uint8), axis=1, bitorder="little")
 
 

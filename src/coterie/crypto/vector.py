@@ -6,8 +6,6 @@ A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``, 
 - sums with more terms or masks than there is room for are refused. The caller answers for bounds that it states
   (``within``, ``at_most``) and for the norms of vectors in dot products;
 - vectors with masks are opened by ``open_blinded`` only, those without by ``decrypt`` only.
-
-An emulated key has the type of a real one, with another backend (``arrays``).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Key:
-    """Any key: immutable, equal by kind and fingerprint, and shown by its fingerprint only.
+    """Immutable, equal by kind and fingerprint, and shown by its fingerprint only.
 
     arrays: the backend.  backends: by scheme; their ``load(space, flag, body)`` reads keys.
     """
@@ -84,7 +82,7 @@ class Key:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """SECRET of its party: numbers that fit every key with the same scheme and parameters."""
+    """SECRET of its party, for every key with the same scheme and parameters."""
 
     scheme: str
     space: Space
@@ -101,7 +99,7 @@ class Mask:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BaseVector:
-    """Numbers of the key's backend and their ``Tally``: immutable, never compared, shown by its tally only."""
+    """Immutable, never compared, shown by its tally only."""
 
     key: PublicKey[Any]
     tally: Tally
@@ -136,7 +134,7 @@ class BaseVector:
         return self.key.arrays.space.room
 
     def __add__(self, other: Self) -> Self:
-        """The sum, of terms and masks too. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
+        """Of terms and masks, too. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
         theirs: Self = self._checked(other)
         tally = self.tally.plus(theirs.tally, self._room)
         return self._made(tally, self._sum(theirs.array))
@@ -172,7 +170,7 @@ class BaseVector:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlindedVector(BaseVector):
-    """An opened vector with its masks still on: all that the key's holder sees."""
+    """With its masks still on: all that the key's holder sees."""
 
     def _sum(self, array: Any) -> Any:
         return self.key.arrays.add_opened(self.array, array, self.tally.form)
@@ -268,9 +266,7 @@ class PublicKey(Key, Generic[_Vector]):
         return self.arrays.space.fresh
 
     def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
-        """A vector opened by any key under its masks, under this key; masks still on. Raises KeyMismatchError for other
-        parameters.
-        """
+        """A vector opened by any key, under this key; masks still on. Raises KeyMismatchError for other parameters."""
         space = self.arrays.space
         space.maskable()
         fits = isinstance(blinded, BlindedVector) and blinded.scheme == self.scheme
@@ -281,7 +277,7 @@ class PublicKey(Key, Generic[_Vector]):
         return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
 
     def blinded(self, stored: StoredVector) -> BlindedVector:
-        """The inverse of ``BlindedVector.stored``. Raises KeyMismatchError for a vector opened with another key."""
+        """The inverse of ``BlindedVector.stored``. Raises KeyMismatchError for another key."""
         if stored.tally.fingerprint != self.fingerprint:
             raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
         return BlindedVector(self, stored.tally, self.arrays.from_arrays(stored.numbers))
@@ -295,10 +291,10 @@ class PublicKey(Key, Generic[_Vector]):
         blinded: int | None = None,
         form: Form | None = None,
     ) -> _Vector:
-        """A ciphertext vector from another party's bytes, fully checked. Raises DecodeError.
+        """Another party's, fully checked. Raises DecodeError.
 
         length, terms, blinded, form: required in its header, None: anything that fits. To add or multiply fresh
-            uploads, require terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
+        uploads, require terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
         """
         space, wanted = self.arrays.space, (length, terms, blinded)
         tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)
@@ -351,7 +347,7 @@ _Summand = TypeVar("_Summand", bound=BaseVector)
 
 
 def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
-    """The sum of ciphertext or blinded vectors (FedCAPrivacy eq. 9 without its division), one at a time."""
+    """Of ciphertext or blinded vectors (FedCAPrivacy eq. 9 without its division), one at a time."""
     iterator = iter(vectors)
     total = next(iterator, None)
     if total is None:

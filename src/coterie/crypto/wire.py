@@ -34,7 +34,7 @@ _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 
 
 def vector_bytes(space: Space, length: int, form: Form) -> int:
-    """Size of a vector, in bytes (a product: after rescaling)."""
+    """In bytes (a product: after rescaling)."""
     return _VECTOR.size + space.body_bytes(length, form)
 
 
@@ -104,7 +104,7 @@ def join_key(kind: str, key: KeyArrays) -> bytes:
 
 
 def scheme_of(data: bytes) -> str:
-    """The scheme that the bytes of a key claim. Raises DecodeError for none."""
+    """As the bytes of a key claim. Raises DecodeError for none."""
     held = content(data)
     code = _KEY.unpack_from(held)[2] if len(held) >= _KEY.size else 0
     for name, number in SCHEMES.items():
@@ -116,7 +116,6 @@ def scheme_of(data: bytes) -> str:
 def split_key(
     data: bytes, kind: str, schemes: Sequence[str], allow_insecure: bool
 ) -> tuple[str, Space, int, memoryview]:
-    """A key's scheme, parameters, flag and the bytes of its numbers."""
     held = content(data)
     if len(held) < _KEY.size:
         raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")

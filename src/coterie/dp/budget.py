@@ -13,8 +13,7 @@ from coterie.protocol.errors import UserError
 @dataclass(frozen=True)
 class Budget:
     """The most epsilon, at ``delta``, of all of one client's releases together, for one relation of neighbours.
-
-    Raises UserError for an epsilon that is not positive and finite, and for a delta outside (0, 1).
+    Raises UserError for impossible numbers.
     """
 
     epsilon: float
@@ -34,7 +33,7 @@ class Budget:
             )
 
     def spent(self, ledger: Ledger) -> float:
-        """The epsilon of a ledger; infinite if something in it has no proof."""
+        """Infinite if something in the ledger has no proof."""
         return ledger.epsilon(self.delta, self.neighbours)
 
     def fits(self, ledger: Ledger, *more: Release) -> bool:

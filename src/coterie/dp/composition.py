@@ -18,9 +18,10 @@ from coterie.dp.gaussian import epsilon as gaussian_epsilon
 from coterie.dp.skellam import epsilon as skellam_epsilon
 
 MOST_STEPS = 1e6
-"""On the grid of one loss. A finer grid takes memory and changes epsilon in its fifth digit."""
+"""On the grid of one loss."""
+# more take memory and change epsilon in its fifth digit
 GRID_OF_ONE = 0.03
-"""The step, in standard deviations of one sampled loss of many: rounding up adds to each."""
+"""In standard deviations of one sampled loss of many: rounding up adds to each."""
 
 
 def composed(
@@ -33,9 +34,8 @@ def composed(
     """The epsilon at ``delta`` of so many releases of each kind together; 0 of none.
 
     gaussian: by noise multiplier.  sampled: by noise multiplier and probability of the client's part in it.  pure: by
-        epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity. With any of these all are composed by Rényi
-        divergences, and the sampled ones count as not sampled. Raises UserError unless 0 < delta < 1; other numbers are
-        unchecked (see ``ledger.Release``).
+    epsilon.  skellam: by noise multiplier, L2 and L1 sensitivity; with any of these all are composed by Rényi
+    divergences, and sampled ones count as not sampled. Raises UserError.
     """
     check_delta(delta)
     # N(0, z^2) against N(1, z^2): several are one with 1/z^2 = sum of 1/z_i^2.

@@ -4,10 +4,9 @@
     numbers + mechanism.share(parties, secrets)                  one of the parties that make the sum
     change = mechanism.off_grid(total, terms, rotation)          of the opened sum: the mean change
 
-The shares of ``missing`` parties do not count: these may collude, or be left out. Neighbours differ in all data of one
-client, but not in the number of clients. Sums are exact, and so is the proof (Agarwal, Kairouz, Liu 2021; the grid is
-of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation",
-ICML 2021).
+Neighbours differ in all data of one client, but not in the number of clients. Sums are exact, and so is the proof
+(Agarwal, Kairouz, Liu 2021; the grid is of Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for
+federated learning with secure aggregation", ICML 2021).
 """
 
 from __future__ import annotations
@@ -63,12 +62,13 @@ class Distributed:
 
     @property
     def most(self) -> float:
-        """The largest L2 norm of a client's numbers: randomly rounded ones are drawn anew beyond (Kairouz et al.)."""
+        """Of a client's numbers in L2."""
+        # randomly rounded ones are drawn anew beyond (Kairouz et al.)
         return math.sqrt(STEPS**2 + self.length / 4 + STEPS + math.sqrt(self.length) / 2)
 
     @property
     def most_each(self) -> int:
-        """The largest magnitude of one number of a client, by Hoeffding's bound for random signs."""
+        """Of one number of a client, by Hoeffding's bound for random signs."""
         spread = 2 * math.sqrt((math.log(self.length) + _SPREAD) / self.length)
         return math.ceil(STEPS * min(1.0, spread)) + 1
 
@@ -79,11 +79,10 @@ class Distributed:
 
     @property
     def sensitivity_l1(self) -> float:
-        """L1, in steps; whole numbers are at most their squares."""
         return min(math.sqrt(self.length) * self.sensitivity, self.sensitivity**2)
 
     def variance(self, parties: int) -> float:
-        """Of one of so many shares. Raises UserError if none would count, or it can't be drawn."""
+        """Of one of so many shares. Raises UserError if none counts, or can be drawn."""
         if not self.missing < parties:
             raise fl.UserError(
                 f"{parties} parties add noise, and the shares of {self.missing} may be missing: nobody's would count"
@@ -91,7 +90,7 @@ class Distributed:
         return skellam.possible((self.noise_multiplier * self.sensitivity) ** 2 / (parties - self.missing))
 
     def largest(self, terms: int) -> float:
-        """The magnitude that no number of a sum of so many clients and all shares exceeds."""
+        """That no number of a sum of so many clients and all shares exceeds."""
         worst = math.sqrt(self.missing + 1) * self.noise_multiplier * self.sensitivity  # if one share counts
         return terms * self.most_each + _DEVIATIONS * worst
 
@@ -105,9 +104,8 @@ class Distributed:
     # -- what parties do -----------------------------------------------------------------------------------------------
 
     def on_grid(self, change: ArrayLike, rotation: bytes, secrets: fl.Secrets) -> Integers:
-        """(p,) the numbers of a client's (p,) change. Raises UserError for NaN and infinity.
-
-        rotation: public, equal for all terms of a sum.
+        """(p,) of a client's (p,) change. rotation: public, equal for all terms of a sum. Raises UserError for NaN
+        and infinity.
         """
         (short,) = clipped(np.asarray(change, np.float64)[None], self.clip)
         exact = np.clip(self._rotated(short, rotation) * (STEPS / self.clip), -self.most_each + 1, self.most_each - 1)
@@ -118,9 +116,8 @@ class Distributed:
                 return np.asarray(numbers, np.int64)
 
     def fits(self, numbers: ArrayLike, makers: int = 0) -> bool:
-        """Whether an honest client could have made these numbers, p or fewer.
-
-        makers: how many clients add noise, if one share is in the numbers.
+        """Whether an honest client could have made these, p or fewer. makers: clients that add noise, if a share is
+        in them.
         """
         values = np.asarray(numbers, np.float64)
         noise = math.sqrt(self.variance(makers)) if makers else 0.0
@@ -133,7 +130,7 @@ class Distributed:
         )
 
     def share(self, parties: int, secrets: fl.Secrets) -> Integers:
-        """(p,) whole numbers: the noise of one of so many parties."""
+        """(p,) whole numbers, of one of so many parties."""
         return skellam.draw(self.length, self.variance(parties), secrets)
 
     def off_grid(self, total: ArrayLike, terms: int, rotation: bytes) -> NDArray[np.float64]:

@@ -18,22 +18,21 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.protocol.errors import UserError
 
 GRID = 1e-3
-"""The step of a privacy loss distribution, in standard deviations 1 / z of the loss; epsilon is high by about 1e-7 of
-itself. A step of fixed length would take 20 / (z step) numbers, which is gigabytes at z = .01."""
+"""The step of a privacy loss distribution, in standard deviations 1 / z of the loss."""
+# Epsilon is high by about 1e-7 of itself. A fixed step would take gigabytes at z = .01.
 FINE = (0.05, 1e5)
-"""Noise multipliers between which the grid is used. Outside it loses its digits, for epsilon is in the hundreds or next
-to nothing. There dp-accounting's closed form of a single Gaussian counts (Balle and Wang 2018)."""
+"""Noise multipliers for which the grid is used."""
+# outside it loses its digits, and dp-accounting's closed form of a single Gaussian counts (Balle and Wang 2018)
 MOST_EPSILON = 1e6
 LEAST_DELTA = 1e-15
-"""Bounds on what noise is drawn for. The drawn numbers end at 8.6 standard deviations (``Secrets.normal``), beyond
-which a Gaussian has 1e-17. The numerics of dp-accounting fail far outside."""
+"""Bounds on what noise is drawn for."""
+# drawn numbers end at 8.6 standard deviations (Secrets.normal), and dp-accounting fails far outside
 _NUDGE = 1e-6
 
 
 def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
-    """The least epsilon at ``delta`` of so many Gaussian releases of one party, from above; infinite without noise.
-
-    Raises UserError unless 0 <= noise_multiplier, 0 < delta < 1, releases >= 0.
+    """The least epsilon at ``delta`` of so many Gaussian releases of one party; infinite without noise. Raises
+    UserError for impossible numbers.
     """
     check_delta(delta)
     if not noise_multiplier >= 0:
@@ -47,9 +46,8 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
 
 
 def noise_multiplier(epsilon: float, delta: float, releases: int = 1) -> float:
-    """The least noise multiplier whose releases have at most ``epsilon`` at ``delta``, within 1e-6 of itself.
-
-    Raises UserError unless 0 < epsilon <= MOST_EPSILON, LEAST_DELTA <= delta < 1 and releases >= 1.
+    """The least whose releases have at most ``epsilon`` at ``delta``, within 1e-6 of itself. Raises UserError unless
+    0 < epsilon <= MOST_EPSILON, LEAST_DELTA <= delta < 1 and releases >= 1.
     """
     check_delta(delta)
     if not 0 < epsilon < math.inf:
@@ -89,8 +87,8 @@ def noised(
 ) -> NDArray[np.float64]:
     """Values of any shape plus Gaussian noise of standard deviation noise_multiplier x sensitivity.
 
-    sensitivity: L2, of all values together.  normal: such as ``party.secrets("noise").normal``. Raises UserError for a
-    negative or infinite multiplier or sensitivity.
+    sensitivity: L2, of all values together.  normal: such as ``party.secrets("noise").normal``. Raises UserError for
+    impossible noise.
     """
     array = np.asarray(values, np.float64)
     sigma = noise_multiplier * sensitivity
@@ -100,7 +98,7 @@ def noised(
 
 
 def loss_distribution(noise_multiplier: float, step: float) -> Any:
-    """The privacy loss distribution of one Gaussian release on a grid of this step, rounded up (dp-accounting's)."""
+    """Of one Gaussian release on a grid of this step, rounded up (dp-accounting's)."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # a second to import
 
     return from_gaussian_mechanism(noise_multiplier, value_discretization_interval=step)
@@ -126,6 +124,5 @@ def _multiplier(target: float, delta: float) -> float:
 
 
 def check_delta(delta: float) -> None:
-    """Raises UserError unless 0 < delta < 1."""
     if not 0 < delta < 1:
         raise UserError(f"delta lies between 0 and 1, not at {delta}: far below 1 / samples, 1e-5 say")

@@ -1,10 +1,8 @@
 """OFL's own mechanism (section 4.2, algorithm 2, l. 11 to 13): a HEURISTIC, not differential privacy.
 
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
-where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters.
-
-The scale follows from the data, not from a bound on neighbours. It tells how far values are spread, and equal values
-get none (docs/privacy_uploads.md). Lemma 5.2's proof assumes that neighbouring data have the same clusters.
+where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters. The
+scale follows from the data, not from a bound on neighbours (docs/privacy_uploads.md).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ MOST_CLUSTERS = 64
 
 
 def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
-    """(n,) the density cluster of each value, numbered from 0 in the order of the values.
+    """(n,) the density cluster of each value, numbered in the order of the values.
 
     dense: (n,) the density at each value (``selection.parameters.density``), whose MOST_CLUSTERS - 1 deepest local
     minima are the borders. Equal values are never parted.
@@ -47,7 +45,7 @@ def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def scales(values: NDArray[Any], dense: NDArray[Any], epsilon2: float) -> NDArray[np.float64]:
-    """(n,) the scale of each value's Laplace noise; 0 in a cluster of equal values. Raises UserError unless epsilon2 is
+    """(n,) of each value's Laplace noise; 0 in a cluster of equal values. Raises UserError unless epsilon2 is
     positive and finite.
     """
     if not 0 < epsilon2 < math.inf:
@@ -78,10 +76,9 @@ def laplace(count: int, secrets: fl.Secrets) -> NDArray[np.float64]:
 
 def true_epsilon(ratio: float, delta: float, values: int = 1) -> float:
     """The exact epsilon at ``delta`` of values at the centroid of a cluster that is ``ratio`` = r times wider in
-    neighbouring data; infinite for an infinite ratio, against equal values.
+    neighbouring data; infinite for an infinite ratio.
 
-    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError unless ratio > 1, 0 < delta
-    < 1 and values >= 1.
+    For one value and r >= 2 it is (r - 1) log((1 - 1/r) / delta) - log r. Raises UserError.
     """
     from scipy.optimize import brentq  # slow to import
     from scipy.special import gammainc, gammaincc
@@ -119,7 +116,7 @@ def claimed(selected: int, epsilon1: float, epsilon2: float) -> float:
 
 
 def release(selected: int, epsilon1: float, epsilon2: float, round: int = 0) -> Release:
-    """One upload in the ledger: no proof, and the paper's claim beside it."""
+    """Of one upload: no proof, and the paper's claim beside it."""
     return Release(
         UPLOAD,
         "heuristic",

@@ -12,14 +12,14 @@ from coterie.dp.composition import composed
 from coterie.protocol.errors import UserError
 
 DELTA = 1e-5
-"""Of a ledger in a run's result, where the system has no setting ``dp_delta``."""
+"""Where a system has no setting ``dp_delta``."""
 
 Mechanism = Literal["none", "heuristic", "gaussian", "skellam", "laplace", "exponential"]
-"""``none`` sends data as they are, or with protection that has no proof. ``heuristic`` adds noise without a proof."""
+"""``none`` sends data without a proof, ``heuristic`` adds noise without one."""
 UNPROVED = ("none", "heuristic")
 PURE = ("laplace", "exponential")
 Neighbours = Literal["replace one sample", "replace one client"]
-"""What differs between the data that must look alike: one sample of the client, or all that the client has."""
+"""What differs between data that must look alike: one sample of the client, or all that it has."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,13 @@ class Release:
     neighbours: the relation of this bound.  round: 0 is the set-up.
     against: who sees it so, such as "server" or "own leader"; nobody named: everybody.
     pure_epsilon: of the Laplace and the exponential mechanism, whose delta is 0.  draws: how many times the mechanism
-    was run with these numbers, with the earlier results known.
+    was run, with the earlier results known.
     sampled: the probability with which what neighbours differ in was part of a draw, independently of all else. hidden:
-        whether nobody that sees the release can tell if it was. Only then does sampling count.
+    whether nobody that sees the release can tell if it was. Only then does sampling count.
     claimed_epsilon: a publication's claim of a heuristic, which counts for nothing.
     sample: of a release that follows from noisy data, such as a model of DP-SGD, their proof for one sample, of round
     0. Releases of different kinds with the same proof in the same round show the same data.
-
-    Raises UserError for an unknown mechanism or relation, and for numbers that its mechanism lacks or does not have.
+    Raises UserError for what its mechanism lacks or does not have.
     """
 
     what: str
@@ -101,11 +100,11 @@ class Release:
         return tuple(value for name, value in vars(self).items() if name != "round")
 
     def proves(self, neighbours: Neighbours) -> bool:
-        """Whether it has a proof for this relation. What hides a whole client hides each of its samples."""
+        """For this relation. What hides a whole client hides each of its samples."""
         return self.mechanism not in UNPROVED and self.neighbours in (neighbours, "replace one client")
 
     def seen_by(self, observer: str | None) -> bool:
-        """Whether this observer, or one of them all if None, sees it so."""
+        """By this observer, or one of them all if None."""
         return observer is None or not self.against or observer in self.against
 
 
@@ -118,9 +117,8 @@ class Ledger:
         return tuple(dict.fromkeys(name for release in self.releases for name in release.against))
 
     def epsilon(self, delta: float, neighbours: Neighbours = "replace one sample", against: str | None = None) -> float:
-        """The epsilon of all releases together; 0 of none, infinite if one has no proof for this relation.
-
-        against: one observer, who sees what names it and what names nobody; None for all observers together.
+        """Of all releases together; 0 of none, infinite if one has no proof for this relation. against: one
+        observer, or None for all together.
         """
         seen = tuple(release for release in self.releases if release.seen_by(against))
         ways = {seen}
@@ -132,7 +130,6 @@ class Ledger:
         return Ledger((*self.releases, *more))
 
     def further_round(self) -> Ledger:
-        """The ledger after one more round like the last in which this client released something."""
         last = max((release.round for release in self.releases), default=0)
         return self.after(*(replace(one, round=last + 1) for one in self.releases if one.round == last))
 
@@ -140,12 +137,11 @@ class Ledger:
         return Ledger(tuple(release for release in self.releases if release.what == what))
 
     def statement(self, delta: float = DELTA) -> dict[str, Any]:
-        """The ledger for ``result.json``. An infinite epsilon is the word "infinite".
+        """For ``result.json``. An infinite epsilon is the word "infinite".
 
-        epsilon: by relation, of everything together.  epsilon_after_one_more_round: after another round like the last.
-            against: by observer and relation, epsilon of what this one sees; empty if no release names its observers.
-            releases: by kind, their number, first and last round, and the epsilon of this kind alone, also after one
-            more.
+        epsilon: by relation, of everything together.  epsilon_after_one_more_round: after another like the last.
+        against: by observer and relation; empty if no release names its observers.  releases: by kind, their number,
+        first and last round, and the epsilon of this kind alone, also after one more.
         """
         kinds: dict[tuple[Any, ...], list[Release]] = {}
         for release in self.releases:

@@ -1,8 +1,8 @@
 """Skellam noise: the difference of two Poisson numbers of one mean. Its draws and its Rényi differential privacy.
 
 Sums of independent Skellam numbers are Skellam numbers, whose variances add up. So several parties can each add a share
-of the noise, and the account of the sum is exact (Agarwal, Kairouz, Liu, "The Skellam mechanism for differentially
-private federated learning", NeurIPS 2021).
+of the noise (Agarwal, Kairouz, Liu, "The Skellam mechanism for differentially private federated learning", NeurIPS
+2021).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from coterie.protocol.randomness import Secrets
 
 Floats = NDArray[np.float64]
 LEAST_VARIANCE = 100.0
-"""Of a share of noise: the sampler is for means of at least 10, and less noise than this hides nothing."""
+"""Of a share."""
+# the sampler is for means of at least 10, and less noise hides nothing
 MOST_VARIANCE = 2.0**50  # whole numbers of twice as many bits are no longer exact
 _TABLE = 64  # orders below this are taken in steps of 1/50, and then whole ones
 _MOST_ORDER = 2048
 
 
 def draw(count: int, variance: float, secrets: Secrets) -> NDArray[np.int64]:
-    """(count,) independent Skellam numbers of mean 0. Raises UserError for an impossible variance."""
+    """(count,) independent, of mean 0. Raises UserError for an impossible variance."""
     numbers = _poisson(2 * count, possible(variance) / 2, secrets)
     return numbers[:count] - numbers[count:]
 
@@ -86,8 +87,8 @@ def rdp(order: Floats, variance: float, sensitivity_l2: float, sensitivity_l1: f
 def epsilon(skellam: Mapping[tuple[float, float, float], int], others: float, pure: float, delta: float) -> float:
     """The epsilon at ``delta`` of releases together, by Rényi divergences: an upper bound, seldom high by a tenth.
 
-    skellam: by (noise multiplier, L2 sensitivity, L1 sensitivity), how many.  others: 1 / z^2 of all Gaussians.
-    pure: the sum of epsilons of mechanisms without a delta.
+    skellam: by (noise multiplier, L2 sensitivity, L1 sensitivity), how many.  others: 1 / z^2 of all Gaussians.  pure:
+    the sum of pure epsilons.
     """
     check_delta(delta)
     return _epsilon(tuple(sorted(skellam.items())), others, delta) + pure
@@ -113,8 +114,8 @@ def _orders() -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def noise_multiplier(budget: float, delta: float, releases: int, sensitivity_l2: float, sensitivity_l1: float) -> float:
-    """The least z, within a millionth, with which so many releases have at most this epsilon. Raises UserError for an
-    epsilon that is not positive and finite, or no release.
+    """The least z, within a millionth, with which so many releases have at most this epsilon. Raises UserError for
+    an impossible epsilon, or no release.
     """
     if not 0 < budget < math.inf or releases < 1:
         raise UserError(f"noise for epsilon {budget} and {releases} releases: both are positive and finite")

@@ -1,9 +1,8 @@
 """Tree aggregation: noise on running sums, whose variance grows with the logarithm of the number of summands.
 
-The summands of rounds 1 to n are the leaves of binary trees. Each complete node, the sum of 2^j summands, is released
-once with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or
-shuffling", ICML 2021, algorithm 1). A tree ends after ``length`` rounds, and a new one begins. A whole tree is one
-Gaussian release, also if summands depend on earlier ones (``charges``).
+The summands of rounds 1 to n are the leaves of binary trees of ``length`` rounds. Each complete node is released once
+with Gaussian noise of its own (Kairouz et al., "Practical and private (deep) learning without sampling or shuffling",
+ICML 2021, algorithm 1); a whole tree is one Gaussian release (``charges``).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ Doubles = NDArray[np.float64]
 
 
 def charges(rounds: Sequence[int], length: int) -> list[int]:
-    """By round of a party's part, how much it adds to the squared sensitivity, in units of one summand's.
+    """By round of a party's part, how much it adds to the squared sensitivity, in units of one summand's; exact at the
+    end of a tree, and right before.
 
-    rounds: all in which it takes part, from 1, ascending. The account is right at any time, and exact at the end of a
-    tree.
+    rounds: all in which it takes part, from 1, ascending.
     """
     # A summand that moves by at most s in k of the rounds below a node moves that node by at most k s (triangle
     # inequality; their appendix D counts alike). So the tree is one Gaussian release of squared sensitivity s^2 sum
@@ -38,11 +37,10 @@ def charges(rounds: Sequence[int], length: int) -> list[int]:
 
 
 def grown(estimates: Doubles, leaf: int, draw: Callable[[], Doubles]) -> Doubles:
-    """The noise of the tree's running sum after the ``leaf``-th leaf: that of its complete subtrees.
+    """The noise of the tree's running sum after the ``leaf``-th leaf: that of its complete subtrees, whose sum it is.
 
-    estimates: (levels, d), by level the noise in the estimate of the last complete subtree, 0 if it is part of a higher
-    one; at first all 0. Their sum is the noise of the running sum.  draw: (d,) standard normal numbers, new ones for
-    each node.
+    estimates: (levels, d), by level the noise of the last complete subtree, 0 if it is part of a higher one; at first
+    all 0.  draw: (d,) standard normal numbers, new ones for each node.
     """
     # A subtree of 2^j leaves has variance 1 / (2 - 2^-j).
     new, found, variance, level = estimates.copy(), draw(), 1.0, 0

@@ -3,12 +3,9 @@
     places = shared_set(eligible(spec), k, roster.session, client, number)
     values = mechanism.noised((trained - start)[places], secrets)
 
-Neighbours differ in all data of one client ("replace one client"), but not in their number, which is public. The
-release is against the client's own leader, which sees it alone and by name, so no sampling of clients helps. The
-sensitivity is 2 C (docs/privacy_uploads.md).
-
-The places are a public random set (``shared_set``), or their choice is a release of its own (``selection_release``).
-Buffers are never uploaded, since no clip bounds them.
+Neighbours differ in all data of one client ("replace one client"). The release is against the client's own leader,
+which sees it by name, so no sampling of clients helps. The sensitivity is 2 C (docs/privacy_uploads.md). Buffers are
+never uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ _ROUNDED = 1 + 2.0**-20  # values travel as float32
 
 @dataclass(frozen=True)
 class Standard:
-    """The standard mechanism. clip: C, the most L2 norm of an upload.  noise_multiplier: z, std over 2 C.
-
-    Raises UserError for numbers that are not positive and finite.
+    """The standard mechanism. clip: C, the most L2 norm of an upload.  noise_multiplier: z, std over 2 C. Raises
+    UserError for numbers out of range.
     """
 
     clip: Annotated[float, msgspec.Meta(gt=0, le=_MOST_NORM)]
@@ -48,10 +44,7 @@ class Standard:
 
     @classmethod
     def within(cls, clip: float, epsilon: float, delta: float, uploads: int) -> Standard:
-        """With the least noise by which so many uploads together stay within ``epsilon`` at ``delta``.
-
-        Raises UserError as ``noise_multiplier``.
-        """
+        """With the least noise by which so many uploads stay within ``epsilon`` at ``delta``. Raises UserError."""
         return cls(clip, noise_multiplier(epsilon, delta, uploads))
 
     @property
@@ -59,15 +52,14 @@ class Standard:
         return 2 * self.clip
 
     def noised(self, change: ArrayLike, secrets: fl.Secrets) -> fl.Vector:
-        """(k,) float32, changes at the chosen places, clipped together to L2 norm C, plus noise of std z 2 C.
-
-        Raises UserError for NaN and infinity.
+        """(k,) float32, changes at the chosen places, clipped together to C, plus noise of std z 2 C. Raises
+        UserError for NaN and infinity.
         """
         (short,) = clipped(np.asarray(change, np.float64)[None], self.clip)
         return noised(short, self.noise_multiplier, self.sensitivity, secrets.normal).astype(np.float32)
 
     def longest(self, count: int) -> float:
-        """The L2 norm that ``count`` values of an honest client exceed with a chance below exp(-9^2 / 2)."""
+        """The L2 norm that ``count`` honest values exceed with a chance below exp(-9^2 / 2)."""
         # A Gaussian vector's mean length is at most sqrt(count) sigma, and concentrates (Boucheron, Lugosi and Massart
         # 2013, theorem 5.6).
         return (self.clip + self.sensitivity * self.noise_multiplier * (math.sqrt(count) + 9)) * _ROUNDED
@@ -82,7 +74,7 @@ class Standard:
 
 
 def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
-    """The choice of k places by ``selection.parameters.gumbel_top_k`` in the ledger: k draws of epsilon1 each."""
+    """Of the choice of k places by ``selection.parameters.gumbel_top_k``: k draws of epsilon1 each."""
     # A utility in [0, 1] moves by at most 1, so a draw with probability proportional to exp(epsilon1 u / 2) is
     # epsilon1-DP for the replacement of all data.
     return Release(
@@ -92,7 +84,7 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
 
 @lru_cache(maxsize=16)
 def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
-    """(p,) the places of a model's parameters, ascending, without buffers. Read-only, one array for a process."""
+    """(p,) the places of a model's parameters, ascending, without buffers. Read-only, shared."""
     places = np.flatnonzero(~spec.buffers)
     places.setflags(write=False)
     return places
@@ -101,8 +93,8 @@ def eligible(spec: fl.ModelSpec) -> NDArray[np.int64]:
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:
     """(k,) of these places, ascending: a uniformly random set that everybody on the roster can compute.
 
-    session: of the roster.  number: of the client's upload, so that each has another set. Raises UserError unless 1 <=
-        k <= len(places).
+    session: of the roster.  number: of the client's upload, each with another set. Raises UserError unless 1 <= k <=
+    len(places).
     """
     if not 1 <= k <= len(places):
         raise fl.UserError(f"{k} of {len(places)} parameters cannot be chosen")

@@ -4,8 +4,7 @@
                                                   hub  --Forget / Done-->                    helper
 
 Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). If the hub lays one mask over all vectors of
-a round (``CipherVector.blind``), the helper learns only differences. Keys: grant ``SERVICE``, whose secret half only
-the helper holds.
+a round (``CipherVector.blind``), the helper learns only differences.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import BlindedVector
 
 SERVICE = "service"
-"""The grant of the helper's key pair."""
 
 KeyedParty = Any
 """A party with ``keys``, a ``Keys[PublicKey, SecretKey]``."""
@@ -55,17 +53,14 @@ def forget(hub: KeyedParty, r: int, helper: str) -> fl.Steps[None]:
 
 
 def check_relayed(helper: fl.Party, msg: Relayed, src: str) -> None:
-    """Raises PeerError for another sender than the hub, and an impossible position."""
+    """Raises PeerError for an impossible sender or position."""
     fl.from_hub(helper, msg, src)
     if not 0 <= msg.position < len(helper.clients):
         raise fl.PeerError(f"position {msg.position} of {len(helper.clients)}")
 
 
 def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: bool = True) -> fl.Work[Any]:
-    """The helper: a ``BlindedVector``, or (length,) float64 if not blinded.
-
-    Raises PeerError as ``check_relayed``, and for another length.
-    """
+    """The helper: a ``BlindedVector``, or (length,) float64 if not blinded. Raises PeerError for any other."""
     check_relayed(helper, msg, src)
     vector = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=blinded)  # eq. (7)
     if len(vector) != length:
@@ -74,15 +69,13 @@ def opened(helper: KeyedParty, msg: Relayed, src: str, length: int, *, blinded: 
 
 
 def forgotten(helper: KeyedParty, msg: Forget, src: str) -> fl.Done:
-    """Raises PeerError unless the hub asks."""
     fl.from_hub(helper, msg, src)
     return fl.Done(msg.round)
 
 
 def comparable(opened: Mapping[int, BlindedVector]) -> dict[int, NDArray[np.int64]]:
-    """By position, the vectors that are under one mask: their exact differences (d,) from one of them.
-
-    Raises PeerError if there is no majority of them.
+    """By position, exact differences (d,) of the vectors under one mask from one of them. Raises PeerError without a
+    majority.
     """
     # Garbage (a lane overflows) would spoil every sum, and differs too much from the majority.
     for one in opened.values():

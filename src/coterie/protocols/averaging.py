@@ -31,7 +31,7 @@ Sends = Literal["model", "change"]
 
 @dataclass(frozen=True)
 class Averaging(local_training.SteppedTraining):
-    """Local training with FedAvg's usual defaults: the mean itself is the next model."""
+    """Local training with FedAvg's usual defaults."""
 
     lr: float = 0.01
     momentum: float = 0.0
@@ -56,9 +56,9 @@ class Train(OfModel, frozen=True):
 
 @fl.message(src="client", dst="server", tells=(fl.FromTraining("trained model and number of samples"),))
 class Update(OfModel, frozen=True):
-    """The result of one training. round: that asked for it.  samples: of this client's training data.
+    """The result of one training. round: that asked for it.  samples: of the training data.
 
-    weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always the trained
+    weights: (d,), the model, its change, or what the method says. Buffers (running statistics) are always trained
     values.
     """
 
@@ -67,23 +67,21 @@ class Update(OfModel, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Last(fl.Message, frozen=True):
-    """The run is over: predict with this model from now on, (d,), or (k d,) as the method says."""
+    """Predict with this model from now on, (d,), or (k d,) as the method says."""
 
     spec: bytes
     weights: fl.Floats
 
 
 OUTLYING = 100.0
-"""An update stands out if its largest weight is so many times that of the model (or 1, if that is more).
-
-Also by its part in a mean: if its samples, or samples times largest weight, are so many times the median of its round.
+"""An update stands out if its largest weight is so many times the model's (or 1), or its samples, or samples times
+largest weight, so many times its round's median.
 """
 
 
 class Gather:
-    """The updates of one round at a server of any method: checks, means and outliers.
-
-    weights: of the server's models before the round.  models: in each update.
+    """Checks, means and outliers of a round's updates. weights: of the server's models before it.  models: in each
+    update.
     """
 
     def __init__(self, spec: fl.ModelSpec, weights: NDArray[Any], means: int = 1, models: int = 1) -> None:
@@ -93,9 +91,8 @@ class Gather:
         self._taken: list[tuple[str, float, int]] = []
 
     def take(self, name: str, update: Any, into: int = 0) -> fl.Vector:
-        """Check an update and add it to a mean, weighted by its samples. Returns its weights (models d,).
-
-        update: with the fields of ``Update``. Raises PeerError, with the client's name, if it is out of bounds.
+        """Check an update and add it to a mean by its samples. Returns its weights (models d,). Raises PeerError out
+        of bounds.
         """
         if not 0 <= into < len(self.means):
             raise fl.PeerError(f"{name}: an update for cluster {into} of {len(self.means)}")
@@ -127,7 +124,7 @@ class Gather:
         self._taken.append((name, max(map(largest, values)), samples))
 
     def moved(self, old: fl.Vector, into: int = 0, step: float = 1.0) -> fl.Vector:
-        """The next model: a step from the old one, of any shape, towards a mean; without an update the old one."""
+        """The next model: a step from the old one, of any shape, towards a mean, if there are updates."""
         if not self.means[into].count:
             return old
         flat, new = old.reshape(-1), self.means[into].mean()  # FedCAPrivacy eq. (2)
@@ -136,7 +133,7 @@ class Gather:
         return self.model(new).reshape(old.shape)
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The next model, float32. Raises RunError if a client would refuse it."""
+        """float32. Raises RunError if a client would refuse it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -164,12 +161,12 @@ class Gather:
 class ModelClient(fl.Party, role="client"):
     """A client that is sent models and trains.
 
-    local: what it trains with: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for
-    the solver of the settings.
+    local: a solver's class, an ``objective``, a generator ``local(client, start, r)``, or None for the settings'
+    solver.
     """
 
     class State(msgspec.Struct, kw_only=True):
-        """last: (k d,) float32, the models that it was sent last; None in a simulation and before the first."""
+        """last: (k d,) float32, sent last; None in a simulation and before the first."""
 
         last: fl.Vector | None = None
 
@@ -182,23 +179,23 @@ class ModelClient(fl.Party, role="client"):
         return 0
 
     def models(self, msg: Any) -> NDArray[np.float32]:
-        """(k, d) the models in a message. Raises PeerError for another shape."""
+        """(k, d). Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights, self.config.models)).reshape(
             -1, self.spec.size
         )
 
     def model(self, msg: Any) -> fl.Vector:
-        """(d,) the model in a message. Raises PeerError for another shape."""
+        """Raises PeerError for another shape."""
         return self.keep(local_training.check_model(self.spec, msg.spec, msg.weights))
 
     def keep(self, weights: fl.Vector) -> fl.Vector:
-        """Keep these checked models if parties are on separate machines. Returns them."""
+        """Keep checked models, if parties are on separate machines."""
         if self.common.deployed:
             self.state.last = weights.reshape(-1)
         return weights
 
     def last_models(self) -> NDArray[np.float32]:
-        """(k, d) the models that it was sent last, or the initial ones."""
+        """(k, d) sent last, or the initial ones."""
         if self.state.last is None:
             return self.starts[: self.config.models]
         return np.asarray(self.state.last.reshape(-1, self.spec.size))
@@ -220,7 +217,6 @@ class ModelClient(fl.Party, role="client"):
 
     @fl.on(Last, when=fl.never)
     def take_last(self, msg: Last, src: str) -> None:
-        """Raises PeerError for another shape or a sender other than the hub."""
         fl.from_hub(self, msg, src)
         self.models(msg)
 
@@ -249,10 +245,10 @@ class ChangeClient(Client, role="client"):
 
 
 class Server(fl.Party, role="server"):
-    """Holds the global model. Between machines it sends out the last models when the run is over.
+    """Holds the global model, which it sends out after a run between machines.
 
-    rule: the server's step, ``rule(state, change, config) -> (d,)``, of the mean change (d,) float64 of the parameters,
-    0 at buffers. It may change the state. Without it the step is that of the settings towards the mean.
+    rule: ``rule(state, change, config) -> (d,)``, the server's step by the mean change (d,) float64, 0 at buffers. It
+    may change the state. None: the settings' step towards the mean.
     """
 
     class State(msgspec.Struct):
@@ -280,16 +276,15 @@ class Server(fl.Party, role="server"):
     def ask(
         self, r: int, request: fl.Message, reply: type[Any], fold: Callable[[str, Any], None]
     ) -> fl.Steps[dict[str, Any]]:
-        """Ask the clients of round r and fold their answers. Returns the round's notes."""
         return (yield from local_training.ask_round(self, r, request, reply, fold))
 
     def average(
         self, r: int, names: Sequence[str], reply: type[Any], learn: Callable[[str, Any], None] = lambda *_: None
     ) -> fl.Steps[tuple[dict[str, Any], fl.Answers]]:
-        """Ask these clients to train the server's models, and move the models by the mean of their answers.
+        """Ask these clients to train the server's models, and move these by the mean of their answers.
 
-        reply: with the fields of ``Update``.  ``learn(name, answer)`` sees each answer before it counts, and may refuse
-        it with a PeerError. Returns the round's notes and the outcomes of the requests.
+        reply: with the fields of ``Update``.  ``learn(name, answer)`` may refuse one with a PeerError. Returns the
+        round's notes and the requests' outcomes.
         """
         old, config = self.state.weights, self.config
         gather = Gather(self.spec, old, models=config.models)
@@ -313,7 +308,7 @@ class Server(fl.Party, role="server"):
         return np.asarray(self.state.weights).reshape(-1, self.spec.size)
 
     def last(self) -> Mapping[str, fl.Vector]:
-        """By client, (d,), or (k, d) of which it chooses; by default the hub's ``weights`` for all."""
+        """By client, (d,), or (k, d) of which it chooses."""
         return dict.fromkeys(self.clients, self.state.weights)
 
     @property

@@ -6,9 +6,7 @@
     member  --Received-->      hub
 
 Steps V to VII of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). Keys (``pairs``): the helper's, and the
-users', whose secret half all clients share.
-
-Assumes that hub and helper do not collude, and that no client helps one of them.
+users', whose secret half all clients share. Assumes that hub and helper do not collude, and no client helps one.
 """
 
 from __future__ import annotations
@@ -32,12 +30,11 @@ from coterie.protocols.anonymous import SERVICE, KeyedParty
 from coterie.protocols.key_centre import Pair
 
 USER = "user"
-"""The grant of the users' key pair."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Convert(fl.OfRound, frozen=True):
-    """Convert the hub's own masked sum of ``count`` vectors of a cluster to the users' key."""
+    """Convert the hub's own masked sum of ``count`` vectors to the users' key."""
 
     cluster: int
     count: int
@@ -46,10 +43,7 @@ class Convert(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class ClusterSum(fl.Signed, frozen=True):
-    """The masked sum over a cluster under the users' key.
-
-    count_signature: over round, cluster and count, for the clients, which never see this cipher.
-    """
+    """count_signature: over round, cluster and count, for the clients, which never see this cipher."""
 
     ABOUT = ("round", "cluster", "count")
     cluster: int
@@ -60,7 +54,7 @@ class ClusterSum(fl.Signed, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class ClusterModel(fl.Signed, frozen=True):
-    """The unmasked sum over a cluster (eq. 10), under the users' key, and its number of vectors.
+    """The unmasked sum (eq. 10), under the users' key, and its number of vectors.
 
     count_signature: the helper's.
     """
@@ -79,8 +73,6 @@ class Received(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A masked sum to convert."""
-
     request: fl.Message
     count: int  # vectors in it
     mask: Mask
@@ -96,7 +88,7 @@ class Formed(msgspec.Struct):
 
 
 def once(formed: Formed, r: int, cluster: int, count: int) -> None:
-    """Note that a sum of so many vectors is formed. Raises PeerError if this round had one of another number."""
+    """Note a sum. Raises PeerError if this round had one of another number of vectors."""
     if r != formed.round:
         formed.round, formed.counts = r, {}
     if formed.counts.setdefault(cluster, count) != count:  # also in a second attempt without one client
@@ -127,7 +119,7 @@ def keygen(config: Cipher, clients: int) -> Callable[..., SecretKey]:
 
 
 def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) -> tuple[Pair, Pair]:
-    """The grants: a key pair for the users, which all clients hold, and one for the helper."""
+    """One pair for all clients, one for the helper."""
     return Pair(USER, client_role, keygen), Pair(SERVICE, helper_role, keygen)
 
 
@@ -140,9 +132,9 @@ def masked_sum(
     length: int,
     among: int = 0,
 ) -> Masked:
-    """The hub: the sum over these clients' vectors (length,) under the helper's key, and a fresh secret mask.
+    """The hub: these clients' sum (length,) under the helper's key and a fresh secret mask.
 
-    among: clients of all clusters, so that nobody on the way tells a cluster's size from the sum's.
+    among: clients of all clusters, so that the sum hides the cluster's size.
     """
     mask = hub.keys.public(SERVICE).mask(length, hub.secrets(f"mask of cluster {cluster}", r).bytes)
     total = sum_ciphers(cipher(name) for name in names).blind(mask).among(among)
@@ -152,10 +144,7 @@ def masked_sum(
 def converted(
     hub: KeyedParty, r: int, helper: str, sums: Mapping[int, Masked], kind: type[ClusterModel] = ClusterModel
 ) -> fl.Steps[tuple[dict[int, ClusterModel], dict[int, str]]]:
-    """The hub: have the sums converted to the users' key, and take the masks off.
-
-    Returns by cluster the signed message for its members, or why there is none.
-    """
+    """The hub: by cluster, the signed sum for its members, without mask, or why there is none."""
     users = hub.keys.public(USER)
     done: dict[int, ClusterModel] = {}
 
@@ -177,15 +166,15 @@ def converted(
 def distribute(
     models: Mapping[int, ClusterModel], members: Mapping[int, Sequence[str]], deadline_s: float | None = None
 ) -> fl.Steps[fl.Answers]:
-    """The hub: send each cluster's sum to its members. The outcomes are by (cluster, name)."""
+    """The hub: send each cluster's sum. Returns outcomes by (cluster, name)."""
     to_all = {(k, name): fl.To(name, models[k]) for k in sorted(models) for name in members[k]}
     return (yield from fl.for_each(to_all, Received, deadline_s=deadline_s))
 
 
 def convert(helper: KeyedParty, msg: Convert, src: str, length: int, formed: Formed) -> fl.Work[ClusterSum]:
-    """The helper: a masked sum under its own key, encrypted under the users' key and signed.
+    """The helper: a masked sum (length,) under its own key, encrypted under the users' key and signed.
 
-    Raises PeerError for another sender than the hub, for another sum (length,) than announced, and as ``once``.
+    Raises PeerError for another sum than announced, and as ``once``.
     """
     fl.from_hub(helper, msg, src)
     total = yield fl.Open(helper.keys.own(SERVICE), msg.cipher, blinded=True)
@@ -209,11 +198,7 @@ def encrypted(helper: KeyedParty, r: int, cluster: int, count: int, total: Blind
 def opened_mean(
     member: KeyedParty, msg: ClusterModel, src: str, helper: str, r: int, length: int
 ) -> fl.Work[NDArray[np.float64]]:
-    """A member: the mean (length,) over the cluster.
-
-    Raises PeerError for another sender, round or length, a count below 1, and (as a SignatureError) for what the
-    servers have not signed.
-    """
+    """A member: the mean (length,) over the cluster. Raises PeerError for an impossible message, and SignatureError."""
     fl.from_hub(member, msg, src)
     if msg.count < 1 or msg.round != r:
         raise fl.PeerError(f"a mean of {msg.count} models of round {msg.round} for round {r}")

@@ -5,8 +5,7 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-A member can't see what a ciphertext holds: a hub that deviates has any vector switched, by calling it a scalar, and
-opens it with the opener.
+A member can't see what a ciphertext holds: a hub that deviates can have any vector switched as a scalar.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from coterie.protocols.openings import Stated, on_word, state
 OPENER = "opener"
 """Of the grant's public keys, the opener's own."""
 MOST_CIPHERS = 1 << 16
-"""The most ciphertexts of one request."""
+"""In one request."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
@@ -36,9 +35,8 @@ class Stand(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Switch(fl.OfRound, frozen=True):
-    """Switch these ciphertexts to the opener's key. number: of the request in its round; it only grows.
-
-    among: the places of the members that answer.
+    """Switch these ciphertexts to the opener's key. number: of the request, growing within a round.  among: the
+    places of the members that answer.
     """
 
     number: int
@@ -83,8 +81,6 @@ class Committee(Grant):
 
 
 class SwitchedFor(Stated):
-    """A member's record."""
-
     round: int = 0  # the last one
     number: int = 0  # the last one in it
     vector: bool = False  # whether it switched one
@@ -92,9 +88,9 @@ class SwitchedFor(Stated):
 
 
 class Seat(fl.Component):
-    """The part of a client that may be on the committee, beside its ``keys``.
+    """A client that may be on the committee. It has ``keys``.
 
-    grant: its name.  limits(party): the members, how many of them answer, and the scalars of a member per round.
+    grant: its name.  limits(party): the members, how many answer, and the scalars of a member per round.
     """
 
     Secret = SwitchedFor
@@ -106,7 +102,6 @@ class Seat(fl.Component):
 
     @fl.on(Stand, answers=fl.Done)
     def stand(self, msg: Stand, src: str) -> fl.Done:
-        """Raises PeerError for a client that is no member."""
         fl.from_hub(self.party, msg, src)
         self.share()
         return fl.Done(msg.round)
@@ -119,7 +114,7 @@ class Seat(fl.Component):
 
     @fl.on(Switch, switch_cost, answers=Turned)
     def switch(self, msg: Switch, src: str) -> Turned:
-        """A partial of each ciphertext: scalars, or one masked vector a round. Raises PeerError for anything else."""
+        """Scalars, or one masked vector a round."""
         fl.from_hub(self.party, msg, src)
         (members, needed, most), share, helped = self.limits(self.party), self.share(), self.secret
         if (msg.round, msg.number) <= (helped.round, helped.number) or not 1 <= msg.count <= MOST_CIPHERS:
@@ -168,9 +163,9 @@ def switch(
     number: int,
     ciphers: Sequence[CipherVector],
 ) -> fl.Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first of these members that are there.
+    """The same ciphertexts under the opener's key, by the first members that are there.
 
-    Raises NoAnswerError if fewer than needed are, or if one does not answer as it should.
+    Raises NoAnswerError if too few are, or one fails.
     """
     there = (yield from fl.for_each(dict.fromkeys(members, Stand(r)), fl.Done)).got
     if len(there) < needed:

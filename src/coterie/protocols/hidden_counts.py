@@ -4,9 +4,9 @@
     hub     --AddCounts / CountsSealed-->     helper     shares that both count by their tags; the helper's masked rows
     hub     --GroupCounts / Done-->           client     all groups' rows under both servers' masks
 
-Words are x = floor(S n / N): n the client's label counts, N a power of two that no client's samples reach, S steps. So
-sums of fewer than 2^16 samples a client are exact but for the servers' noise. A group's sum is formed once: of two, the
-difference would be the counts of those who are in one. Assumptions are those of ``hidden_sums``.
+Words are x = floor(S n / N): n the label counts, N a power of two that no client's samples reach, S steps, so sums of
+fewer than 2^16 samples a client are exact but for noise. A group's sum is formed once: two would differ by some client.
+Assumptions are those of ``hidden_sums``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coterie.protocols.masked_sums import FEWEST
 FINEST = 16
 """A client's counts have at most 2^16 steps."""
 SURE = 8.0
-"""So many standard deviations of the noise are not exceeded."""
+"""Standard deviations that noise does not exceed."""
 
 Counts = NDArray[np.int64]
 
@@ -55,9 +55,7 @@ class HiddenCounts(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class AddCounts(OfRound, frozen=True):
-    """Add the counts of these clients, one name a line. words, checks, seeds: theirs.  tags: as the hub computes them,
-    32 bytes each.
-    """
+    """Add the counts of these clients, one name a line. tags: 32 bytes each, by the hub."""
 
     names: str
     words: Bundle
@@ -77,10 +75,7 @@ class CountsSealed(OfRound, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class GroupCounts(OfRound, frozen=True):
-    """rows: (G, labels) of all groups under both servers' masks.  nonces: the hub's and the helper's.
-
-    counted: whether the client's own counts are in the sum.
-    """
+    """rows: (G, labels) under both servers' masks.  nonces: of both.  counted: whether the client's own are in."""
 
     nonces: bytes
     rows: bytes
@@ -97,7 +92,7 @@ def steps_of(clients: int) -> int:
 
 
 def words_of(counts: Counts, largest: float, steps: int) -> Words:
-    """(labels,) words of a client's counts. largest: N; a client that has more samples is scaled down to it."""
+    """(labels,) words. largest: N; more samples are scaled down to it."""
     scale = steps / max(largest, float(counts.sum()))
     return np.asarray(np.floor(counts * scale), np.uint32)
 
@@ -107,8 +102,8 @@ def counts_of(
 ) -> Counts | None:
     """(labels,) the counts in an opened row; None for a row that no honest clients have made.
 
-    own: the client's own counts, if they are in the sum.  weight: the group's, in 16ths; of a client it is at least 1,
-    and at least two thirds of its samples' share of N.  deviation: of the noise, in words.
+    own: the client's counts, if in the sum.  weight: the group's, in 16ths; a client's is at least 1, and two thirds of
+    its samples' share of N.  deviation: of the noise, in words.
     """
     slack = SURE * deviation
     least = np.zeros(len(total)) if own is None else words_of(own, largest, steps).astype(np.float64)
@@ -136,7 +131,6 @@ def _words(data: bytes | memoryview, *shape: int) -> Words:
 
 
 def _deviation(party: Any) -> float:
-    """Of each server's noise, in words."""
     clients = len(party.clients)
     return float(party.config.counts_noise(party.config.grid(clients, party.spec)) * steps_of(clients))
 
@@ -145,9 +139,8 @@ def _deviation(party: Any) -> float:
 
 
 class CountsHeld(msgspec.Struct):
-    """SECRET. sent: its counts as they were sent, in any attempt, or None.  opened: whether it has its group's row.
-
-    total: (labels,) its group's counts; None before, and if no honest clients can have made them.
+    """SECRET. sent: its counts as sent, in any attempt.  opened: whether it has its group's row.  total: (labels,) its
+    group's counts, if possible ones.
     """
 
     sent: Counts | None = None
@@ -159,10 +152,7 @@ class CountsHeld(msgspec.Struct):
 
 
 class ClientCounts(Component):
-    """A client's part. It has ``row`` (``ClientRow``) and ``sums`` (``ClientSums``), and state ``uploads``.
-
-    helper: its name.
-    """
+    """Its party has ``row`` (``ClientRow``), ``sums`` (``ClientSums``), and state ``uploads``. helper: its name."""
 
     Secret = CountsHeld
     secret: CountsHeld
@@ -176,7 +166,6 @@ class ClientCounts(Component):
 
     @on(AskForCounts, answers=HiddenCounts)
     def share(self, msg: AskForCounts, src: str) -> Work[HiddenCounts]:
-        """Its label counts in fresh shares. Raises PeerError without a group, and beyond its privacy budget."""
         from_hub(self.party, msg, src)
         _refuse(self.party)
         party, secret, row = self.party, self.secret, self.party.row.secret
@@ -199,7 +188,7 @@ class ClientCounts(Component):
 
     @on(GroupCounts, answers=Done)
     def open(self, msg: GroupCounts, src: str) -> Done:
-        """Open its group's row. A row that cannot be right is dropped, unsaid: it would show who is in the group."""
+        # an impossible row is dropped in silence: a refusal would show who is in the group
         from_hub(self.party, msg, src)
         _refuse(self.party)
         party, secret, row = self.party, self.secret, self.party.row.secret
@@ -222,7 +211,7 @@ class ClientCounts(Component):
 
 
 class ServerCounts(Component):
-    """What both servers do. It has ``rows`` (``ServerRows``). sign: of this one's shares."""
+    """Its party has ``rows`` (``ServerRows``). sign: of this server's shares."""
 
     sign: int
 
@@ -233,7 +222,8 @@ class ServerCounts(Component):
         return np.zeros((self.party.rows.groups, labels_of(self.party)), np.uint32)
 
     def shows_few(self, added: int) -> str:
-        """Why a sum of so many clients must not be formed, or "". Whoever is absent, each group has enough in it."""
+        """Why a sum of so many clients must not be formed, or ""."""
+        # whoever is absent, each group has enough in it
         config, rows = self.party.config, self.party.rows
         fewest, clients = max(FEWEST, config.fewest), rows.secret.members
         smallest = min(config.min_cluster, clients) if rows.groups > 1 else clients
@@ -242,7 +232,7 @@ class ServerCounts(Component):
         return f"label counts of {added} of {clients} clients: a group's sum might be of fewer than {fewest}"
 
     def sealed(self, r: int, total: Words, names: Collection[str]) -> tuple[bytes, Words]:
-        """A nonce, and its share with noise under its masks. names: of those whose counts are added."""
+        """A nonce, and its share with noise under its masks. names: of the counted."""
         party = self.party
         source = party.kept("noise of counts", digest("coterie/counted/1", *sorted(names)))
         noise = shared_rows.noise(total.shape, _deviation(party), source)
@@ -251,9 +241,8 @@ class ServerCounts(Component):
 
 
 class CountsGathered(msgspec.Struct):
-    """SECRET: of the hub. shares: by client.  nonces, rows: sealed by both.  counted: the clients in the sum.
-
-    has: the clients that have opened it.
+    """SECRET: of the hub. shares: by client.  nonces, rows: of both servers.  counted: clients in the sum.  has: those
+    that have opened it.
     """
 
     shares: dict[str, HiddenCounts] = msgspec.field(default_factory=dict)
@@ -267,15 +256,13 @@ class CountsGathered(msgspec.Struct):
 
 
 class HubCounts(ServerCounts):
-    """The hub's part: steps of its set-up and its rounds."""
-
     Secret = CountsGathered
     secret: CountsGathered
     sign = 1
 
     def gather(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> Steps[None]:
-        """Ask those of these clients that have not told their counts, form the sums once they are of enough, and give
-        them to those that lack them. Whatever fails is tried again in a later round.
+        """Ask for missing counts, form the sums once they are of enough, and tell them. Failures are tried again
+        later.
         """
         secret = self.secret
         if not self.party.config.label_counts or not self.party.rows.groups:
@@ -329,7 +316,6 @@ class HubCounts(ServerCounts):
         )
 
     def _sealed(self, r: int, answer: CountsSealed) -> None:
-        """Add this server's share to the helper's. Raises PeerError for anything else than the answer to it."""
         secret, total = self.secret, self.fresh()
         theirs = _words(answer.rows, *total.shape)
         if (answer.round, len(answer.flags), len(answer.nonce)) != (r, len(secret.shares), shared_rows.NONCE_BYTES):
@@ -347,14 +333,12 @@ class HubCounts(ServerCounts):
 
 
 class CountsSummed(msgspec.Struct):
-    """SECRET: of the helper. names: the clients whose counts were summed, in any attempt."""
+    """SECRET: of the helper. names: of the summed clients, in any attempt."""
 
     names: frozenset[str] = frozenset()
 
 
 class HelperCounts(ServerCounts):
-    """The helper's part."""
-
     Secret = CountsSummed
     secret: CountsSummed
     sign = -1
@@ -364,9 +348,7 @@ class HelperCounts(ServerCounts):
 
     @on(AddCounts, answers=CountsSealed)
     def add(self, msg: AddCounts, src: str) -> CountsSealed:
-        """Add the counts whose tags are equal, and mask the rows. Raises PeerError for sums that would show few, and
-        for those of other clients than it has summed before.
-        """
+        """Add the counts whose tags are equal, always of the same clients, and mask the rows."""
         from_hub(self.party, msg, src)
         _refuse(self.party)
         names, wide, long = msg.names.split("\n"), one_hot.CHECK_BYTES, one_hot.TAG_BYTES
@@ -389,7 +371,7 @@ class HelperCounts(ServerCounts):
         return CountsSealed(msg.round, bytes(at in counted for at in range(len(names))), nonce, rows.tobytes())
 
     def _seeds(self, name: str, word: bytes, check: bytes, sealed: bytes, told: bytes) -> bytes | None:
-        """SECRET: of the helper's shares, if the client has a place and both servers have the same tag; else None."""
+        """SECRET: of the helper's shares; None without a place, or for another tag than the hub's."""
         party, named = self.party, one_hot.word_name(bytes(word))
         if name not in party.rows.secret.queries or len(word) != 4 * labels_of(party):
             return None

@@ -41,12 +41,11 @@ from coterie.protocols.hidden_sums import (
 from coterie.protocols.norm_check import Tossing
 
 BATCH = 16
-"""Uploads in one message between the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """An upload at the hub. round: the one that asked for it."""
+    """round: that asked for it."""
 
     name: str
     round: int
@@ -70,7 +69,7 @@ class Adding(msgspec.Struct):
 
 
 class SealedRows(msgspec.Struct, frozen=True):
-    """rows: (G, d) that both servers hold, of ``round``.  rounds, nonces, signature: of these, as in ``GroupRow``."""
+    """rows: (G, d) that both servers hold, of ``round``. The rest: as in ``GroupRow``."""
 
     rows: Words
     round: int
@@ -83,9 +82,8 @@ class Rows(fl.SecretStruct):
     """SECRET: one server's share of all rows.
 
     masks: 16 bytes for each group.  totals: (G, d) its share.  since: the round in which groups were made, by which
-    founding.  first: the first rows of groups that were made anew.  members: clients that were given a place.
-    founders: those of them that the groups' weights are of.  added: by round, the name of what was added when its rows
-    were sealed.
+    founding.  first: the first rows of groups that were made anew.  members: clients with a place.  founders: those of
+    them that the groups' weights are of.  added: by round, the name of what its rows were sealed with.
     """
 
     masks: tuple[bytes, ...] = ()
@@ -102,8 +100,7 @@ class Rows(fl.SecretStruct):
 
 class HelperShare(Rows):
     """SECRET. taken: by round, clients whose upload for it was added.  fresh: (G, d), the sum of ``adding``.
-
-    summed: by round and client, the round whose sealed sums have the upload, in any attempt.
+    summed: by round and client, the round that sealed the upload, in any attempt.
     """
 
     taken: dict[int, frozenset[str]] = msgspec.field(default_factory=dict)
@@ -113,13 +110,13 @@ class HelperShare(Rows):
 
 
 class ServerRows(fl.Component):
-    """What both servers do. sign: of this one's shares."""
+    """sign: of this server's shares."""
 
     sign: int
     secret: Any
 
     def lasts(self, secret: Rows) -> None:
-        """What was sealed, in any attempt of a round: sums of other uploads would show the difference."""
+        # sums of other uploads in a repeated round would show the difference
         self.secret.added = secret.added
 
     @property
@@ -140,7 +137,7 @@ class ServerRows(fl.Component):
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been added up since groups were made."""
+        """Added up since groups were made."""
         sealed = self.secret.sealed
         return 0 if sealed is None else int(sealed.rounds)
 
@@ -154,7 +151,7 @@ class ServerRows(fl.Component):
         return self.secret.since > 0 or bool(self.party.common.warm)
 
     def may_add(self, of: int, r: int) -> bool:
-        """Whether round r may add an upload of round ``of``: not if it is late, and of older groups or whole models."""
+        """Whether round r may add an upload of round ``of``: no late one of older groups or whole models."""
         secret = self.secret
         return of == r or not self.whole or (secret.first is not None and of > secret.first.round)
 
@@ -166,7 +163,6 @@ class ServerRows(fl.Component):
         return np.zeros((self.groups, self.length), np.uint32)
 
     def queried(self, client: str, query: bytes) -> None:
-        """Keep a client's query. Raises PeerError for an impossible one."""
         if not shared_rows.is_query(query, self.groups):
             raise fl.PeerError(f"{client}: {len(query)} bytes are no query for {self.groups} groups")
         self.secret.queries[client] = query
@@ -175,7 +171,7 @@ class ServerRows(fl.Component):
         return context_of(self.party, name, r, self.groups, self.secret.since)
 
     def add_one(self, fresh: Words, adding: Adding, name: str, r: int, seeds: bytes, word: Words) -> None:
-        """Add an upload to ``fresh``, and its name to ``adding``. Raises PeerError for a client's second one."""
+        """Raises PeerError for a client's second upload."""
         if name in adding.of:
             raise fl.PeerError(f"two uploads of {name} are counted in round {adding.round}")
         weight = self.weight(adding, adding.round - r)
@@ -183,13 +179,13 @@ class ServerRows(fl.Component):
         adding.of[name] = r
 
     def weight(self, adding: Adding, age: int = 0) -> int:
-        """Of an upload in its group's row (2), whose mean is over the weight of those that made the groups."""
+        """Of an upload in its group's row, eq. (2) of ``crypto/shared_rows.py``."""
+        # the mean is over the weight of those that made the groups
         return shared_rows.upload_weight(age, self.party.config.expected(self.secret.founders), adding.on_time)
 
     def masked(self, fresh: Words, adding: Adding) -> tuple[Words, bytes, Words]:
-        """Its share with this round's, a fresh nonce, and the share under its masks.
-
-        Raises PeerError if the round has sealed sums of other uploads.
+        """Its share with this round's, a fresh nonce, and the share under its masks. Raises PeerError if the round
+        has sealed others.
         """
         party, secret, name = self.party, self.secret, adding.name()
         if secret.added.get(adding.round, name) != name:
@@ -209,26 +205,22 @@ class ServerRows(fl.Component):
             secret.first = secret.sealed
 
     def shows_few(self, adding: Adding) -> str:
-        """Why these uploads must not be added up, or ""."""
         why: str = self.party.config.shows_few(self.secret.members, len(adding.of), self.groups)
         return why
 
     def words(self, data: bytes | memoryview, *shape: int) -> Words:
-        """Raises PeerError for another number of words."""
         if len(data) != 4 * int(np.prod(shape)):
             raise fl.PeerError(f"{len(data)} bytes where {shape} words were expected")
         return np.frombuffer(data, "<u4").reshape(shape)
 
 
 class HubRows(ServerRows):
-    """The hub's part: steps of its rounds."""
-
     Secret = Rows
     secret: Rows
     sign = 1
 
     def check(self, name: str, upload: HiddenUpdate) -> None:
-        """Raises PeerError unless an upload has the lengths of one."""
+        """Raises PeerError for an upload of wrong lengths."""
         lengths = len(upload.word), len(upload.check), len(upload.master)
         sealed = one_hot.SEED_BYTES * self.groups + OVERHEAD_BYTES + SIGNATURE_BYTES
         if (*lengths, len(upload.seeds)) != (4 * self.length, one_hot.CHECK_BYTES, one_hot.SEED_BYTES, sealed):
@@ -237,10 +229,9 @@ class HubRows(ServerRows):
     def add(
         self, r: int, helper: str, on_time: int, uploads: Sequence[Any], load: Any, tossing: Tossing | None = None
     ) -> fl.Steps[int]:
-        """Add the uploads that the helper counts, too, and seal the rows. Returns how many were added.
+        """Add the uploads that the helper counts, too, and seal the rows. Returns their number.
 
-        on_time: of them that round r has asked for.  tossing: their proofs, if lengths are checked. Raises
-        NoAnswerError if the helper does not answer, or refuses.
+        on_time: of round r.  tossing: proofs, if lengths are checked. Raises NoAnswerError without the helper.
         """
         fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
@@ -292,7 +283,6 @@ class HubRows(ServerRows):
         )
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
-        """Keep the rows that both hold. Raises PeerError unless the helper has signed their names."""
         rows = own + self.words(said.rows, *own.shape)
         nonces = nonce + said.nonce
         verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
@@ -301,7 +291,7 @@ class HubRows(ServerRows):
     def give(
         self, r: int, helper: str, names: Sequence[str], deadline_s: float | None = None, *, first: bool = False
     ) -> fl.Steps[fl.Answers]:
-        """Send these clients the rows that were sealed last, or first. The outcomes say who has opened its own."""
+        """Send these clients the rows that were sealed last, or first. Returns the outcomes."""
         secret, theirs = self.secret, dict[str, bytes]()
         sealed = secret.first if first else secret.sealed
         assert sealed is not None
@@ -344,21 +334,19 @@ class _Good:
 
 
 class HelperRows(ServerRows):
-    """The helper's part: what it answers."""
-
     Secret = HelperShare
     secret: HelperShare
     sign = -1
 
     def lasts(self, secret: Rows) -> None:
-        """Also what each upload was sealed with: once more, with other noise, it would be released twice."""
+        # sealed once more, with other noise, an upload would be released twice
         super().lasts(secret)
         assert isinstance(secret, HelperShare)
         self.secret.summed = secret.summed
 
     @fl.on(Enlist, answers=fl.Done)
     def enlist(self, msg: Enlist, src: str) -> fl.Done:
-        """Keep the queries of these clients. One that cannot be read is its client's loss alone."""
+        # a query that cannot be read is its client's loss alone
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         for name, sealed in zip(names, fl.unbundle(msg.queries, len(names)), strict=True):
@@ -368,7 +356,6 @@ class HelperRows(ServerRows):
 
     @fl.on(Shares, answers=Counted)
     def count(self, msg: Shares, src: str) -> Counted:
-        """Add the uploads whose tags are equal."""
         fl.from_hub(self.party, msg, src)
         secret = self.secret
         if msg.round != secret.adding.round:
@@ -455,12 +442,11 @@ class HelperRows(ServerRows):
 
     @fl.on(Fetch, answers=Fetched)
     def fetch(self, msg: Fetch, src: str) -> Fetched:
-        """Half of the answer to a client's query, which the hub cannot read: it would learn the group."""
+        # sealed to the client: the hub would learn the group
         return self._half_for(msg, src, self.secret.sealed)
 
     @fl.on(FetchFirst, answers=Fetched, when=renews)
     def fetch_first(self, msg: FetchFirst, src: str) -> Fetched:
-        """The same, on the first rows of groups that were made anew."""
         return self._half_for(msg, src, self.secret.first)
 
     def _half_for(self, msg: Fetch | FetchFirst, src: str, sealed: SealedRows | None) -> Fetched:

@@ -71,7 +71,6 @@ class HiddenSums(LateTraining):
         return LITTLE_NOISE if self.noise is None else self.noise
 
     def budget(self) -> Budget | None:
-        """Raises UserError for an impossible one."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def release(self, grid: Grid, r: int = 0, *, whole: bool = False) -> Release:
@@ -90,15 +89,12 @@ class HiddenSums(LateTraining):
         )
 
     def affords(self, grid: Grid, uploads: int) -> bool:
-        """Whether the budget has room for an upload, or for label counts, after so many of them."""
+        """Whether the budget has room for one more upload, or label counts, after so many."""
         return affords(self.budget(), self.release(grid), uploads)
 
     def counts_noise(self, grid: Grid) -> float:
-        """The standard deviation of each server's noise on label counts, over the most that a client may count.
-
-        A client's counts add up to 1 at most, so its replacement moves them by at most sqrt(2): noise that has the same
-        proof as that on an upload.
-        """
+        """The standard deviation of each server's noise on label counts, over the most that a client may count."""
+        # a client's counts add up to at most 1, so its replacement moves them by at most sqrt(2)
         return float(2**0.5 * self.noise_on(grid) / (2 * grid.longest))
 
     def counts_release(self, grid: Grid) -> Release:
@@ -111,7 +107,7 @@ class HiddenSums(LateTraining):
         return max(0, (clients if groups <= 1 else min(self.min_cluster, clients)) - self.fewest)
 
     def shows_few(self, clients: int, added: int, groups: int) -> str:
-        """Why so many uploads of so many clients must not be added up, or ""."""
+        """As the function ``shows_few``, also of those that ``budget_s`` leaves out."""
         if self.budget_s is not None and added and clients - added > self.may_leave_out(clients, groups):
             return f"{added} uploads of {clients} clients: those left out may leave fewer than {self.fewest} in a group"
         return shows_few(clients, added, groups, self.min_cluster, self.fewest)
@@ -126,10 +122,9 @@ def renews(config: HiddenSums, mode: str) -> bool:
 
 @lru_cache(maxsize=256)
 def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> str:
-    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "".
-
-    Some group of at least ``smallest`` would have fewer than ``fewest`` of them, but not none, with a probability above
-    ``RISK`` if absences are by chance (hypergeometric, over all groups).
+    """Why the uploads of ``added`` of so many clients must not be added up in groups, or "": some group would have
+    fewer than ``fewest``, but not none, with probability above ``RISK`` if absences are by chance (hypergeometric,
+    over all groups).
     """
     if not added:
         return "no upload is counted"
@@ -148,7 +143,7 @@ def shows_few(enlisted: int, added: int, groups: int, smallest: int, fewest: int
 
 
 def fewest_uploads(enlisted: int, added: int, groups: int, smallest: int, fewest: int) -> int:
-    """The fewest uploads, ``added`` at least, that may be added up; more than are enlisted if none may."""
+    """``added`` at least; more than are enlisted if no number is enough."""
     more = range(added, enlisted + 1)
     return added + bisect_left(more, True, key=lambda n: not _may_show(enlisted, n, groups, smallest, fewest))
 

@@ -7,11 +7,9 @@
     hub     --Fetch / Fetched--> helper             half of an answer, sealed to the client
     hub     --GroupRow / Done-->      client        its row, by private information retrieval of two servers
 
-A row is the running sum of one group since it was made (``crypto/shared_rows.py``). A server holds one share of every
-row, and sees uniform words otherwise. A client opens the row of its own group, since it has both masks of that row.
-
-Assumes that the two servers do not collude. Right sums need servers that follow the protocol; secrecy needs that of
-neither, as long as no client helps. docs/systems/coterie.md says what coalitions learn.
+A row is the running sum of one group (``crypto/shared_rows.py``), of which each server holds a share; a client has both
+masks of its own group's row alone. Assumes that the servers do not collude; right sums need servers that follow the
+protocol, secrecy needs that of neither. docs/systems/coterie.md says what coalitions learn.
 """
 
 from __future__ import annotations
@@ -50,12 +48,9 @@ class Enlist(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Shares(fl.OfRound, frozen=True):
-    """Uploads that came in this round.  rounds: (n,) those that asked for them.
-
-    on_time: how many uploads of this round's own the hub has in all.  words, checks, seeds: as in ``HiddenUpdate``;
-    with one group the names of words alone (``one_hot.word_name``).
-    tags: 32 bytes each, as the hub computes them.  coin, proofs: with ``check=norm`` the hub's part of the round's
-    coin, and what it tells of each upload's length (``norm_check``).
+    """Uploads that came in this round. rounds: (n,) that asked for them.  on_time: how many are this round's own.
+    words, checks, seeds: as in ``HiddenUpdate``; with one group the names of words alone (``one_hot.word_name``).
+    tags: 32 bytes each, by the hub.  coin, proofs: with ``check=norm`` the hub's part of the coin, and of each proof.
     """
 
     names: str
@@ -71,7 +66,7 @@ class Shares(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Counted(fl.OfRound, frozen=True):
-    """flags: a byte for each upload, 1 if both servers count it."""
+    """flags: a byte for each upload, 1 if counted."""
 
     flags: bytes
 
@@ -87,7 +82,7 @@ class SealRows(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsSealed(fl.OfRound, frozen=True):
-    """The helper's masked rows. signature: over the round, both nonces and the names of the sealed rows."""
+    """The helper's masked rows. signature: over the round, both nonces and the sealed rows' names."""
 
     nonce: bytes
     rows: bytes
@@ -96,14 +91,12 @@ class RowsSealed(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Fetch(fl.OfRound, frozen=True):
-    """Answer this client's query."""
-
     client: str
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class FetchFirst(fl.OfRound, frozen=True):
-    """Answer this client's query on the first rows of groups that were made anew."""
+    """On the first rows of groups that were made anew."""
 
     client: str
 
@@ -118,8 +111,7 @@ class Fetched(fl.OfRound, frozen=True):
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class GroupRow(fl.OfRound, frozen=True):
     """Both servers' answers on the rows that they sealed in the round ``sealed_in``. theirs: the helper's, sealed.
-
-    rounds: how many rounds have been added up since groups were made; a round that is skipped seals nothing.
+    rounds: added up since groups were made; a skipped one seals nothing.
 
     With one group ``ours`` is the row, and ``theirs`` is empty.
     """
@@ -137,26 +129,24 @@ class GroupRow(fl.OfRound, frozen=True):
 
 
 def upload_name(client: str, upload: HiddenUpdate, named: bytes = b"") -> bytes:
-    """32 bytes that name what both servers get of an upload, but for the hub's own seeds.
-
-    named: its word's name, of an upload that does not hold its word.
+    """32 bytes that name what both servers get of an upload, but for the hub's seeds. named: its word's name,
+    without the word.
     """
     named = named or one_hot.word_name(upload.word)
     return digest("coterie/upload/1", client, upload.round, named, upload.check, upload.seeds)
 
 
 def numbers_name(x: Words, after: bytes) -> bytes:
-    """32 bytes that name the words x (d,) of an upload. after: a name of the rows before it."""
+    """32 bytes that name words x (d,). after: a name of the rows before them."""
     return digest("coterie/numbers of an upload/2", x.data, after)
 
 
 class HeldRow(fl.SecretStruct):
-    """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.
-
-    masks: both servers', of its row.  round: in which the row that it has opened was sealed.  rounds: as in it.
+    """SECRET. group: of ``groups``; -1 before it has one.  total: the group's weight D, in 16ths.  masks: both
+    servers', of its row.
+    round, rounds: of the row that it has opened.  opened: names all rows sealed with that.
     since: the round in which its groups were made, 0 for the set-up.  started: it has opened the first row of groups
-    that began with whole models.  lost: its place or a row is none that honest servers give.  opened: a name of all
-    rows that were sealed with its last one.
+    that began with whole models.  lost: its place or a row is none that honest servers give.
     """
 
     group: int = -1
@@ -172,8 +162,6 @@ class HeldRow(fl.SecretStruct):
 
 
 class ClientRow(fl.Component):
-    """A client's part."""
-
     Secret = HeldRow
     secret: HeldRow
 
@@ -182,10 +170,10 @@ class ClientRow(fl.Component):
     ) -> tuple[bytes, bytes]:
         """Take a place in a group. Returns the queries for the hub and for the helper.
 
-        total: the group's weight, in 16ths. With an impossible one the client keeps its model, in silence: a server can
-        have spoilt that of one group, and a refusal by name would show who is in it.  since: the round in which groups
-        were made anew.
+        total: the group's weight, in 16ths.  since: the round that made groups anew.
         """
+        # with an impossible weight the client keeps its model, in silence: a server can have spoilt one group's, and a
+        # refusal would show who is in it
         secret, possible = self.secret, 0 < total <= shared_rows.PARTS * len(self.party.clients)
         if not since or since != secret.since:  # else the answer was lost
             secret.group, secret.groups, secret.total, secret.masks = group, groups, total if possible else 1, masks
@@ -194,7 +182,7 @@ class ClientRow(fl.Component):
         return shared_rows.queries(secret.group, secret.groups, self.party.secrets("query", since))
 
     def upload(self, x: Words, r: int, helper: str) -> HiddenUpdate:
-        """Its vector of words (d,) in shares. Raises PeerError before it has a group."""
+        """Words (d,) in shares. Raises PeerError before it has a group."""
         secret, party = self.secret, self.party
         if secret.group < 0:
             raise fl.PeerError(f"{party.name} has no group yet")
@@ -210,10 +198,9 @@ class ClientRow(fl.Component):
         return (msg.sealed_in, msg.rounds) == (self.secret.round, self.secret.rounds)
 
     def opened(self, msg: GroupRow, src: str, helper: str) -> NDArray[np.int32]:
-        """(d,) the sum of its group since it was made, of which the helper has signed the row.
+        """(d,) the sum of its group since it was made.
 
-        Raises PeerError for an older row than it has, and for one that the helper has not signed. With another than the
-        signed it is ``lost``.
+        Raises PeerError for an older row than it has, or an unsigned one. With another than the signed it is ``lost``.
         """
         fl.from_hub(self.party, msg, src)
         secret, party = self.secret, self.party
@@ -241,17 +228,17 @@ class ClientRow(fl.Component):
 
 
 def row_words(party: Any) -> int:
-    """How many words a row has: where groups may be made anew, one more than the model."""
+    """One more than the model, where groups may be made anew."""
     return int(party.spec.size) + int(party.config.foundings > 1)
 
 
 def weight_of(samples: int, most: float) -> int:
-    """A client's weight in sixteenths, at least 1: its samples over the most that one may have."""
+    """In 16ths, at least 1: a client's samples over the most that one may have."""
     return min(max(round(shared_rows.PARTS * samples / most), 1), shared_rows.PARTS)
 
 
 def sealed_to(party: Any, recipient: str, data: bytes, *bound: bytes | int | str) -> bytes:
-    """RowsSealed to one party and signed by this one, for a hub that relays it. bound: must be equal on opening."""
+    """Sealed to one party and signed, for a hub that relays it. bound: must be equal on opening."""
     key = SealingKey(party.common.roster.by_name[recipient].sealing_key)
     bound = (*bound, party.common.roster.session)
     sealed = key.seal(data, party.name, recipient, *bound)
@@ -259,7 +246,7 @@ def sealed_to(party: Any, recipient: str, data: bytes, *bound: bytes | int | str
 
 
 def opened_from(party: Any, sender: str, data: bytes, *bound: bytes | int | str) -> bytes:
-    """What ``sealed_to`` sealed for this party. Raises PeerError (a SignatureError or SealError)."""
+    """What ``sealed_to`` sealed. Raises PeerError (a SignatureError or SealError)."""
     bound = (*bound, party.common.roster.session)
     signature, sealed = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
     verify_key(party.common, sender).verify(signature, "sealed", party.name, *bound, sealed)
@@ -274,7 +261,7 @@ def context_of(party: Any, name: str, r: int, groups: int, since: int) -> bytes:
 def verify_rows(
     party: Any, helper: str, when: tuple[int, int], nonces: bytes, row_names: bytes, signature: bytes
 ) -> None:
-    """Raises PeerError (a SignatureError) unless the helper has signed these rows. when: ``sealed_in, rounds``."""
+    """Raises SignatureError unless the helper has signed these rows. when: ``sealed_in, rounds``."""
     if len(nonces) != 2 * shared_rows.NONCE_BYTES:
         raise fl.PeerError(f"{len(nonces)} bytes are no two nonces")
     verify_key(party.common, helper).verify(signature, *said(party, when, nonces, row_names))

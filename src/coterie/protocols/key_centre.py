@@ -2,9 +2,8 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-The key centre draws all keys but those for signing, by a list of **grants**: key pairs, seeds, or shares of one key
-among chosen parties. It signs each grant for one recipient and one dealing, and forgets the secret halves. A grant may
-be dealt again under the next number; the old one is refused from then on.
+It draws all keys but those for signing, by a list of **grants**, signs each grant for one recipient and one dealing,
+and forgets the secret halves. A grant may be dealt again under the next number; the old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ EVALUATION = "evaluation"
 
 @fl.message(src=fl.ANY, dst=KEY_CENTRE)
 class Deal(fl.Message, frozen=True):
-    """A request to deal a grant for the ``number``-th time. An empty ``grant``: all grants, for the first time.
+    """Deal a grant for the ``number``-th time; with an empty ``grant`` all grants, for the first.
 
-    holders: the names of the new holders, one a line; empty for the usual ones.
+    holders: names of new ones, one a line; empty for the usual ones.
     """
 
     number: int
@@ -41,9 +40,8 @@ class Deal(fl.Message, frozen=True):
 
 @fl.message(src=KEY_CENTRE, dst=fl.ANY)
 class Granted(fl.Message, frozen=True):
-    """The keys that one party may hold. names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.
-
-    signature: over all fields, the recipient and the session.
+    """names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the
+    recipient and the session.
     """
 
     number: int
@@ -58,14 +56,13 @@ class Granted(fl.Message, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Ready(fl.Message, frozen=True):
-    """Provided with the keys of this dealing of this grant (empty: of all)."""
+    """grant: that this party has keys of; empty for all."""
 
     number: int
     grant: str
 
 
 ENROLMENT = (Granted, Ready)
-"""The messages that a hub takes for enrolment."""
 
 Draw = Callable[[str], fl.Secrets]
 """Secret randomness for one purpose."""
@@ -73,9 +70,8 @@ Draw = Callable[[str], fl.Secrets]
 
 @dataclass(frozen=True)
 class DealtKeys:
-    """The result of one dealing. secret: by holder.  public: by owner ("" if all holders share it).
-
-    better: by role, public keys with more content.
+    """secret: by holder.  public: by owner ("" if all holders share it).  better: by role, public keys with more
+    content.
     """
 
     secret: Mapping[str, bytes]
@@ -90,7 +86,7 @@ class DealtKeys:
 class Grant(Protocol):
     """A secret that the key centre deals.
 
-    name: without blanks or line breaks.  role: only parties of this role may ever hold it, whatever the hub asks for.
+    name: without blanks or line breaks.  role: only its parties may ever hold it, whatever the hub asks for.
     """
 
     name: str
@@ -133,7 +129,7 @@ class Pair(Grant):
 
 @dataclass(frozen=True)
 class Seed(Grant):
-    """32 secret bytes that all holders share. also: parties of other roles that get them, too."""
+    """32 secret bytes that all holders share. also: other parties that get them."""
 
     also: tuple[str, ...] = ()
 
@@ -142,7 +138,7 @@ class Seed(Grant):
 
 
 class KeyCentre(fl.Party, role=KEY_CENTRE):
-    """Deals the grants at the hub's request, each number once, and keeps no key."""
+    """Deals each number of a grant once, and keeps no key."""
 
     class State(msgspec.Struct):
         """dealt: how often, by grant."""
@@ -199,7 +195,7 @@ SK = TypeVar("SK")
 
 
 class KeyStore(fl.SecretStruct):
-    """SECRET: a party's granted keys, by name. dealt: the number of the last dealing, by grant ("" for all)."""
+    """SECRET: a party's granted keys. dealt: the number of the last dealing, by grant ("" for all)."""
 
     secret: dict[str, bytes] = msgspec.field(default_factory=dict)
     public: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -207,15 +203,13 @@ class KeyStore(fl.SecretStruct):
 
 
 class OfGrants(fl.Component):
-    """A component that stores some of its party's granted keys."""
-
     def granted(self, msg: Granted) -> None:
         """A verified message was stored. Raises PeerError if something in it is unusable."""
 
 
 class Keys(fl.Component, Generic[PK, SK]):
-    """The keys of one scheme that a party is granted: ``keys = Keys(PublicKey, SecretKey)`` at the hub, which has them
-    dealt before round 1 if there is a key centre. All other parties have ``HeldKeys``.
+    """The keys of one scheme that a party is granted: ``Keys(PublicKey, SecretKey)`` at the hub, which has a key
+    centre deal before round 1; ``HeldKeys`` at others.
     """
 
     Secret = KeyStore
@@ -256,19 +250,19 @@ class Keys(fl.Component, Generic[PK, SK]):
         self.secret.public = {known: key for known, key in self.secret.public.items() if known.split(" ")[0] != name}
 
     def public(self, name: str) -> PK:
-        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for a missing or unusable one."""
+        """Of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for a missing or unusable one."""
         return cast(PK, self._usable(public_key(self._one(self.secret.public, name)), self.kinds[0], name))
 
     def own(self, name: str) -> SK:
-        """SECRET: this party's key of a grant. Raises PeerError for a missing or unusable one."""
+        """SECRET: of a grant. Raises PeerError for a missing or unusable one."""
         return cast(SK, self._usable(secret_key(self.own_bytes(name)), self.kinds[1], name))
 
     def own_bytes(self, name: str) -> bytes:
-        """SECRET: this party's bytes of a grant. Raises PeerError before it was granted."""
+        """SECRET. Raises PeerError before the grant."""
         return self._one(self.secret.secret, name)
 
     def evaluation(self, name: str) -> EvaluationKey:
-        """Raises PeerError before it was granted or made."""
+        """Raises PeerError before the grant."""
         return evaluation_key(self._one(self.secret.public, f"{name} {EVALUATION}"))
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
@@ -292,7 +286,7 @@ class HeldKeys(Keys[PK, SK]):
 
 
 def deal_again(hub: Any, grant: str, holders: Sequence[str]) -> fl.Steps[None]:
-    """Request one grant anew for these parties, and wait until all have their part."""
+    """Have one grant dealt anew, and wait until all have their part."""
     dealt = hub.keys.secret.dealt
     number = max(dealt.get(grant, 0), dealt.get("", 0)) + 1
     yield from _dealt(hub.keys, Deal(number, grant, "\n".join(holders)))

@@ -2,8 +2,7 @@
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those in time, takes late updates of earlier rounds, each
-once, and moves its model.
+Each round the server asks a share of the clients, waits for those in time, and takes late updates, each once.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class LateTraining(SteppedTraining):
 
 
 class Aggregate(Protocol):
-    """The updates of one round, folded one at a time: in time first, then late."""
+    """The updates of one round, folded in time first, then late."""
 
     def take(self, values: fl.Vector, staleness: int, samples: int, name: str) -> None:
-        """One update (d,) of a client that comes ``staleness`` rounds late."""
+        """A client's update (d,), ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
         """The next model, (d,) float64. Requires at least one update."""
@@ -54,7 +53,7 @@ class Aggregate(Protocol):
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    over: the mean's divisor, if it is not the sum of the weights. Buffers get a mean of their own
+    over: the mean's divisor, by default the sum of the weights. Buffers get their own mean
     (``aggregation/buffers.py``).
     """
 
@@ -82,10 +81,10 @@ class Mean:
 
 
 class Gathering:
-    """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
+    """One round of a server: the clients that it asks, and the updates that it takes.
 
-    owed: by client, the rounds not answered yet; changed.  oldest: by how many rounds an update may be late.
-    used: updates of each lateness, which the server counts.
+    owed: by client, the rounds not answered yet; changed.  oldest: how many rounds late an update may be.  used:
+    updates of each lateness, which the server counts.
     """
 
     def __init__(self, server: fl.Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
@@ -103,9 +102,8 @@ class Gathering:
         return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
     def settle(self, name: str, round: int) -> int | None:
-        """Take a client's answer to a round. Returns by how many rounds it is late, or None if it is too old.
-
-        Raises PeerError if that round did not ask this client, or has its answer.
+        """How many rounds late this answer is, or None if too old. Raises PeerError if that round did not ask for
+        it, or has it.
         """
         rounds = self.owed.get(name, ())
         if round not in rounds:
@@ -119,9 +117,8 @@ class Gathering:
     def gather(
         self, requests: Mapping[str, fl.Message], reply: type[fl.M], fold: Callable[[str, fl.M], None]
     ) -> fl.Steps[fl.Answers]:
-        """Ask, wait for the answers in time, then take arrived answers to earlier rounds.
-
-        With no client to ask, the round waits for the first answer to an earlier round, or the deadline.
+        """Ask, wait for the answers in time, then take late ones that have arrived; with nobody to ask, wait for one
+        of these.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
@@ -178,7 +175,6 @@ class LateServer(averaging.Server, role="server"):
 
 
 def learns(what: str) -> Mapping[str, str]:
-    """What each role learns, if clients send ``what`` unencrypted."""
     return {
         "server": f"every client's {what} and number of samples, by name, and by how many rounds it is late",
         "client": "the global model of every round that asks it",
@@ -238,7 +234,7 @@ class Filling:
 
 
 class BufferServer(LateServer, role="server"):
-    """Makes a step as often as its buffer is full. What does not fill it waits for the next round."""
+    """Makes a step whenever its buffer is full; the rest waits for the next round."""
 
     class State(LateServer.State):
         """version: steps made so far.  begun: by round, those before it.  waiting: the buffer."""
@@ -256,7 +252,6 @@ class BufferServer(LateServer, role="server"):
         return self.config.buffer or max(1, min(10, asked // 2))
 
     def moved(self, w: NDArray[np.float64], changes: Sequence[Buffered], step: float) -> NDArray[np.float64]:
-        """The model (d,) after a step by the changes of a full buffer."""
         raise NotImplementedError
 
     def staleness(self, change: Buffered) -> int:

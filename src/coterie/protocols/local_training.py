@@ -23,18 +23,18 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 _hints = cache(get_type_hints)
 
 MOST_SAMPLES = 1 << 24
-"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
+"""That a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 
 def positive(config: Any, *names: str) -> None:
-    """Raises UserError for the first setting that is not positive and finite."""
+    """Raises UserError unless these are positive and finite."""
     for name in names:
         if not 0 < getattr(config, name) < inf:
             raise fl.UserError(f"{name} must be positive and finite, not {getattr(config, name)}")
 
 
 def check_choices(config: Any) -> None:
-    """Raises UserError for the first field with a word that its ``Literal`` does not have."""
+    """Raises UserError for a field with a word that its ``Literal`` lacks."""
     config_type: type = type(config)
     for name, kind in _hints(config_type).items():
         value, is_literal = getattr(config, name), get_origin(kind) is Literal
@@ -45,9 +45,8 @@ def check_choices(config: Any) -> None:
 
 
 def refuse_unused(config: Any, condition: str, holds: bool, *names: str) -> None:
-    """Raises UserError for the first of these settings that differs from its default, where they have no effect.
-
-    condition: without effect, such as ``"mode paper"``.  holds: whether it is so here.
+    """Raises UserError if one of these settings is set without effect. condition: such as ``"mode paper"``.  holds:
+    whether it does.
     """
     for name in names if holds else ():
         if (value := getattr(config, name)) != getattr(type(config), name):
@@ -107,10 +106,9 @@ class LocalTraining:
         return self.solver_of(solvers.Sgd)
 
     def solver_of(self, local: type[solvers.Sgd] | solvers.OwnLoss) -> solvers.Sgd:
-        """A local solver with these settings. Raises UserError for settings that it refuses.
+        """A local solver with these settings. Raises UserError if it refuses them.
 
-        local: its class, whose other fields are settings, too; or a loss for SGD, which gets these settings as its last
-        argument.
+        local: its class, whose other fields are settings, too; or a loss for SGD, its last argument these settings.
         """
         if isinstance(local, type):
             solver: solvers.Sgd = local(**{one.name: getattr(self, one.name) for one in fields(local)})
@@ -126,17 +124,15 @@ class LocalTraining:
 
     @property
     def selects(self) -> bool:
-        """Whether the system selects a round's clients by what it has learnt, so that no table lists them in
-        advance.
-        """
+        """Whether the system itself selects a round's clients, so that no table lists them in advance."""
         return False
 
     def server_step(self, r: int) -> float:
-        """The server's step towards the mean in round r = 1, 2, ..."""
+        """Towards the mean, in round r = 1, 2, ..."""
         return 1.0
 
     def pretraining(self) -> tuple[solvers.Sgd, int] | None:
-        """Solver and epochs of a pre-training of the first models, outside any budget; or None."""
+        """Solver and epochs of a pre-training outside any budget; or None."""
         return None
 
     def own_budget(self) -> Mapping[str, str]:
@@ -144,7 +140,7 @@ class LocalTraining:
         return {}
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """Settings that give this method work or knowledge beyond any budget, each described."""
+        """Settings that give work or knowledge beyond any budget, described."""
         return {}
 
 
@@ -179,7 +175,7 @@ class SteppedTraining(LocalTraining):
             )
 
     def server_step(self, r: int) -> float:
-        """Of PAFed's eq. (17), alpha_0 in round r: constant as printed, hyperbolic or linear."""
+        """Of PAFed's eq. (17), alpha_0 in round r."""
         if self.server_rounds:
             return self.server_lr * max(1, self.server_rounds - r + 1) / self.server_rounds
         return self.server_lr / (1 + self.server_decay * (r - 1))
@@ -230,7 +226,7 @@ class ClusterModels(LocalTraining):
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
-    """E_i = round(d_i E_m), at least 1, for every client; follows from the seed and the client's name."""
+    """E_i = round(d_i E_m), at least 1, from the seed and the client's name."""
 
     def epochs(name: str) -> int:
         d = fl.rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
@@ -251,7 +247,7 @@ def sample_size(clients: int, participation: float) -> int:
 
 
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> Sequence[str]:
-    """A uniform sample of at least one client for round r, in order."""
+    """A uniform sample, at least one, in order."""
     if participation >= 1.0:
         return clients
     count = sample_size(len(clients), participation)
@@ -273,8 +269,8 @@ def ask_each(
     reply: type[fl.M],
     fold: Callable[[str, fl.M], None] = lambda *_: None,
 ) -> fl.Steps[fl.Answers]:
-    """Ask these clients within the settings' deadline, and fold their answers. One does not count for another round
-    (``Message.ABOUT``), or if ``fold`` refuses it with a PeerError.
+    """Ask these clients within the settings' deadline, and fold their answers to this round (``Message.ABOUT``), unless
+    ``fold`` refuses one with a PeerError.
     """
     return (yield from ask_all(server, dict.fromkeys(names, request), reply, fold))
 
@@ -303,7 +299,7 @@ def ask_round(
 
 
 def is_generator(local: Any) -> bool:
-    """Whether this is a generator ``local(client, start, r)``, not a solver or a loss."""
+    """Whether this is ``local(client, start, r)``, no solver or loss."""
     return inspect.isgeneratorfunction(local)
 
 
@@ -322,9 +318,8 @@ def fit(client: fl.Party, start: fl.Vector, r: int, solver: solvers.Sgd | None =
 
 
 def told(config: Any, samples: int, epochs: int, words: Sequence[str], r: int) -> list[Release]:
-    """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data.
-
-    With DP-SGD all that follows from the training is one release, of a Gaussian sum over a secret batch in every step.
+    """What a message of round r that says ``words`` (``Message.TELLS``) releases of a client's data: with DP-SGD, a
+    Gaussian sum over a secret batch in every step.
     """
     if getattr(config, "sample_noise", None) is None:
         return [Release(str(what), round=r) for what in words]
@@ -353,9 +348,9 @@ def training_cost(client: fl.Party, msg: fl.Message) -> fl.Cost:
 
 
 def check_model(spec: fl.ModelSpec, digest: bytes, weights: fl.Vector, models: int = 1) -> fl.Vector:
-    """These weights (models d,) of another party. Raises PeerError unless they fit a model of this shape.
+    """These weights (models d,) of another party.
 
-    No weight may exceed ``MOST_WEIGHT``, and no running variance may be below 0.
+    Raises PeerError for another shape, a weight above ``MOST_WEIGHT``, or a running variance below 0.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise fl.PeerError(
@@ -387,5 +382,4 @@ def label_counts(own: fl.OwnData, classes: int) -> NDArray[np.int64]:
 
 
 def counts_labels(config: Any, mode: str) -> bool:
-    """Whether clients learn the label counts of their model."""
     return bool(getattr(config, "label_counts", False))

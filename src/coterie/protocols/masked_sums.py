@@ -5,8 +5,8 @@
     client  <--Total--       hub                          the sum under the users' key
     client  --Received-->    hub
 
-Every client opens the same sum, of at least ``FEWEST`` terms. Clients that put their terms together learn the sum of
-the others. Keys and assumptions are those of ``cluster_sums``.
+A sum has at least ``FEWEST`` terms; clients that pool theirs learn the sum of the others. Keys and assumptions are
+those of ``cluster_sums``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class AskForTerm(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Term(fl.OfRound, frozen=True):
-    """One client's vector under the helper's key."""
-
     ABOUT = ("round", "number")
     number: int
     cipher: bytes
@@ -43,7 +41,7 @@ class Term(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Total(ClusterModel, frozen=True):
-    """The sum over all clients that sent a term. cluster: the number of the sum.  count: its terms."""
+    """cluster: the number of the sum.  count: its terms."""
 
 
 def summed(
@@ -55,9 +53,9 @@ def summed(
     length: int,
     deadline_s: float | None = None,
 ) -> fl.Steps[Total]:
-    """The hub: ask these clients for their terms (length,) and add them up, for ``tell``.
+    """The hub: ask for terms (length,) and add them up, for ``tell``.
 
-    Raises NoAnswerError if fewer than ``FEWEST`` give one, or if the helper gives no sum.
+    Raises NoAnswerError for fewer than ``FEWEST``, or without the helper.
     """
     key, terms = hub.keys.public(SERVICE), dict[str, CipherVector]()
 
@@ -80,7 +78,6 @@ def tell(total: Total, names: Sequence[str], deadline_s: float | None = None) ->
 
 
 def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Work[Term]:
-    """A client: its term, encrypted. Raises PeerError unless the hub asks for it."""
     fl.from_hub(client, msg, src)
     return Term(msg.round, msg.number, (yield fl.Encrypt(client.keys.public(SERVICE), values)).to_bytes())
 
@@ -88,9 +85,9 @@ def term(client: KeyedParty, msg: AskForTerm, src: str, values: Floats) -> fl.Wo
 def opened_total(
     client: KeyedParty, msg: Total, src: str, helper: str, r: int, lengths: Mapping[int, int], held: Mapping[int, Any]
 ) -> fl.Work[tuple[Floats, Received]]:
-    """A client: the sum (length,) and its answer.  held: the sums that it has.
+    """A client: the sum (length,) and its answer. held: the sums that it has.
 
-    Raises PeerError for too few terms, a sum that it has already, and what ``opened_mean`` refuses.
+    Raises PeerError for too few terms, one of these, and as ``opened_mean``.
     """
     if msg.cluster not in lengths or msg.cluster in held:
         raise fl.PeerError(f"sum {msg.cluster} is not awaited")

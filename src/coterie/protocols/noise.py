@@ -23,7 +23,7 @@ from coterie.dp.ledger import Ledger, Release
 from coterie.dp.uploads import Standard
 
 LITTLE_NOISE = 0.01
-"""Where neither noise nor an epsilon is set: it protects nobody."""
+"""The default noise, which protects nobody."""
 MOST_ERROR = 0.25
 """Of an opened number that is rounded to a whole one."""
 
@@ -48,7 +48,6 @@ class NoiseSettings:
     missing: Annotated[int, Meta(ge=0)] = 1
 
     def budget(self) -> Budget | None:
-        """Raises UserError for an impossible one."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
 
     def standard(self) -> Standard:
@@ -57,9 +56,8 @@ class NoiseSettings:
         return Standard(self.clip, LITTLE_NOISE if self.noise is None else self.noise)
 
     def on_sums(self, length: int, *, read_by_makers: bool = False) -> Distributed:
-        """Noise on sums of changes of so many coordinates.
-
-        read_by_makers: each party that adds noise reads the sum, and so its own share does not count either.
+        """Noise on sums of changes of so many coordinates. read_by_makers: who adds noise reads the sum, so its own
+        share does not count.
         """
         uncounted = self.missing + read_by_makers
         if self.noise is None and self.epsilon is not None:
@@ -102,16 +100,13 @@ def rotation(session: bytes, r: int) -> bytes:
 
 
 def error_of_sums(parameters: str, holders: Sequence[str]) -> float:
-    """The stated error of a sum of a vector of each, under joint pads of a key that they hold n-of-n."""
+    """Stated, of a sum of a vector of each, under joint pads of a key that they hold n-of-n."""
     group = Group(parameters, tuple(holders), 0, emulated=True, summands=len(holders))
     return padded_error(group, dict.fromkeys(group.holders, 1))
 
 
 def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> None:
-    """Raises UserError if noise on sums is not possible with so few parties, or with this cipher.
-
-    error: of an opened sum, in steps.
-    """
+    """Raises UserError for too few parties, or noise too large for the cipher. error: of an opened sum, in steps."""
     if not mechanism.missing < parties:
         raise fl.UserError(
             f"missing: {parties} {who} add noise, as few as there may be in a round, and the shares of "
@@ -128,7 +123,7 @@ def check_sums(mechanism: Distributed, parties: int, who: str, error: float) -> 
 def mean_change(mechanism: Distributed, opened: ArrayLike, terms: int, rotated: bytes) -> NDArray[np.float64]:
     """(p,) the mean change of an opened sum of so many clients' numbers, (p,) in steps.
 
-    Raises PeerError for a sum that no honest parties can have made.
+    Raises PeerError if no honest parties can have made it.
     """
     exact = np.asarray(opened, np.float64)
     numbers = np.rint(exact)

@@ -4,9 +4,7 @@
     hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
     hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
 
-The coin comes after the uploads: a client that knew the projections could hide a long vector from them. Neither server
-chooses it, nor shows a client another than the servers use, since the hub commits to its part first and the helper
-signs.
+The coin comes after the uploads, so that no client can hide a long vector from it, and neither server chooses it.
 """
 
 from __future__ import annotations
@@ -26,14 +24,13 @@ from coterie.crypto.signing import OVERHEAD_BYTES, digest
 from coterie.protocols.hidden_sums import SIGNATURE_BYTES, HiddenUpdate, Words, opened_from, sealed_to, upload_name
 
 Upload = tuple[str, int]
-"""The client, and the round that asked for it."""
 NAME_BYTES = 32
 SEALED_BYTES = SEED_BYTES + OVERHEAD_BYTES + SIGNATURE_BYTES
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Toss(fl.OfRound, frozen=True):
-    """uploads: 32 bytes each, the names of all of this round.  commitment: to the hub's part of the coin."""
+    """uploads: 32 bytes, a name, each.  commitment: to the hub's part of the coin."""
 
     uploads: bytes
     commitment: bytes
@@ -49,7 +46,7 @@ class Tossed(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Challenge(fl.OfRound, frozen=True):
-    """Prove the length of the upload that round ``of`` has asked for. parts: the hub's and the helper's."""
+    """Prove the upload of round ``of``. parts: of the coin, the hub's and the helper's."""
 
     of: int
     parts: bytes
@@ -96,7 +93,7 @@ def _projected(coin: bytes, shares: Sequence[Words]) -> Words:
 
 
 class Uploaded(fl.SecretStruct):
-    """SECRET: an upload. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
+    """SECRET. name: 32 bytes.  x: (d,) words.  hub: (d,) the hub's share of x."""
 
     name: bytes
     x: Words
@@ -104,7 +101,7 @@ class Uploaded(fl.SecretStruct):
 
 
 class Unproved(fl.SecretStruct):
-    """sent: by round, uploads whose length it has not proved yet."""
+    """sent: by round, uploads without a proof yet."""
 
     sent: dict[int, Uploaded] = msgspec.field(default_factory=dict)
 
@@ -127,7 +124,7 @@ class ClientNorms(fl.Component):
 
     @fl.on(Challenge, answers=NormProof)
     def prove(self, msg: Challenge, src: str) -> NormProof:
-        """Once for an upload. Raises PeerError for a coin that the helper has not signed."""
+        """An upload once, by a coin that the helper has signed."""
         fl.from_hub(self.party, msg, src)
         party, of = self.party, msg.of
         if len(msg.parts) != 2 * SEED_BYTES:
@@ -154,7 +151,7 @@ class ClientNorms(fl.Component):
 
 
 class Tossing(msgspec.Struct, frozen=True):
-    """A round's coin, at the hub. parts: its own and the helper's.  names, proofs: by client and round."""
+    """parts: its own and the helper's."""
 
     parts: bytes
     names: Mapping[Upload, bytes]
@@ -163,7 +160,7 @@ class Tossing(msgspec.Struct, frozen=True):
 
 class HubNorms(fl.Component):
     def proved(self, r: int, helper: str, names: Mapping[Upload, bytes], deadline_s: float | None) -> fl.Steps[Tossing]:
-        """Toss a coin over the uploads of these names, and ask for proofs. Raises NoAnswerError and PeerError."""
+        """Toss a coin over these uploads, and ask for proofs. Raises NoAnswerError and PeerError."""
         party = self.party
         own = party.secrets("coin", r).bytes(SEED_BYTES)
         toss = Toss(r, b"".join(names.values()), _commitment(party, r, own))
@@ -210,7 +207,7 @@ class HelperNorms(fl.Component):
 
     @fl.on(Toss, answers=Tossed)
     def toss(self, msg: Toss, src: str) -> Tossed:
-        """Its part of the coin, once a round: then the uploads are fixed."""
+        """Once a round: then the uploads are fixed."""
         fl.from_hub(self.party, msg, src)
         secret = self.secret
         if self.party.config.check != "norm" or msg.round <= secret.round:
@@ -226,7 +223,7 @@ class HelperNorms(fl.Component):
         return Tossed(msg.round, secret.part, signing_key(self.party.own).sign(*said))
 
     def coin(self, r: int, part: bytes) -> bytes:
-        """The round's coin, from the hub's part. Raises PeerError for another than it has committed to."""
+        """Raises PeerError unless the hub has committed to this part."""
         secret = self.secret
         if r != secret.round or _commitment(self.party, r, part) != secret.commitment:
             raise fl.PeerError(f"not the hub's part of the coin of round {r}")
@@ -235,7 +232,7 @@ class HelperNorms(fl.Component):
     def short(
         self, coin: bytes, uploads: Sequence[tuple[str, int, bytes]], told: Sequence[bytes], shares: Sequence[Words]
     ) -> list[bool]:
-        """Of which of these uploads (client, round and name) the proof holds. shares: the helper's, (d,) each."""
+        """Which uploads' (client, round and name) proofs hold. shares: the helper's, (d,) each."""
         if not uploads:
             return []
         every = zip(uploads, told, _projected(coin, shares), strict=True)

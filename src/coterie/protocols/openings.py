@@ -1,8 +1,8 @@
 """What holders of key shares state that they have opened, signed, and what an auditor finds in these statements.
 
-A holder keeps its statements (``state``) in every attempt of a round. When it hands them over it also signs how many
-they are (``OpeningCount``), so nobody can leave out its last ones. ``check`` finds what no holder sees alone: sums of
-several holders or attempts that together show few vectors. See docs/threshold_use.md.
+A holder keeps its statements (``state``) in every attempt of a round, and signs how many they are (``OpeningCount``).
+``check`` finds what no holder sees alone: sums of several holders or attempts that together show few vectors. See
+docs/threshold_use.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from coterie.crypto.signing import Field, VerifyKey
 
 
 def shows_few(sums: Iterable[Iterable[Hashable]], fewest: int) -> bool:
-    """Whether a combination of these sums is of some vectors, but of fewer than this, or they are too many to say.
-
-    Exact, but for errors by True with 2^-500.
+    """Whether a combination of these sums is of fewer vectors than this, but not none, or they are too many to say. It
+    errs by True with 2^-500.
     """
     of = list(dict.fromkeys(map(frozenset, sums)))
     together = Counter(tuple(vector in vectors for vectors in of) for vector in frozenset[Hashable]().union(*of))
@@ -85,8 +84,8 @@ class Opening(msgspec.Struct, frozen=True):
     count: its statements so far, with this one.  cipher: 32 bytes that name what was opened.
     senders, weights: whose vectors the holder has added up itself; no weights: 1 each. Without senders these are
     ``ciphers`` ciphertexts on the hub's word, of ``length`` values each.
-    part: which of the senders' vectors of the round.  fewest: the fewest senders of a sum that it helps with.
-    signature: over all of this and the session.
+    part: which of the senders' vectors of the round.  fewest: of a sum that it helps with.  signature: over all of this
+    and the session.
     """
 
     holder: str
@@ -120,7 +119,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class OpeningCount(msgspec.Struct, frozen=True):
-    """How many statements a holder has made. signature: over this and the session."""
+    """signature: over the rest and the session."""
 
     holder: str
     count: int
@@ -145,9 +144,8 @@ def stating(kind: type[fl.Party]) -> list[str]:
 def state(
     party: Any, secret: Stated, among: Collection[str], weights: Mapping[str, int] = MappingProxyType({}), **facts: Any
 ) -> None:
-    """Sign and keep a statement, with a bit for each party of the roster in place of names.
-
-    weights: by sender.  facts: the rest of ``Opening``.
+    """Sign and keep a statement, with a bit for each party of the roster in place of names. facts: the rest of
+    ``Opening``.
     """
     names, roster = tuple(party.common.roster.by_name), party.common.roster
     there, senders = ([name in some for name in names] for some in (set(among), weights))
@@ -166,7 +164,7 @@ def state(
 
 
 def on_word(lengths: Sequence[int], ciphers: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """What a holder states of ciphertexts that it opens on the hub's word, those of one length together."""
+    """Of ciphertexts that a holder opens on the hub's word, one statement a length."""
     for length in sorted(set(lengths)):
         some = [data for of, data in zip(lengths, ciphers, strict=True) if of == length]
         yield {"cipher": hashlib.sha256(fl.bundle(some)).digest(), "length": length, "ciphers": len(some)}
@@ -193,17 +191,16 @@ def statements(party: Any) -> Iterator[Opening]:
 # ---- what an auditor does
 
 MOST_SHARE = 0.9
-"""Of a sum's weights, what one sender may have: with more its vector is opened nearly alone."""
+"""One sender's most of a sum's weights: with more its vector is opened nearly alone."""
 _MOST = 1 << 16  # combinations of a round's vectors that are tried
 _PRIME = 2**521 - 1
 _MOST_SUMS = 180  # determinants of so many rows of 0 and 1 are below the prime (Hadamard), so ranks are exact
 
 
 class Statements(msgspec.Struct, frozen=True):
-    """Statements of one or several holders, for an auditor.
+    """Of one or several holders, for an auditor.
 
-    roster: of the run; a very large simulation's is unsigned, and has only those that open and send.  totals: of each
-    of these holders.
+    roster: of the run; a very large simulation's is unsigned, and has only those that open and send.
     """
 
     roster: fl.Roster
@@ -214,11 +211,10 @@ class Statements(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
-    operator: hexadecimal, of the key that has signed the roster, or "" if none has.  last: by holder, the round of its
-    last statement: of later openings these files say nothing.
-    sums: different ones whose senders holders have verified.  effective: the least effective number of senders.
-    vectors, scalars: those opened on the hub's word.  unstated: by a holder that others name, openings that its own
-    statements lack.
+    operator: hexadecimal, of the key that has signed the roster, or "".  last: by holder, the round of its last
+    statement.
+    sums: with senders that holders have verified.  effective: the least effective number of senders.
+    vectors, scalars: opened on the hub's word.  unstated: by holder, openings that others say it helped with.
     """
 
     operator: str
@@ -234,7 +230,6 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def collected(roster: fl.Roster, parties: Iterable[Any]) -> Statements | None:
-    """The statements of these parties; None without any."""
     holders = [party for party in parties if stated(party)]
     found = tuple(one for party in holders for one in statements(party))
     if not found:
@@ -260,7 +255,7 @@ def read(data: bytes, where: object) -> Statements:
 
 
 def check(files: Sequence[Statements], fewest: int = 0, share: float = MOST_SHARE) -> Checked:
-    """Verify statements. Raises UserError for several runs.
+    """Raises UserError for several runs.
 
     fewest: senders of a sum; 0 for what the holders state.  share: most of a sum's weights that one sender may have.
     """

@@ -1,12 +1,9 @@
 """A client's own average of the global models that it was sent, which it predicts with; it trains on the last one.
 
-Models of a server whose step has not settled swing around a point, and their average lies nearer to it (B. Polyak, A.
-Juditsky, "Acceleration of stochastic approximation by averaging", 1992). With models w_1 ... w_n, oldest first, and 0
-<= beta < 1 the average is
+With models w_1 ... w_n, oldest first, and 0 <= beta < 1 (B. Polyak, A. Juditsky, "Acceleration of stochastic
+approximation by averaging", 1992):
 
-    m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j),
-
-an exponential moving average without a bias towards its start.
+    m_n = sum_j beta^(n-j) w_j / sum_j beta^(n-j).
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def taken(before: OwnMean | None, w: fl.Vector, beta: float) -> OwnMean:
 
 
 def averaged(federation: Any, models: Mapping[str, fl.Vector]) -> Mapping[str, fl.Vector]:
-    """By client, (d,) what it predicts with, if the run ends with these models."""
+    """By client, (d,) what it predicts with at the end."""
     # The model that stands when a run ends counts as one more: between machines every client is sent it.
     beta = federation.look(federation.hub).config.ema
     if not beta:

@@ -2,8 +2,8 @@
 
     server --Train (shared parts)--> client --Update (shared parts)--> server            (every round)
 
-The settings say which parts are each client's own: ``own_parts(spec)`` gives their names, ``OWN`` is what they are, in
-words, and ``FITS``, if there is one, names a model with parts of both kinds.
+``own_parts(spec)`` names the parts that are each client's own, ``OWN`` says what they are, and ``FITS``, if there is
+one, names a model with parts of both kinds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_parts(config: Any, common: fl.Common) -> None:
 
 
 class PartClient(ModelClient, role="client"):
-    """A client with parts of its own. The server's messages are joined with them to a whole model, (d,)."""
+    """A client with parts of its own, which join the server's to a whole model, (d,)."""
 
     class State(ModelClient.State):
         own: fl.Vector = fl.from_party(lambda client: client.starts[0][~client.is_shared])
@@ -63,7 +63,6 @@ class PartClient(ModelClient, role="client"):
         return self.whole(self.keep(local_training.check_model(self.shared_spec, msg.spec, msg.weights)))
 
     def whole(self, shared: fl.Vector) -> fl.Vector:
-        """(d,) float32, a model with these shared parts and its own."""
         found = np.empty(self.spec.size, np.float32)
         found[self.is_shared], found[~self.is_shared] = shared, self.state.own
         return found
@@ -84,7 +83,7 @@ class PartClient(ModelClient, role="client"):
 
 
 class PartServer(Server, role="server"):
-    """Holds the shared parts alone, and so its ``spec`` is theirs."""
+    """Its ``spec`` is that of the shared parts."""
 
     class State(Server.State):
         weights: fl.Vector = fl.from_party(lambda server: server.starts[0][server.is_shared])

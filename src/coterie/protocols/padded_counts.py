@@ -4,11 +4,10 @@
     hub  --AskForPadded / PaddedCounts-->  client    its label counts under pads of all clients on its list
     hub  --ModelCounts-->   client                   the sum over the lists of its model
 
-Pads of every two clients of a list cancel in the sum (``crypto/marks.py``). So the hub learns the sums of lists, of
-``FEWEST`` clients or more, and nothing of one client, as long as two clients of its list keep their keys from it. A sum
-opens if all of its list answer. A client tells its counts beside one list alone, over all runs on the same data. It
-tells the hub its list of a former run, and sends the counts of then once more. That list stays one while all of it hold
-one model. So no two lists that were ever opened share a client.
+Pads of every two clients of a list cancel (``crypto/marks.py``), so the hub learns the sums of lists of ``FEWEST``
+clients or more, if all of a list answer, and nothing of one client, as long as two of its list keep their keys from it.
+Over all runs on the same data a client tells its counts beside one list alone. docs/systems/baselines_appendix.md has
+the arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from coterie.protocols.local_training import MOST_SAMPLES, counts_labels, label_
 
 FEWEST = 3
 LONGEST = 64
-"""The most clients on a list: one that lies, or is lost, costs a model the counts of its list alone."""
+"""A list with one that lies, or is lost, counts for nothing."""
 
 Counts = NDArray[np.int64]
 
@@ -40,7 +39,7 @@ class WantCounts(fl.Message, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY, tells=())
 class CountsReady(fl.Message, frozen=True):
-    """names: the list beside which it has told its counts before, one name a line, or none."""
+    """names: the list of its former counts, one name a line, or none."""
 
     model: int
     names: str
@@ -79,7 +78,7 @@ class CountsTold(msgspec.Struct):
 
 
 class CountsClient(fl.Component):
-    """A client's part. Its party has ``held_model``."""
+    """Its party has ``held_model``."""
 
     Secret = CountsTold
     secret: CountsTold
@@ -101,9 +100,7 @@ class CountsClient(fl.Component):
 
     @fl.on(AskForPadded, answers=PaddedCounts)
     def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
-        """Its counts under its pads. Raises PeerError for a second list, and for one that is too short, or not of
-        clients with itself.
-        """
+        """Beside one list alone."""
         self._refuse(msg, src)
         party, secret, names = self.party, self.secret, msg.names.split("\n")
         if not is_list(names) or not {party.name} <= set(names) <= set(party.clients):
@@ -123,7 +120,6 @@ class CountsClient(fl.Component):
 
     @fl.on(ModelCounts)
     def take(self, msg: ModelCounts, src: str) -> None:
-        """Raises PeerError for a second sum, and for impossible counts."""
         self._refuse(msg, src)
         counts, most = msg.counts, MOST_SAMPLES * len(self.party.clients)
         if self.secret.total is not None or not _possible(counts, int(self.party.spec.outputs), most):
@@ -140,7 +136,7 @@ class CountsServer(fl.Component):
     def tell(self, models: Mapping[str, Any]) -> fl.Steps[dict[str, Any]]:
         """Sum up label counts, and tell them. Returns, as a note, of how many clients they are.
 
-        models: by client, what the hub has for it; clients with equal arrays and numbers have the same model.
+        models: by client, what the hub has for it; equal arrays and numbers are one model.
         """
         hub, waits, ready, before = self.party, self.party.config.deadline_s, dict[str, int](), dict[str, str]()
 
@@ -182,11 +178,10 @@ class CountsServer(fl.Component):
 
 
 def listed(group: Sequence[str], before: Mapping[str, str]) -> list[Sequence[str]]:
-    """The lists of clients that hold one model: of former runs those that it has whole, and new ones of the others.
+    """The lists of clients that hold one model: those of former runs that it has whole, and new ones of the others.
 
     before: by client, the list that it says it was told, or none. Clients of a list that is not whole are on none. One
-    that was told none, since the request did not reach it, is on the list that more than half of its clients say they
-    were told, and on no new one.
+    that names none is on the list that most of its clients name: the request did not reach it.
     """
     former = {told: told.split("\n") for told in dict.fromkeys(before[name] for name in group) if told}
     whole, taken = list[Sequence[str]](), set[str]()
@@ -204,7 +199,6 @@ def is_list(names: Sequence[str]) -> bool:
 
 
 def divided(names: Sequence[str]) -> list[Sequence[str]]:
-    """Lists of like lengths, of at most ``LONGEST``; none of fewer than ``FEWEST``."""
     if len(names) < FEWEST:
         return []
     parts = -(-len(names) // LONGEST)

@@ -4,9 +4,8 @@
     client  --(round, nonce, y, signature)-->  hub         y = encode(u) + pad
     hub  --Unpad (whose vectors of which rounds, nonces)-->  keeper  --Unpadded (p and the seed of a)-->  hub
 
-The keeper holds the key that sums open with, and learns whose vectors are in each. A vector's pad follows from k_i, the
-round, and a fresh nonce. k_i is a ratchet: each round's key is a hash of the one before. The keeper answers once for a
-round's key, or once in each attempt, then erases it.
+The keeper holds the key that sums open with, and learns whose vectors are in each. A pad follows from k_i, a ratchet by
+round, and a fresh nonce. The keeper answers once for a round's key, in each attempt, then erases it.
 """
 
 from __future__ import annotations
@@ -25,21 +24,17 @@ from coterie.crypto.signing import digest
 from coterie.protocols.key_centre import DealtKeys, Draw, Grant, Granted, OfGrants
 
 PADS = "pads"
-"""The grant's name."""
 NONCE_BYTES = 16
 KEY_BYTES = 32
 PAD_SHARE = 0.5
-"""A pad's nominal time, as a share of that of an encryption under the secret key."""
+"""Its nominal time, over an encryption under the secret key."""
 MOST_AHEAD = 1 << 20
-"""A ratchet takes at most so many steps for one message."""
+"""Steps of a ratchet for one message."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Unpad(fl.OfRound, frozen=True):
-    """A request for the counterpart of one sum of padded vectors.
-
-    names: whose vectors, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each.
-    """
+    """names: whose vectors to sum up, one a line.  rounds: (n,) of which rounds.  nonces: 16 bytes of each."""
 
     names: str
     rounds: fl.Integers
@@ -53,7 +48,7 @@ class Unpadded(fl.OfRound, frozen=True):
 
 @dataclass(frozen=True)
 class Pads(Grant):
-    """The ratchets' first keys: k_i of 32 bytes for each party of the role, and all of them for the keeper."""
+    """The ratchets' first keys: k_i of 32 bytes for each party of the role, all for the keeper."""
 
     keeper: str
 
@@ -64,14 +59,14 @@ class Pads(Grant):
 
 
 class Ratchet(fl.SecretStruct):
-    """SECRET: the key of a round, from which all later ones follow and no earlier one does."""
+    """SECRET: a round's key, from which later ones follow."""
 
     key: bytes  # of ``round``
     round: int = 0
     kept: dict[int, bytes] = msgspec.field(default_factory=dict)  # unused keys of earlier rounds
 
     def take(self, r: int) -> bytes:
-        """The key of round r, which is then erased. Raises PeerError if it was erased before."""
+        """The key of round r, which is erased. Raises PeerError the second time."""
         self._reach(r + 1)
         if r not in self.kept:
             raise fl.PeerError(f"the pad of round {r} was used before, or is too old")
@@ -94,7 +89,7 @@ def _derived(key: bytes, use: bytes) -> bytes:
 
 
 def pad_key(public: PublicKey, key: bytes, nonce: bytes) -> PadKey:
-    """SECRET: the key for the vector with this nonce. key: of its sender and round (``Ratchet.take``)."""
+    """SECRET: for the vector with this nonce. key: ``Ratchet.take``."""
     return PadKey(public, _derived(key, digest("coterie/pad/1", public.fingerprint, nonce)))
 
 
@@ -111,9 +106,8 @@ class ClientPads(OfGrants):
             self.secret.ratchets = {self.party.name: Ratchet(key)}
 
     def take(self, public: PublicKey, r: int) -> tuple[bytes, PadKey]:
-        """A fresh nonce and the key of this round's one vector. All earlier rounds' keys are erased.
-
-        Raises PeerError before the grant, and for a used pad.
+        """A fresh nonce and the key of this round's one vector; earlier keys are erased. Raises PeerError before the
+        grant, and for a used pad.
         """
         party, ratchet = self.party, self.secret.ratchets.get(self.party.name)
         if ratchet is None:
@@ -125,7 +119,7 @@ class ClientPads(OfGrants):
 
 
 class KeeperPads(OfGrants):
-    """The pads of all clients, at the holder of the key that sums open with."""
+    """At the holder of the key that sums open with."""
 
     Secret = PadKeys
     secret: PadKeys
@@ -144,9 +138,6 @@ class KeeperPads(OfGrants):
 
     @fl.on(Unpad, unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
-        """The counterpart of the sum of these vectors. Raises PeerError for a vector that it has answered for
-        before.
-        """
         fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():
@@ -162,14 +153,13 @@ class KeeperPads(OfGrants):
 
 
 def dealt_pads(held: bytes) -> dict[str, bytes]:
-    """Raises DecodeError."""
     count = int.from_bytes(held[:4], "little")
     names, *keys = fl.unbundle(held, count)
     return dict(zip(names.decode().split("\n"), keys, strict=True))
 
 
 def entries(msg: Unpad) -> Iterator[tuple[str, int, bytes]]:
-    """(name, round, nonce) of each vector. Raises PeerError for unequal numbers of them, or rounds out of range."""
+    """(name, round, nonce) of each vector. Raises PeerError for impossible ones."""
     names, rounds = msg.names.split("\n"), [int(r) for r in msg.rounds]
     if not len(names) == len(rounds) == len(msg.nonces) / NONCE_BYTES:
         raise fl.PeerError(f"{len(names)} names, {len(rounds)} rounds and {len(msg.nonces)} bytes of nonces")
@@ -192,9 +182,9 @@ class Collected:
 def complete(
     r: int, keeper: str, public: PublicKey, sums: Mapping[int, Collected], use: Callable[[int, CipherVector], None]
 ) -> fl.Steps[None]:
-    """Ask the keeper for the counterpart of every sum. ``use(key, ciphertext)`` takes the sums in turn.
+    """Ask the keeper for every sum's counterpart. ``use(key, ciphertext)`` takes the sums in turn.
 
-    Raises NoAnswerError if one of them has no acceptable answer.
+    Raises NoAnswerError if one has no acceptable answer.
     """
 
     def fold(key: int, reply: Unpadded) -> None:

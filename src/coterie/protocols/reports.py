@@ -1,8 +1,4 @@
-"""Signed status reports of clients, by which a hub clusters them and a cluster chooses its leader (OFL, section 3.5).
-
-A report has the device's abilities, its five limits in the coming time step, and a summary of the last update that the
-client has *released*.
-"""
+"""Signed status reports, by which a hub clusters clients and a cluster chooses its leader (OFL, section 3.5)."""
 
 from __future__ import annotations
 
@@ -40,8 +36,9 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "present_s": (0.0, 1e9),
     "epsilon": (0.0, MOST_EPSILON),
 }
-"""What a report may say, by field: five numbers of the device, then the limits of one time step (eq. 4) in operations,
-seconds of transfer, training samples, seconds of presence and epsilon that is left."""
+"""What a report may say: five numbers of the device, then the limits of one time step (eq. 4) in operations, seconds of
+transfer, training samples, seconds of presence and epsilon that is left.
+"""
 
 FIELDS = tuple(RANGES)
 _DEVICE = 5
@@ -60,9 +57,9 @@ class StatusReport(fl.Signed, frozen=True):
 def reported(
     party: fl.Party, round: int, step_s: float, epsilon: float = MOST_EPSILON, update: NDArray[np.float32] | None = None
 ) -> fl.Work[StatusReport]:
-    """In a client's handler: ``report = yield from reported(self, msg.round, step_s)``.
+    """``report = yield from reported(self, msg.round, step_s)`` in a client's handler.
 
-    step_s: length of the time step that begins now.  update: ``summary`` of the last released update, or None.
+    step_s: of the time step that begins.  update: ``summary`` of the last released update.
     """
     told: Status = yield fl.Local(status, (party.now_s, step_s))
     given_s = told.share * step_s
@@ -74,10 +71,10 @@ def reported(
 
 
 def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray[np.float32]:
-    """The direction of a sparse update in SUMMARY numbers of total length 1; zeros for an update of zeros.
+    """The direction of a sparse update, in SUMMARY numbers of length 1 or 0: a random projection with signs from the
+    session.
 
-    A random projection whose signs follow from the session.
-    indices, values: as released, with noise, so that the summary costs no privacy.
+    indices, values: as released, with noise.
     """
     vector = np.zeros(common.spec.size)
     vector[np.asarray(indices, np.int64)] = np.asarray(values, np.float64)
@@ -90,10 +87,9 @@ def summary(common: fl.Common, indices: ArrayLike, values: ArrayLike) -> NDArray
 def checked(
     common: fl.Common, report: StatusReport, round: int, step_s: float, *, sender: str | None = None
 ) -> StatusReport:
-    """The report, signed by its client for this session and this round.
+    """The report, signed by its client for this session and round. sender: given if it must be the client itself.
 
-    sender: given if it must be the client itself. Raises PeerError: a SignatureError, a ReplayError for another round,
-    or for a stranger, numbers out of range, or an impossible device.
+    Raises SignatureError, ReplayError for another round, and PeerError for impossible numbers.
     """
     name = report.client
     if name not in common.clients or (sender is not None and sender != name):
@@ -122,12 +118,12 @@ def checked(
 
 
 def opened(common: fl.Common, data: bytes, round: int, step_s: float) -> StatusReport:
-    """``checked`` for a report that a leader has forwarded as ``codec.encode(report)``. Raises PeerError."""
+    """``checked`` for a report that a leader has forwarded as ``codec.encode(report)``."""
     return checked(common, decode(data, StatusReport), round, step_s)
 
 
 def accepted(known: MutableMapping[str, StatusReport], report: StatusReport) -> None:
-    """Keep a checked report as its client's last. Raises ReplayError unless it is of a later round."""
+    """Keep a checked report. Raises ReplayError unless it is of a later round."""
     last = known.get(report.client)
     if last is not None and report.round <= last.round:
         raise ReplayError(f"{report.client}: a status report of round {report.round} after one of round {last.round}")
@@ -150,8 +146,8 @@ def costs(
 ) -> Costs:
     """C_{R,up} and C_{R,down} of eq. (4) for one parameter.
 
-    up_bytes, down_bytes: of a parameter with its index.  full_samples: with which a client may upload its whole model.
-    epsilon_round: of a release of the whole model.
+    up_bytes, down_bytes: with its index.  full_samples: with which a client may upload its whole model.  epsilon_round:
+    of a release of the whole model.
     """
     said = dict(zip(FIELDS, report.values.tolist(), strict=True))
     work = spec.flops_per_sample * said["samples"] * epochs / spec.size
@@ -166,9 +162,8 @@ def costs(
 
 
 def features(reports: Mapping[str, StatusReport]) -> tuple[tuple[str, ...], NDArray[np.float64], tuple[int, ...]]:
-    """What clients are clustered by: their names, rows (n, 18), and how many columns each of three groups has.
-
-    Logarithms of abilities and limits, and the summary of the last released update.
+    """What clients are clustered by: names, rows (n, 18), and the columns of each of three groups: logarithms of
+    abilities, of limits, and the summary of the last released update.
     """
     names = tuple(reports)
     groups = (_DEVICE, len(FIELDS) - _DEVICE, SUMMARY)

@@ -1,9 +1,8 @@
 """The hub's part of groups that no server learns by name (``sealed_groups``): it founds them, and makes them anew.
 
 **Renewal.** When ``TOGETHER`` or more of those with a place have come or left, groups are made anew of all that have a
-place: with randomness that was dealt for one founding, fresh shares of rows, keys, masks and queries. Rows are asked
-for until all are in, so a founding leaves out nobody but those that left; places are offered (``JoinAnew``) until they
-are taken. The set-up sums stay as they are: those of other clients would show who differs.
+place, with fresh randomness, shares, keys, masks and queries. It waits until all rows are in, and offers places
+(``JoinAnew``) until they are taken. The set-up sums stay: those of other clients would show who differs.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ from coterie.protocols.shared_groups import (
 
 
 class Grouping(msgspec.Struct):
-    """The hub's state.  sums: as sent to clients.  has: the clients that have all sums.
-
-    joined: the clients with a place.  places: that are sealed for clients who have not taken them yet.
+    """The hub's state. sums: as sent.  has: clients with all of them.  joined: with a place.  places: sealed, not taken
+    yet.
     """
 
     sums: tuple[OpenSum, ...] = ()
@@ -69,10 +67,9 @@ class Grouping(msgspec.Struct):
 
 
 MOST_FALSE = 80
-"""Lists of a run that may be refused for false marks. Then the hub offers no more of them."""
+"""Refused lists of a run, after which the hub offers no more."""
 
 Batch = tuple[str, ...]
-"""Clients whose rows are grouped together."""
 
 
 class HubSecret(msgspec.Struct):
@@ -91,9 +88,8 @@ class HubSecret(msgspec.Struct):
 
 
 class HubGroups(ServerGroups):
-    """Steps of the hub, which has ``keys`` with ``CORRELATIONS`` and ``rows`` (``HubRows``).
-
-    Its state has ``founded``, and ``silent``: by client, the round since which it has been asked in vain.
+    """Its party has ``keys`` with ``CORRELATIONS``, ``rows`` (``HubRows``), and state ``founded``, and ``silent``: by
+    client, since which round it has been asked in vain.
     """
 
     Secret = HubSecret
@@ -108,7 +104,7 @@ class HubGroups(ServerGroups):
     def found(self, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
         """Before round 1: the set-up sums over these clients, and their groups.
 
-        Raises NoAnswerError if fewer than ``FEWEST`` clients take part, or without the helper.
+        Raises NoAnswerError for fewer than ``FEWEST`` clients, or without the helper.
         """
         names, sums = tuple(names), list[OpenSum]()
         for number in sums_of(self.party.config):
@@ -123,7 +119,7 @@ class HubGroups(ServerGroups):
             )
 
     def place(self, r: int, helper: str, names: Sequence[str], deadline_s: float | None) -> fl.Steps[None]:
-        """In round r: give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
+        """Give these clients a place, as far as possible. Raises NoAnswerError without the helper."""
         hub, founded = self.party, self.party.state.founded
         has = founded.has
         for total in founded.sums:
@@ -134,9 +130,9 @@ class HubGroups(ServerGroups):
         yield from self._grouped(r, helper, batches, {}, not founded.groups, deadline_s)
 
     def renew(self, r: int, helper: str, left: Set[str], deadline_s: float | None) -> fl.Steps[bool]:
-        """In round r: make groups anew, if that is due and all rows are in. Returns whether they are.
+        """Make groups anew, if that is due and all rows are in. Returns whether they are.
 
-        left: clients that no longer answer. Raises NoAnswerError if the helper fails once it groups the rows.
+        left: clients that no longer answer. Raises NoAnswerError if the helper fails.
         """
         secret, members = self.secret, self.party.state.founded.members - left
         due = len(members ^ secret.founders) >= TOGETHER and len(members) >= self.fewest() and members != secret.refused
@@ -157,7 +153,7 @@ class HubGroups(ServerGroups):
         return not secret.refused
 
     def _isolate(self, batches: Sequence[Batch]) -> bool:
-        """Whether one of them, beside those before it, shows what few clients add: the helper would not group it."""
+        """Whether the helper would refuse one, beside those before it."""
         held = list(self.secret.grouped)
         for batch in map(frozenset, batches):
             if isolates(batch, held, self.fewest()):
@@ -166,7 +162,8 @@ class HubGroups(ServerGroups):
         return False
 
     def _batches(self, names: Collection[str]) -> tuple[Batch, ...]:
-        """These clients in a secret order that is the same in every round, so that few different lists are offered."""
+        """In a secret order, the same in every round."""
+        # so few different lists are offered
         clients = self.party.clients
         order = [clients[at] for at in self.party.kept("shuffle", b"").permutation(len(clients))]
         order = [name for name in order if name in set(names)]
@@ -177,7 +174,7 @@ class HubGroups(ServerGroups):
     def _described(
         self, r: int, batches: Sequence[Batch], rows: dict[str, SharedRow], epoch: int, deadline_s: float | None
     ) -> fl.Steps[None]:
-        """Add to ``rows`` those of the others in these batches, in shares, for the groups of this epoch."""
+        """Add to ``rows`` those that these batches lack."""
         sealed = DESCRIBED.size + 8 * described_length(self.party) + OVERHEAD_BYTES
 
         def fold(name: str, answer: SharedRow) -> None:
@@ -234,11 +231,11 @@ class HubGroups(ServerGroups):
         anew: bool,
         deadline_s: float | None,
     ) -> fl.Steps[tuple[Batch, tuple[Batch, ...]]]:
-        """Group those in this batch whose rows can be read. Returns them, by position, or nobody without randomness,
-        with few, or beside lists that would then show few.
+        """Group those in this batch whose rows can be read. Returns them, by position; nobody without randomness, or if
+        the list would show few.
 
-        rows: some of theirs. If a mark is false, at either server, nobody can say whose: then it returns parts of the
-        list, to be tried by themselves, but for groups that are made anew, which leave out nobody.
+        rows: some of theirs. If a mark is false, nobody can say whose: then also parts of the list to try, but for
+        groups that are made anew.
         """
         secret, one = self.secret, self.party.config.clusters == 1
         epoch = secret.shared.epoch + (anew and self.party.state.founded.groups > 0)
@@ -271,11 +268,9 @@ class HubGroups(ServerGroups):
         return (), ()
 
     def _parts(self, batch: Batch) -> tuple[Batch, ...]:
-        """Lists to try if a mark of this list is false: both halves.
-
-        Where these would be small, all but each client, for one liar. Then, for two, all but each two of equal blocks:
-        as large ones as leave enough clients.
-        """
+        """Lists to try if a mark of this list is false."""
+        # Both halves. Where these would be small, all but each client, for one liar. Then, for two, all but each two of
+        # equal blocks: as large ones as leave enough clients.
         fewest, at = self.fewest(), len(batch) // 2
         if at > fewest:
             return batch[:at], batch[at:]
@@ -287,10 +282,8 @@ class HubGroups(ServerGroups):
     def _relayed(
         self, r: int, helper: str, batch: Batch, rows: Mapping[str, SharedRow], anew: bool
     ) -> fl.Steps[tuple[int | None, Batch, tuple[bytes, ...]]]:
-        """The first unused placing that the helper lets begin, whose rows it can read, and what is sealed to the hub.
-
-        The latter by place, if it can read all. None and nobody's if it lets none begin: of an attempt that was
-        dropped it remembers what was begun, and the hub does not.
+        """The first unused placing that the helper lets begin, whose rows it can read, and, by place, what is sealed
+        to the hub, if it can read all. None and nobody's if none begins.
         """
         yield from fl.post({at: fl.To(helper, Relayed(r, at, rows[name].sealed)) for at, name in enumerate(batch)})
         for placing in self.unfounded() if anew else self.unused():
@@ -300,7 +293,6 @@ class HubGroups(ServerGroups):
         return None, (), ()
 
     def _steps(self, r: int, helper: str, placing: int, seeds: Sequence[bytes]) -> fl.Steps[None]:
-        """The grouping of the rows with these seeds, by place."""
         if self.party.config.clusters == 1 and placing >= 0:
             return  # there is one group to be in, whose weight is fixed
         self.begin(placing)
@@ -316,7 +308,7 @@ class HubGroups(ServerGroups):
             yield from self._seat(r, helper, some, deadline_s)
 
     def _seat(self, r: int, helper: str, places: Mapping[str, bytes], deadline_s: float | None) -> fl.Steps[None]:
-        """Have these clients take their places. Places in groups that were made anew are kept for those that do not."""
+        """Have these clients take their places. Untaken ones in groups that were made anew are kept."""
         hub, since = self.party, self.party.rows.secret.since
         masks, shares = b"".join(hub.rows.secret.masks), self.secret.shared.weights
         assert shares is not None
@@ -345,7 +337,6 @@ class HubGroups(ServerGroups):
         hub.state.founded = replace(founded, joined=founded.joined | frozenset(queries), places=left)
 
     def _settled(self, order: Sequence[str], answer: Settled) -> tuple[int, dict[str, bytes]]:
-        """Places by name. Raises PeerError for impossible numbers of groups and places."""
         before = self.party.state.founded.groups
         most = len(self.secret.shared.members) or 1
         if not answer.groups == most == (before or most):
@@ -354,10 +345,7 @@ class HubGroups(ServerGroups):
 
 
 def _read(order: Sequence[str], answer: RowsRead) -> tuple[Batch, tuple[bytes, ...]]:
-    """Names at the positions that can be opened, and if all can, what is sealed to the hub.
-
-    Raises PeerError for unsent, repeated or unordered positions.
-    """
+    """Names at the positions that can be opened, and if all can, what is sealed to the hub."""
     where = answer.positions.tolist()
     if where != sorted(set(where)) or not set(where) <= set(range(len(order))):
         raise fl.PeerError(f"positions {where} of {len(order)}")

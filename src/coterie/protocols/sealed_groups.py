@@ -7,17 +7,17 @@
     hub     --Join / Queries-->          client       its group, sealed to it alone; its queries for both servers
     hub     --Enlist / Done-->           helper       (``hidden_sums``)
 
-A row passes two shuffles, as in a cascade of mixes (Chaum, CACM 1981): the hub relays it at a *position*, and the
-helper gives the hub's share back at a *place*. So neither server has a share whose name it knows, and none can change
-one by name. The helper learns which positions are in one group, and so the sizes. The hub learns which name is at which
-position, how many groups there are, and the steps of the grouping at places that it cannot relate to positions. A
-client learns its group and the group's weight, of which each server has a share.
+A row passes two shuffles (mixes: Chaum, CACM 1981): the hub relays it at a *position*, and the helper gives the hub's
+share back at a *place*, so neither server has a share whose name it knows. The helper learns which positions are in one
+group; the hub which name is at which position, how many groups there are, and the steps of the grouping at places; a
+client its group and the group's weight.
 
-**Newcomers** are placed in batches: a lone one would show the helper its name, as it gets uploads by name.
+**Newcomers** are placed in batches: a lone one would show the helper its name.
 
-**Which clients' rows are grouped together** is stated in each of them: a client seals its row for a list of names that
-has its own, with a mark for each server (``mark_of``). Each server groups rows whose marks say that they are those of
-all on the list, by the same set-up sums; the helper no list that shows what few clients add (``isolates``).
+**Which clients' rows are grouped together** is stated in each: a client seals its row for a list of names that has its
+own, with a mark for each server (``mark_of``). Each server groups rows whose marks are those of all on the list, by the
+same set-up sums; the helper no list that shows what few clients add (``isolates``). docs/systems/coterie_appendix.md
+has the arguments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from coterie.protocols.shared_groups import (
 )
 
 ENTRY = "entry"
-"""The grant: a seed of all clients and the helper, without which nothing can be placed among the signatures."""
+"""The grant: a seed of all clients and the helper, without which nobody can place a row."""
 _PLACE = struct.Struct(f"<HHQ{KEY_BYTES}s")  # group, groups, the helper's share of the group's weight, its mask
 _OURS = struct.Struct(f"<{SEED_BYTES}s{MARK_BYTES}s")  # of the hub's share of row and weight; the mark for the hub
 OURS_BYTES = _OURS.size + OVERHEAD_BYTES
@@ -67,8 +67,8 @@ def weight_share(seed: bytes) -> int:
 
 
 def list_as_told(party: Any, names: Collection[str]) -> str:
-    """What a client is told of the clients whose rows are grouped: one name a line; of one group of all a name for it,
-    since nothing is opened by which rows are beside it.
+    """Names of the clients whose rows are grouped, one a line; with one group of all, where they open nothing, a
+    digest.
     """
     told = "\n".join(sorted(names))
     return digest("coterie/list of all/1", told).hex() if party.config.clusters == 1 else told
@@ -76,9 +76,8 @@ def list_as_told(party: Any, names: Collection[str]) -> str:
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AskForRow(fl.OfRound, frozen=True):
-    """Send your row in shares, to be grouped with those of these clients (``list_as_told``).
-
-    epoch: how often groups have been made anew then.
+    """Send your row in shares, to be grouped with those of these clients (``list_as_told``). epoch: how often groups
+    were made anew.
     """
 
     epoch: int
@@ -87,16 +86,15 @@ class AskForRow(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class SharedRow(fl.OfRound, frozen=True):
-    """sealed: to the helper, its share, a key for the answer, and what is sealed to the hub (``_OURS``)."""
+    """sealed: to the helper, its share, a key for the answer, and ``_OURS``."""
 
     sealed: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class OpenRows(fl.OfRound, frozen=True):
-    """All rows of these clients, one name a line, were sent: open and group them.
-
-    placing: of newcomers, or -1 - n for the randomness of founding n.
+    """All rows of these clients, one name a line, were sent: group them. placing: of newcomers, or -1 - n for founding
+    n.
     """
 
     placing: int
@@ -105,9 +103,8 @@ class OpenRows(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class RowsRead(fl.OfRound, frozen=True):
-    """positions: (m,), those with a row for this list, ascending; none if the marks of all of them do not add up.
-
-    ours: what was sealed to the hub, by place; nothing unless all rows are to be grouped.
+    """positions: (m,), those with a row for this list, ascending; none if their marks do not add up.
+    ours: what was sealed to the hub, by place, if all rows are to be grouped.
     """
 
     positions: fl.Integers
@@ -124,8 +121,6 @@ class Step(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Stepped(fl.OfRound, frozen=True):
-    """The helper's side of the same step."""
-
     ABOUT = ("round", "number")
     number: int
     data: bytes
@@ -133,12 +128,12 @@ class Stepped(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Settle(fl.OfRound, frozen=True):
-    """Seal the places of all that this round has grouped."""
+    """Seal the places of all that were grouped."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Settled(fl.OfRound, frozen=True):
-    """groups: how many there are.  places: of each position, in the order of grouping, sealed to its client."""
+    """groups: how many.  places: sealed to their clients, in the order of grouping."""
 
     groups: int
     places: fl.Bundle
@@ -146,10 +141,7 @@ class Settled(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Join(fl.OfRound, frozen=True):
-    """Take your place, which the helper has sealed.
-
-    masks: the hub's, of all rows.  weights: its shares of all groups' weights, 8 bytes each.
-    """
+    """Take your place. masks: the hub's, of all rows.  weights: its shares of all groups' weights, 8 bytes each."""
 
     place: bytes
     masks: bytes
@@ -158,7 +150,7 @@ class Join(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class JoinAnew(fl.OfRound, frozen=True):
-    """Take your place in groups that were made anew in the round ``since``. All else is as in ``Join``."""
+    """As ``Join``, in groups that were made anew in round ``since``."""
 
     since: int
     place: bytes
@@ -168,7 +160,7 @@ class JoinAnew(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Queries(fl.OfRound, frozen=True):
-    """Which of the sealed rows each server is to add up for the client. theirs: sealed to the helper and signed."""
+    """theirs: sealed to the helper and signed."""
 
     ours: bytes
     theirs: bytes
@@ -180,9 +172,10 @@ class Queries(fl.OfRound, frozen=True):
 class GroupsFound(fl.SecretStruct):
     """SECRET: of the helper.
 
-    held: sealed rows by position, of ``round``.  opened: keys of those that are being grouped.
-    placed: key and group of those that the round has grouped.  grouped: the lists of clients whose rows
-    were grouped, in any attempt of a round.  given: names of rows whose shares the hub was given together, likewise.
+    held: sealed rows by position, of ``round``.  opened: keys of those that are being grouped.  placed: key and group
+    of those that the round has grouped.
+    grouped: lists of clients whose rows were grouped, in any attempt.  given: names of rows whose shares the hub was
+    given together, likewise.
     """
 
     shared: Shared = msgspec.field(default_factory=Shared)
@@ -196,9 +189,8 @@ class GroupsFound(fl.SecretStruct):
 
 
 class HelperGroups(ServerGroups):
-    """The helper's part. It has ``keys`` with ``CORRELATIONS``, ``rows`` (``HelperRows``), and config ``clusters``.
-
-    Its party has ``running``, a ``Running`` or None, made again from ``under_way`` after a restart.
+    """It has ``keys`` with ``CORRELATIONS``, ``rows`` (``HelperRows``), config ``clusters``, and ``running``, made
+    again from ``under_way`` after a restart.
     """
 
     Secret = GroupsFound
@@ -218,11 +210,8 @@ class HelperGroups(ServerGroups):
 
     @fl.on(OpenRows, answers=RowsRead)
     def open(self, msg: OpenRows, src: str) -> RowsRead:
-        """Open what was relayed. If all clients of the list have sealed a row for it, shuffle the rows to be grouped.
-
-        Rows of exactly the same clients may be grouped again: they show nothing of what others add. But a row that
-        comes again beside fresh ones of others is none: what the hub gets back would show whose are the fresh ones.
-        """
+        # Rows of exactly the same clients may be grouped again. One that comes again beside fresh ones is none: what
+        # the hub gets back would show whose these are.
         fl.from_hub(self.party, msg, src)
         secret, one = self.secret, self.party.config.clusters == 1
         first = secret.shared.rows is None
@@ -250,7 +239,7 @@ class HelperGroups(ServerGroups):
         return RowsRead(msg.round, np.array(list(read), np.int64), fl.bundle(ours))
 
     def _read(self, held: Mapping[int, bytes], epoch: int, names: str) -> dict[int, Description]:
-        """By position, the rows that were sealed for these groups and this list, each client's once."""
+        """By position, the rows for this epoch and list, each client's once."""
         read, marks = dict[int, Description](), set[bytes]()
         for at, data in sorted(held.items()):
             one = self._description(data, epoch, names)
@@ -260,7 +249,7 @@ class HelperGroups(ServerGroups):
         return read
 
     def _prepare(self, msg: OpenRows, names: frozenset[str], order: fl.Integers, rows: Sequence[Description]) -> None:
-        """Be ready to group the rows of these clients, by place. Raises PeerError where that would show too much."""
+        """Ready to group these rows, by place, unless that would show too much."""
         secret = self.secret
         if len(names) > self.sizes.clients:
             raise fl.PeerError(f"{len(names)} rows; randomness is dealt for {self.sizes.clients}")
@@ -305,7 +294,6 @@ class HelperGroups(ServerGroups):
         return Stepped(msg.round, msg.number, answer)
 
     def _running(self) -> Running:
-        """This side of the grouping that is under way. Raises PeerError if none is."""
         now: UnderWay | None = self.secret.under_way
         running: Running | None = self.party.running
         if now is None:
@@ -324,7 +312,7 @@ class HelperGroups(ServerGroups):
 
     @fl.on(Settle, answers=Settled)
     def settle(self, msg: Settle, src: str) -> Settled:
-        """Seal to each position its place. Groups' weights are fixed when groups are made."""
+        # groups' weights are fixed when groups are made
         fl.from_hub(self.party, msg, src)
         secret, rows = self.secret, self.party.rows
         begun = secret.under_way is not None and secret.under_way.begun
@@ -343,14 +331,13 @@ class HelperGroups(ServerGroups):
         return Settled(msg.round, len(weights), fl.bundle(sealed))
 
     def _sealed(self, key: bytes, place: bytes) -> bytes:
-        """For a client's key; random bytes where it is none, which costs that client its place."""
+        """Random bytes for a key that is none, which costs that client its place."""
         try:
             return SealingKey(key).seal(place, *_BETWEEN)
         except (fl.PeerError, fl.CryptoError):
             return bytes(self.party.secrets("no place", self.secret.round).bytes(len(place) + OVERHEAD_BYTES))
 
     def _description(self, sealed: bytes, epoch: int, names: str) -> Description | None:
-        """What a client has sealed, or None for anything else."""
         try:
             key, entry = OpeningKey.load(self.party.own.identity.opening), self.party.keys.own_bytes(ENTRY)
             return opened_description(key, (entry, epoch, names), sealed, described_length(self.party))
@@ -375,7 +362,7 @@ class Description:
 def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: bytes, length: int) -> Description:
     """What a client has sealed to the helper. key: the helper's.  bound: the grant ``ENTRY``, the epoch, and the list.
 
-    Raises PeerError for other bytes, and for a row that is for other groups or another list.
+    Raises PeerError for any other row.
     """
     data = key.open(sealed, *_BETWEEN[::-1], *bound)
     if len(data) != DESCRIBED.size + 8 * length:
@@ -387,10 +374,11 @@ def opened_description(key: OpeningKey, bound: tuple[bytes, int, str], sealed: b
 def opened_seeds(
     key: OpeningKey, epoch: int, names: str, sealed: Sequence[bytes], *, marked: bool
 ) -> list[bytes] | None:
-    """SECRET: what clients have sealed to the hub for this list: seeds of its shares. key: the hub's.
+    """SECRET: seeds of the hub's shares, as clients have sealed them for this list, or None if they are not of all on
+    it, by their marks. key: the hub's.
 
-    None if they are not those of all on the list, as their marks say. Not marked, of one group of all: what cannot be
-    read counts as a seed of zeros, and makes its client's weight a wrong one, as a false seed does.
+    Not marked, of one group of all: what cannot be read counts as a seed of zeros, which makes its client's weight
+    wrong.
     """
     seeds, marks = list[bytes](), set[bytes]()
     for one in sealed:
@@ -409,7 +397,7 @@ def opened_seeds(
 
 
 class Describing(fl.SecretStruct):
-    """SECRET. key: opens its place.  wanted: the epoch that its last row is for.  epoch: that its place is of."""
+    """SECRET. key: opens its place.  wanted: the epoch of its last row.  epoch: of its place."""
 
     key: bytes = b""
     wanted: int = 0
@@ -417,10 +405,7 @@ class Describing(fl.SecretStruct):
 
 
 class ClientGroups(fl.Component):
-    """A client's part. It has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``) and ``row`` (``ClientRow``).
-
-    helper: its name.
-    """
+    """Its party has ``keys`` with ``ENTRY``, ``sums`` (``ClientSums``), ``row`` (``ClientRow``). helper: its name."""
 
     Secret = Describing
     secret: Describing
@@ -431,11 +416,8 @@ class ClientGroups(fl.Component):
 
     @fl.on(AskForRow, answers=SharedRow)
     def describe(self, msg: AskForRow, src: str) -> fl.Work[SharedRow]:
-        """Its row in fresh shares, with a fresh key for the answer.
-
-        Raises PeerError for a list without it, before the set-up sums, and for groups that are no newer than those in
-        which it has a place.
-        """
+        """Its row in fresh shares, until it has a place."""
+        # then, beside others, it would show what these add
         party, secret, length = self.party, self.secret, described_length(self.party)
         fl.from_hub(party, msg, src)
         if party.row.secret.group >= 0 and msg.epoch <= secret.epoch:
@@ -463,7 +445,6 @@ class ClientGroups(fl.Component):
 
     @fl.on(Join, answers=Queries)
     def join(self, msg: Join, src: str) -> Queries:
-        """Its group, and its queries."""
         fl.from_hub(self.party, msg, src)
         if self.party.row.secret.group >= 0:
             raise fl.PeerError("it has its place")
@@ -473,7 +454,7 @@ class ClientGroups(fl.Component):
 
     @fl.on(JoinAnew, answers=Queries, when=renews)
     def join_anew(self, msg: JoinAnew, src: str) -> Queries:
-        """The same, in groups that were made anew. It may come again, if the answer was lost."""
+        # it may come again, if the answer was lost
         fl.from_hub(self.party, msg, src)
         if not 0 < msg.since <= msg.round:
             raise fl.PeerError(f"groups of round {msg.since} in round {msg.round}")
@@ -482,9 +463,7 @@ class ClientGroups(fl.Component):
         return queries
 
     def _place(self, msg: Join | JoinAnew, since: int) -> Queries:
-        """With a place that cannot be read the client behaves as all others: a helper that has sealed nonsense to one
-        group would else see by name who refuses it.
-        """
+        # with a place that cannot be read the client behaves as all others, or a refusal would show its group by name
         if not self.secret.key:
             raise fl.PeerError("a place without a description")
         groups = len(msg.masks) // KEY_BYTES
@@ -499,7 +478,7 @@ class ClientGroups(fl.Component):
         return Queries(msg.round, to_hub, sealed_to(self.party, self.helper, to_helper, "query", msg.round, since))
 
     def _opened(self, place: bytes, groups: int) -> tuple[int, int, bytes] | None:
-        """The group, the helper's share of its weight and its mask; None unless the helper has sealed them for it."""
+        """The group, the helper's share of its weight and its mask; None for nonsense."""
         try:
             data = OpeningKey.load(self.secret.key).open(place, *_BETWEEN)
             group, of, weight, theirs = _PLACE.unpack(data)
@@ -509,11 +488,9 @@ class ClientGroups(fl.Component):
 
 
 def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
-    """SECRET: a client's mark for this server, and for the list that it is told, one name a line, and these groups.
-
-    It is bound to the set-up sums that the row follows from, since the row of a client that was shown others would be
-    told from all. With one group of all, of which no steps say anything, it only tells clients' rows apart.
-    Raises PeerError for a list with others than clients.
+    """SECRET: a client's mark for this server, this list as told, and this making of groups; but with one group of
+    all it is bound to the set-up sums that the row follows from. Raises PeerError for a list with others than
+    clients.
     """
     if client.config.clusters == 1:
         once: bytes = client.kept(f"mark of a row, {server}", told.encode(), epoch).bytes(MARK_BYTES)
@@ -531,10 +508,8 @@ def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
 def isolates(names: frozenset[str], before: Sequence[frozenset[str]], fewest: int) -> bool:
     """Whether this list, beside earlier ones that do not, shows what fewer clients than this add. May err by True.
 
-    As vectors of 0 and 1 they have sums and differences, with any factors. Each that has a part of this list and is not
-    0 must be of ``fewest`` clients or more. Clients that are in the same earlier lists get one number from these, so
-    those of them on this list remain, or those that are not; and clients that are in no earlier list remain. Where so
-    counted too few remain, all sums are tried (``shows_few``), if these are not too many.
+    Clients of the same earlier lists get one number in any combination of these; where too few remain by that, all are
+    tried (``shows_few``).
     """
     inside, outside = Counter[tuple[bool, ...]](), Counter[tuple[bool, ...]]()
     for name in names.union(*before):

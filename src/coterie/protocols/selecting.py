@@ -17,9 +17,8 @@ MOST_LOSS = 2.0**40
 
 @dataclass(frozen=True)
 class Selecting(Averaging):
-    """Averaging among selected clients. participation: the fraction of the clients that a round selects; .5 here.
-
-    With 1 all clients are asked in every round, and nothing is selected.
+    """participation: the fraction of the clients that a round selects; .5 here. With 1 all clients are asked in every
+    round, and nothing is selected.
     """
 
     participation: float = 0.5
@@ -33,7 +32,6 @@ class Selecting(Averaging):
 
 
 SCORED = fl.FromTraining("trained model and number of samples"), "loss"
-"""What ``Scored`` tells of its sender's data."""
 
 
 @fl.message(src="client", dst="server")
@@ -58,7 +56,7 @@ class Introduced(fl.OfRound, frozen=True):
 
 @fl.local("seconds of a round")
 def round_seconds(own: fl.OwnData, work_flops: float, model_bytes: int) -> float:
-    """Seconds of a round by this device's profile: model down, work, model up; 0 without a profile."""
+    """By this device's profile: model down, work, model up; 0 without one."""
     if own.device is None:
         return 0.0
     device = own.device
@@ -80,9 +78,9 @@ def meet(
     reply: type[Any] = Introduced,
     learn: Callable[[str, Any], None] = lambda *_: None,
 ) -> fl.Steps[list[str]]:
-    """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that have answered.
+    """Ask new clients for their speed, into ``server.state.seconds``, by name. Returns those that answered.
 
-    learn: takes an answer, and may refuse it with a PeerError.
+    learn: may refuse an answer with a PeerError.
     """
     seconds: dict[str, float] = server.state.seconds
     met: list[str] = []
@@ -103,14 +101,14 @@ def own_work(client: fl.Party) -> tuple[float, int]:
 
 
 def checked_seconds(name: str, seconds: float) -> float:
-    """Of a round, as a client claims. Raises PeerError unless they are finite, from 0 to a week."""
+    """Raises PeerError unless the claimed seconds of a round are finite, from 0 to a week."""
     if not 0 <= seconds <= fl.PATIENCE_S:
         raise fl.PeerError(f"{name}: a round of {seconds} seconds; from 0 to {fl.PATIENCE_S:.0f} are taken")
     return float(seconds)
 
 
 def checked_loss(name: str, loss: float) -> float:
-    """As a client claims. Raises PeerError unless it is finite, from 0 to ``MOST_LOSS``."""
+    """Raises PeerError unless a claimed loss is finite, from 0 to ``MOST_LOSS``."""
     if not (isfinite(loss) and 0 <= loss <= MOST_LOSS):
         raise fl.PeerError(f"{name}: a loss of {loss}; from 0 to {MOST_LOSS:.2g} are taken")
     return float(loss)
@@ -119,9 +117,8 @@ def checked_loss(name: str, loss: float) -> float:
 def selected_round(
     server: Any, r: int, chosen: Sequence[str], learn: Callable[[str, Scored, float], None]
 ) -> fl.Steps[tuple[dict[str, Any], Mapping[str, float]]]:
-    """Federated averaging among the chosen: ``learn(name, update, loss)`` gets each accepted answer.
-
-    Returns the round's notes and, by client, the seconds from asking to the answer's arrival.
+    """Federated averaging among the chosen. ``learn(name, update, loss)`` gets each accepted answer. Returns the
+    round's notes and, by client, the seconds until its answer.
     """
 
     def told(name: str, update: Scored) -> None:

@@ -5,8 +5,8 @@
     hub     --OpenSum / Done-->           client       the sum, under the clients' masks
 
 A client's numbers x travel as x + m - P(s) to the hub and s to the helper, as words of 64 bits; m follows from the
-clients' seed and the client's name. The hub adds up, gets the sum of all P(s), and so has the sum of x under the sum of
-the m. Each sum is formed once, so nobody gets two that differ by a client.
+clients' seed and the client's name, so the hub gets the sum of x under the sum of the m. Each sum is formed once, so
+nobody gets two that differ by a client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from coterie.protocols.signatures import HELD, STATISTICS
 CLIENTS = "clients"
 """The grant: a seed of all clients, which no server has."""
 SPREAD = 2
-"""The number of the third sum: of how far residuals lie apart (``evidence.spread_terms``)."""
+"""The third sum: of how far residuals lie apart (``evidence.spread_terms``)."""
 FRACTION_BITS = 32  # after the point, of a sum's numbers
 LARGEST = 2.0**17  # of a client's term of the spread, so that those of 10,000 clients do not wrap
 SIZES = 24  # powers of two that a client's number of samples may reach
@@ -43,8 +43,6 @@ Words64 = NDArray[np.uint64]
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AskForSummand(fl.OfRound, frozen=True):
-    """Send your term of the set-up sum with this number."""
-
     number: int
 
 
@@ -60,7 +58,7 @@ class Summand(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Unblind(fl.OfRound, frozen=True):
-    """Add up your shares of the terms of these clients, one name a line."""
+    """Of these clients' terms, one name a line."""
 
     number: int
     names: str
@@ -69,8 +67,6 @@ class Unblind(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Unblinded(fl.OfRound, frozen=True):
-    """The sum of the helper's shares."""
-
     ABOUT = ("round", "number")
     number: int
     words: bytes
@@ -90,7 +86,7 @@ def sums_of(config: Any) -> tuple[int, ...]:
 
 
 def length_of(party: Any, number: int) -> int:
-    """How many numbers a set-up sum has. Raises PeerError for no such sum."""
+    """In numbers. Raises PeerError for no such sum."""
     if number not in sums_of(party.config):
         raise fl.PeerError(f"there is no sum {number}")
     if number == HELD:  # which labels a client holds, and of what size it is
@@ -114,7 +110,7 @@ def _mask(key: bytes, length: int) -> Words64:
 def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s: float | None) -> fl.Steps[OpenSum]:
     """The hub: the sum of these clients' terms, for ``shown``.
 
-    Raises NoAnswerError if fewer than ``FEWEST`` send one, or without the helper.
+    Raises NoAnswerError for fewer than ``FEWEST``, or without the helper.
     """
     length = length_of(hub, number)
     total, seeds = np.zeros(length, np.uint64), dict[str, bytes]()
@@ -133,7 +129,7 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
 
 
 def shown(total: OpenSum, names: Sequence[str], deadline_s: float | None) -> fl.Steps[tuple[str, ...]]:
-    """The hub: show a sum to these clients. Returns those that have opened it."""
+    """The hub: show a sum. Returns the clients that have opened it."""
     answers = yield from fl.for_each(dict.fromkeys(names, total), fl.Done, deadline_s=deadline_s)
     return tuple(answers.got)
 
@@ -148,8 +144,6 @@ class Unblinding(msgspec.Struct):
 
 
 class HelperSums(fl.Component):
-    """The helper's part."""
-
     Secret = Unblinding
     secret: Unblinding
 
@@ -158,7 +152,8 @@ class HelperSums(fl.Component):
 
     @fl.on(Unblind, answers=Unblinded)
     def unblind(self, msg: Unblind, src: str) -> Unblinded:
-        """The sum of its shares, once for each number: sums of two sets would show their difference."""
+        """Once for each number."""
+        # sums of two sets would show their difference
         fl.from_hub(self.party, msg, src)
         names = msg.names.split("\n")
         if msg.round or msg.number in self.secret.summed or not FEWEST <= len(set(names)) == len(names):
@@ -175,14 +170,14 @@ class HelperSums(fl.Component):
 
 
 class SumsOpened(fl.SecretStruct):
-    """SECRET. totals: the sums that the client has opened, by number.  weight: of its samples, in 16ths."""
+    """SECRET. totals: the opened sums, by number.  weight: of its samples, in 16ths."""
 
     totals: dict[int, Floats] = msgspec.field(default_factory=dict)
     weight: int = 0
 
 
 class ClientSums(fl.Component):
-    """A client's part. It has ``keys`` with ``CLIENTS``. helper: its name."""
+    """Its party has ``keys`` with ``CLIENTS``. helper: its name."""
 
     Secret = SumsOpened
     secret: SumsOpened
@@ -193,7 +188,6 @@ class ClientSums(fl.Component):
 
     @fl.on(AskForSummand, answers=Summand)
     def contribute(self, msg: AskForSummand, src: str) -> fl.Work[Summand]:
-        """A term of the next sum, in shares. Raises PeerError for another sum."""
         fl.from_hub(self.party, msg, src)
         totals, party = self.secret.totals, self.party
         if msg.round or msg.number != len(totals):
@@ -223,7 +217,7 @@ class ClientSums(fl.Component):
         return np.concatenate([held, size])
 
     def row(self) -> fl.Work[Floats]:
-        """(row_length,) what it shares with the servers for the grouping. Raises PeerError before the sums."""
+        """(row_length,) what it shares for the grouping. Raises PeerError before the sums."""
         totals = self.secret.totals
         if totals.keys() != {HELD, STATISTICS, SPREAD}:
             raise fl.PeerError(f"asked for a row after the sums {sorted(totals)}")
@@ -236,11 +230,11 @@ class ClientSums(fl.Component):
 
     @property
     def largest(self) -> float:
-        """A power of two that the samples of no client in the sum ``HELD`` reach."""
+        """A power of two that no client's samples in the sum ``HELD`` reach."""
         return 2.0 ** int(np.flatnonzero(np.rint(self.secret.totals[HELD][-SIZES:]) > 0).max(initial=0))
 
     def fingerprint(self) -> bytes:
-        """32 bytes for the sums that it has opened, equal at all clients that were shown the same."""
+        """32 bytes, equal at all clients that were shown the same sums."""
         totals = sorted(self.secret.totals.items())
         return digest("coterie/sums/1", *(part for number, total in totals for part in (number, total.tobytes())))
 
@@ -249,7 +243,6 @@ class ClientSums(fl.Component):
 
     @fl.on(OpenSum, answers=fl.Done)
     def open_sum(self, msg: OpenSum, src: str) -> fl.Work[fl.Done]:
-        """Take the clients' masks off. Raises PeerError for a sum that it has, or of too few terms."""
         fl.from_hub(self.party, msg, src)
         totals = self.secret.totals
         length = length_of(self.party, msg.number)
@@ -266,7 +259,7 @@ class ClientSums(fl.Component):
 
 
 def _masks(seed: bytes, number: int, told: str, length: int, clients: Sequence[str]) -> Words64:
-    """The sum of the masks of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
+    """Of the clients told, one name a line. Raises PeerError for too few, and for strangers."""
     names, total = told.split("\n"), np.zeros(length, np.uint64)
     if not FEWEST <= len(set(names)) == len(names) or not set(names) <= set(clients):
         raise fl.PeerError(f"a sum of {len(names)} terms; of fewer than {FEWEST} it shows too much")

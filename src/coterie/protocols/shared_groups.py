@@ -1,15 +1,12 @@
 """Groups from shared rows: two servers learn the steps of the grouping, at places that neither can name.
 
 Both run ``found`` once, on their shares of all clients' rows (``clustering/evidence.py``), and ``place`` for each batch
-of newcomers. The rows come in an order that only the helper knows (``sealed_groups``), so the hub knows names but no
-places; the helper knows places, but no names. What both learn is which of several sums of gains is the greatest
-(``clustering/correlation.py``): in which group a place joins, and whether it stays there. The order in which clients
-join is tossed by both once the rows are fixed.
+of newcomers. Only the helper knows the rows' order (``sealed_groups``): the hub knows names but no places; the helper
+knows places, but no names. Both learn which of several sums of gains is the greatest (``clustering/correlation.py``).
+The order in which clients join is tossed by both once the rows are fixed.
 
-A client's weight is a word of its row, of which each server has a share. Both add it up by groups, so that a group's
-weight is known to its clients alone. It is shared in bits, so no client can claim more than ``PARTS``.
-
-``Correlations`` is dealt by the key centre, once for every founding that there may be.
+A client's weight is shared in bits, so none can claim more than ``PARTS``, and a group's weight is known to its clients
+alone. The key centre deals ``Correlations`` once for every founding that there may be.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ CORRELATIONS = "correlations"
 FOUNDERS = 256  # clients that make groups at most; the others are placed in them
 MOST = 32  # groups
 TOGETHER = 8
-"""Clients that are grouped or placed together, at least; of ten or fewer clients three quarters. With fewer the hub,
-which knows whose rows it relays, would learn groups by name from the steps."""
+"""Clients that are grouped or placed together, at least; of ten or fewer clients three quarters."""
+# with fewer the hub, which knows whose rows it relays, would learn groups by name from the steps
 PLACINGS = 4  # batches of newcomers, and one more for each FOUNDERS clients
 FRACTION_BITS = 15  # of a row's numbers: sums of gains must stay below 2^33
 WEIGHT_BITS = (PARTS - 1).bit_length()  # of a weight in 16ths, less 1
@@ -49,9 +46,9 @@ FOUNDING = "founding"
 
 @dataclass(frozen=True)
 class Correlations(Grant):
-    """Correlated randomness of the hub and a helper, for the grouping of these clients. role: the helper's.
+    """Correlated randomness of the hub and a helper, for the grouping of these clients.
 
-    sealing: the hub's key. What the hub is granted travels unsealed, since it relays all grants.
+    role: the helper's.  sealing: the hub's key, since the hub relays all grants unsealed.
     """
 
     hub: str
@@ -74,7 +71,7 @@ def key_of(key: bytes, founding: int) -> bytes:
 
 
 def helpers_key(data: bytes, founding: int, foundings: int) -> bytes:
-    """SECRET: of what the helper was dealt, the part for one founding: a seed, and corrections."""
+    """SECRET: of what the helper was dealt, a seed and corrections for one founding."""
     each = (len(data) - SEED_BYTES) // foundings
     at = SEED_BYTES + each * founding
     return key_of(data[:SEED_BYTES], founding) + data[at : at + each]
@@ -90,7 +87,6 @@ def sizes_of(config: Any, clients: int, spec: Any) -> Sizes:
 
 
 def most_groups(config: Any, clients: int) -> int:
-    """Groups that there may be while clients join."""
     wanted = MOST if config.clusters == "auto" else min(config.clusters, MOST)
     return int(min(wanted, max(min(clients, FOUNDERS) // config.min_cluster + 2, 2)))
 
@@ -102,9 +98,8 @@ def _first(config: Any, clients: int, placing: int) -> int:
 
 class Shared(fl.SecretStruct):
     """SECRET: one server's share.  rows, weights: (groups, length) and (groups,), sums over each group's members.
-
-    epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what has been
-    begun with the dealt randomness, bound to it.
+    epoch: how often they were made anew.  founding: whose randomness made them, from 0.  begun: names of what was begun
+    with dealt randomness.
     """
 
     rows: Words64 | None = None
@@ -119,7 +114,7 @@ class UnderWay(msgspec.Struct):
     """SECRET: a grouping that is under way at the helper, in ``round`` alone, of one attempt, once it has ``begun``.
 
     names: whose rows.  order: (n,) the position at each place.  rows, weights: its share by place, (n, length) and
-    (n,).  heard: the hub's side of all steps so far, from which a restarted party makes its own side again.
+    (n,).  heard: the hub's side of all steps so far, for a restarted party.
     """
 
     round: int
@@ -135,9 +130,8 @@ class UnderWay(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class SharedGroups:
-    """What one server has of a grouping. groups: places of members.
-
-    rows, weights: shares of the groups' sums, (groups, length) and (groups,).
+    """What one server has. groups: places of members.  rows, weights: shares of the groups' sums, (groups, length) and
+    (groups,).
     """
 
     groups: correlation.Groups
@@ -150,9 +144,8 @@ def _used(key: bytes, name: str) -> bytes:
 
 
 def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes) -> Exchange[SharedGroups]:
-    """Groups of these clients, of whose rows (n, length) and weights (n,) these are shares. nonce: 16 random bytes.
-
-    Without length it is one group.
+    """Groups of these clients, of whose rows (n, length) and weights (n,) these are shares; one group without length.
+    nonce: 16 random bytes.
     """
     lifted = yield from _weighed(dealt, FOUNDING, weights)
     if not dealt.sizes.length:
@@ -168,7 +161,7 @@ def found(dealt: Dealt, config: Any, rows: Words64, weights: bytes, nonce: bytes
 
 
 def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[Words64]:
-    """(n,) a share of weights in 16ths, of which each server has a byte, whose XOR is the weight less 1."""
+    """(n,) a share of weights in 16ths, from bytes whose XOR is a weight less 1."""
     bits = np.frombuffer(weights, np.uint8)[:, None] >> np.arange(WEIGHT_BITS, dtype=np.uint8) & 1
     shares = yield from two_party.lifted(dealt, name, bits.astype(np.uint64))
     powers = 1 << np.arange(WEIGHT_BITS, dtype=np.uint64)
@@ -176,14 +169,14 @@ def _weighed(dealt: Dealt, name: str, weights: bytes) -> Exchange[Words64]:
 
 
 def founding(seed: int, count: int, most: int, smallest: int) -> correlation.Questions[correlation.Groups]:
-    """What is asked about the gains of so many clients. seed: as tossed.  most: groups."""
+    """What is asked about the gains. seed: as tossed.  most: groups."""
     draw = np.random.default_rng(seed)
     orders = [draw.permutation(count).tolist() for _ in range(correlation.RESTARTS)]
     return correlation.grouped(orders, most, smallest)
 
 
 def gains_of(rows: Words64) -> Words64:
-    """(n, n) the gains of rows in the clear (n, length), of which the servers hold shares."""
+    """(n, n) of rows in the clear (n, length)."""
     return np.asarray(rows @ twisted(rows).T + _bonus(1), np.uint64)
 
 
@@ -226,7 +219,7 @@ def _answered(
 
 
 def _tossed(nonce: bytes) -> Exchange[int]:
-    """A number that neither chose: each commits to its nonce before it sees the other's."""
+    """A number that neither chose: each commits before it sees the other's."""
     commitment = yield digest("coterie/toss/1", nonce)
     other = yield nonce
     if len(other) != SEED_BYTES or digest("coterie/toss/1", other) != commitment or other == nonce:
@@ -242,13 +235,12 @@ def _bonus(pairs: int) -> np.uint64:
 
 
 class ServerGroups(fl.Component):
-    """What both servers do. number: 0 at the hub, 1 at the helper. Their parties have ``keys``."""
+    """number: 0 at the hub, 1 at the helper. Their parties have ``keys``."""
 
     number: int
     secret: Any
 
     def lasts(self, secret: Any) -> None:
-        """What was begun, in any attempt of a round."""
         self.secret.shared.begun |= secret.shared.begun
 
     @property
@@ -256,14 +248,14 @@ class ServerGroups(fl.Component):
         return sizes_of(self.party.config, len(self.party.clients), self.party.spec)
 
     def fewest(self) -> int:
-        """Rows that are grouped or placed together, at least; of one group of all those that make it."""
+        """Rows that are grouped or placed together, at least."""
         if self.party.config.clusters == 1:
             return 1 if self.settled else FEWEST
         clients = len(self.party.clients)
         return min(TOGETHER, max(FEWEST, clients - clients // 4))
 
     def key(self, founding: int) -> bytes:
-        """SECRET: its part of the randomness that was dealt for this founding."""
+        """SECRET: of the randomness that was dealt for this founding."""
         data: bytes = self.party.keys.own_bytes(CORRELATIONS)
         if self.number == 0:
             own = self.party.own.identity.opening
@@ -271,7 +263,7 @@ class ServerGroups(fl.Component):
         return helpers_key(data, founding, self.party.config.foundings)
 
     def founding_of(self, placing: int) -> int:
-        """Which founding a placing belongs to; -1 - n is the founding n itself."""
+        """Of a placing; -1 - n is the founding n itself."""
         return -1 - placing if placing < 0 else int(self.secret.shared.founding)
 
     def begin(self, placing: int) -> None:
@@ -279,7 +271,7 @@ class ServerGroups(fl.Component):
         self.secret.shared.begun |= {self.unbegun(placing)}
 
     def unbegun(self, placing: int) -> bytes:
-        """SECRET: the name of this randomness. Raises PeerError if it was used, or not dealt."""
+        """SECRET: this randomness' name. Raises PeerError if it was used, or not dealt."""
         if not 0 <= self.founding_of(placing) < self.party.config.foundings:
             raise fl.PeerError(f"founding {self.founding_of(placing)}; {self.party.config.foundings} were dealt")
         shared, name, sizes, key = (
@@ -304,7 +296,6 @@ class ServerGroups(fl.Component):
         return [at for at in range(self.sizes.placings) if _used(key, _name_of(at)) not in begun]
 
     def unfounded(self) -> list[int]:
-        """The foundings that this server has not begun, as placings."""
         foundings = range(self.party.config.foundings)
         return [-1 - n for n in foundings if _used(self.key(n), FOUNDING) not in self.secret.shared.begun]
 
@@ -313,7 +304,7 @@ class ServerGroups(fl.Component):
 
     @property
     def settled(self) -> bool:
-        """Whether the groups have their rows, and so their weights for good."""
+        """Whether the groups have their rows, and so final weights."""
         rows = self.party.rows
         return bool(rows.groups) and rows.secret.founding == self.secret.shared.founding
 
@@ -340,14 +331,14 @@ class ServerGroups(fl.Component):
 
 
 class Running:
-    """One side of a grouping, as far as it has come. data: what the other side gets next.  labels: the result."""
+    """One side of a grouping so far. data: what the other side gets next.  labels: the result."""
 
     def __init__(self, program: Exchange[list[int]]) -> None:
         self.program, self.number, self.data = program, 0, next(program)
         self.labels: list[int] | None = None
 
     def step(self, data: bytes) -> None:
-        """Take the other side's part of this step. Raises PeerError for an impossible one, or after the last."""
+        """Raises PeerError for an impossible step, or one after the last."""
         if self.labels is not None:
             raise fl.PeerError(f"a step after the last of {self.number}")
         try:
@@ -358,7 +349,7 @@ class Running:
 
 
 def described_length(party: Any) -> int:
-    """How many words a row has; none with one group of all, which may be no classifier and is told by its samples."""
+    """Of a row; 0 with one group of all, which may be no classifier."""
     return 0 if party.config.clusters == 1 else row_length(labels(party.spec))
 
 

@@ -46,21 +46,19 @@ class Characterise(fl.OfRound, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Characterised(fl.OfRound, frozen=True):
-    """A client's two half signatures side by side, (2 x DIMENSION,), under the helper's key."""
+    """Two half signatures side by side, (2 x DIMENSION,), under the helper's key."""
 
     cipher: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Group(fl.OfRound, frozen=True):
-    """All signatures are sent: find groups, or place these in the existing ones."""
+    """All signatures are sent: find groups, or place these."""
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Grouped(fl.OfRound, frozen=True):
-    """positions: (m,), those that hold a signature.  groups: (m,), the group of each.  why: a reason for fewer, or
-    "".
-    """
+    """positions: (m,), those that hold a signature.  groups: (m,), of each.  why: a reason for fewer, or ""."""
 
     positions: fl.Integers
     groups: fl.Integers
@@ -68,8 +66,6 @@ class Grouped(fl.OfRound, frozen=True):
 
 
 class Founded(msgspec.Struct):
-    """The hub's state."""
-
     totals: tuple[Total, ...] = ()
     has: frozenset[str] = frozenset()  # the clients that have both sums
     groups: dict[str, int] = msgspec.field(default_factory=dict)
@@ -100,7 +96,7 @@ def found(
 ) -> fl.Steps[Founded]:
     """The hub, before round 1: both sums over these clients, and the groups of those that sent a signature.
 
-    Raises NoAnswerError if fewer than three clients take part, or if the helper gives no sum or no groups.
+    Raises NoAnswerError for fewer than three clients, or without the helper.
     """
     size, totals, names = lengths(hub.spec), [], tuple(clients)
     for number in (HELD, STATISTICS):
@@ -177,8 +173,7 @@ def group(
 ) -> tuple[GroupingState, Grouped]:
     """The helper: groups of these signatures by position, found or existing, and its new state.
 
-    Vectors that can be no signatures are left out. Raises PeerError if these are most of them, or if the hub does not
-    ask.
+    Vectors that can be no signatures are left out; PeerError if most are.
     """
     fl.from_hub(helper, msg, src)
     key, step = helper.keys.public(SERVICE), 2.0 ** -helper.keys.public(SERVICE).layout.lanes.fraction_bits
@@ -211,7 +206,6 @@ def group(
 
 @fl.local("labels held")
 def labels_held(own: fl.OwnData, count: int) -> Floats:
-    """(count,) 1.0 for each label with samples."""
     return (np.bincount(_labels(own, count), minlength=count) > 0).astype(np.float64)
 
 
@@ -223,7 +217,7 @@ def label_statistics(own: fl.OwnData, kept: NDArray[np.bool_], standardised: boo
 
 @fl.local("label residuals")
 def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
-    """(2, (labels + 1) m) the signatures of two halves of its samples. Raises PeerError for a total of no data."""
+    """(2, (labels + 1) m) of two halves of its samples. Raises PeerError for a total of no data."""
     x, y, to = sig.mapped(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
     return np.stack([sig.signature(x[half], y[half], to) for half in (first, ~first)])
@@ -231,7 +225,7 @@ def label_residuals(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 @fl.local("residual spread")
 def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, seed: int) -> Floats:
-    """A client's ``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
+    """``evidence.spread_terms``, (4 labels,). seed: of the halves. Raises as ``label_residuals``."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     first = sig.halves(y, np.random.default_rng(seed))
     one, other = (evidence.residuals(x[half], y[half], to) for half in (first, ~first))
@@ -240,7 +234,7 @@ def residual_spread(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, see
 
 @fl.local("residual row")
 def residual_row(own: fl.OwnData, kept: NDArray[np.bool_], total: Floats, spread: Floats, seed: int) -> Floats:
-    """A client's ``evidence.row``. seed: of its basis, which no server has."""
+    """``evidence.row``. seed: of its basis, which no server has."""
     x, y, to = evidence.features(own.x), _labels(own, len(kept)), _reference(total, kept)
     counts, sums = evidence.residuals(x, y, to)
     return evidence.row(counts, sums @ evidence.basis(seed), evidence.spread(spread))
@@ -263,10 +257,7 @@ def _labels(own: fl.OwnData, count: int) -> NDArray[np.int64]:
 
 
 def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[int, Floats]) -> fl.Work[Term]:
-    """A client: its term. totals: the sums that it has, and so has given terms of.
-
-    Raises PeerError unless the hub asks, before round 1, and for the next sum.
-    """
+    """A client: its term, of the next sum alone. totals: the sums that it has."""
     fl.from_hub(client, msg, src)
     if msg.round or msg.number not in (HELD, STATISTICS) or msg.number != len(totals):
         raise fl.PeerError(f"a term of sum {msg.number} in round {msg.round} after the sums {sorted(totals)}")
@@ -280,10 +271,7 @@ def contributed(client: KeyedParty, msg: AskForTerm, src: str, totals: Mapping[i
 def characterised(
     client: KeyedParty, msg: Characterise, src: str, totals: Mapping[int, Floats], secret_seed: bytes
 ) -> fl.Work[Characterised]:
-    """A client: its signature. secret_seed: 32 bytes, SECRET of all clients.
-
-    Raises PeerError unless the hub asks, and before it has both sums.
-    """
+    """A client: its signature, once it has both sums. secret_seed: 32 bytes, SECRET of all clients."""
     fl.from_hub(client, msg, src)
     if totals.keys() != {HELD, STATISTICS}:
         raise fl.PeerError(f"asked for a signature after the sums {sorted(totals)}")

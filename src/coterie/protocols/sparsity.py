@@ -3,11 +3,9 @@ Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025),
 
     description = yield from describe(self, weights, layer)
 
-The device runs its samples through the common extractor (``training/sparsity.py``) and averages eq. (2) over them. Not
-in the paper: it does so for two random halves of its data, whose divergence measures the vector's chance variation
-(h_i, ``clustering/divergence.py: noise_floor``).
-
-With ``Noise`` both halves together are one release with its multiplier.
+The device averages eq. (2) over its samples (``training/sparsity.py``). Not in the paper: for two random halves of its
+data, whose divergence measures chance variation (h_i, ``clustering/divergence.py: noise_floor``). With ``Noise`` both
+halves together are one release with its multiplier.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ class Described(NamedTuple):
 
 
 class Halves(NamedTuple):
-    """means: (h, C) float64, of each half of a device's samples; h is 1 for a device with one sample, else 2.
-
-    counts: samples of each half.
-    """
+    """means: (h, C) float64, of each half of the samples; h is 1 for one sample, else 2.  counts: of samples."""
 
     means: Doubles
     counts: tuple[int, ...]
@@ -47,10 +42,10 @@ class Halves(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Gaussian noise on a description. Raises UserError for a clip or multiplier that is not positive and finite.
+    """Gaussian noise on a description. Raises UserError unless clip and multiplier are positive and finite.
 
     clip: L2 norm that no sample's vector minus the centre exceeds.  multiplier: std of the noise over the sensitivity.
-    centre: (C,) in [0, 1], public.  basis: (B, C), public, with orthonormal rows: only components along it are clipped,
+    centre: (C,) in [0, 1], public.  basis: (B, C), public, orthonormal rows: only components along it are clipped,
     noised and sent.
     """
 
@@ -68,8 +63,8 @@ class Noise:
 class Public(NamedTuple):
     """Of public samples. mean: (C,) float32 of eq. (2).  norms: (n,) float32, L2 norm of each vector minus the mean.
 
-    basis: (B, C) float32, orthonormal directions in which the classes' means differ; empty with fewer than two classes.
-    lengths: (n,) float32, L2 norm along these.
+    basis: (B, C) float32, orthonormal directions in which the classes' means differ.  lengths: (n,) float32, L2 norm
+    along these.
     """
 
     mean: fl.Vector
@@ -85,7 +80,7 @@ STEPS = 150
 def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS) -> fl.Fit:
     """The effect by which a hub trains an extractor on its public samples for at least so many steps.
 
-    weights: (d,) float32 start. Raises UserError unless there are a sample and a step.
+    weights: (d,) float32 start. Raises UserError without a sample or a step.
     """
     if samples < 1 or steps < 1:
         raise fl.UserError(
@@ -99,9 +94,7 @@ def pretraining(weights: fl.Vector, samples: int, seed: int, steps: int = STEPS)
 def describe(
     party: fl.Party, weights: fl.Vector, layer: str, *, gamma: float = 1.0, round: int = 0, noise: Noise | None = None
 ) -> fl.Work[Described]:
-    """A device's description of its data.
-
-    weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: a
+    """weights: (d,) float32 of the common extractor.  layer: as in ``training/sparsity.py: relu_layer``.  round: a
     repeated one repeats its halves and noise. Raises PeerError for an extractor, a layer or a centre that does not fit.
     """
     seed = int(party.rng("sparsity halves", round).integers(1 << 62))
@@ -136,9 +129,8 @@ def halves(
     clip: float = inf,
     basis: NDArray[Any] | None = None,
 ) -> Halves:
-    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in ``bounded``.
-
-    Raises PeerError for an extractor, a layer, a centre or a basis that does not fit.
+    """Means of the sparsity vectors of two random halves, which ``seed`` draws. centre, clip, basis: as in
+    ``bounded``. Raises PeerError if something does not fit.
     """
     return _many([own], [(weights, layer, seed, centre, clip, basis)])[0]
 
@@ -158,7 +150,7 @@ def _many(data: Sequence[fl.OwnData], arguments: Sequence[tuple[Any, ...]]) -> l
 
 
 def split(vectors: fl.Vector | Doubles, seed: int) -> Halves:
-    """The means of two random halves of sparsity vectors (n, C)."""
+    """Of vectors (n, C)."""
     order = fl.rng(seed, "", "halves").permutation(len(vectors))
     parts = [part for part in np.array_split(order, 2) if len(part)]
     means = np.stack([vectors[part].mean(axis=0, dtype=np.float64) for part in parts])
@@ -178,7 +170,7 @@ def public(own: fl.OwnData, weights: fl.Vector, layer: str) -> Public:
 def class_directions(apart: Doubles, labels: NDArray[Any]) -> Doubles:
     """(B, C): orthonormal directions that the classes' means span, of vectors (n, C) minus their mean, labels (n,).
 
-    B is at most the number of classes less one; 0 where labels are no classes.
+    B is below the number of classes; 0 where labels are no classes.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         return np.zeros((0, apart.shape[1]))
@@ -213,8 +205,7 @@ def _or_peer_error(function: Any, *arguments: Any) -> Any:
 
 def bounded(vectors: fl.Vector | Doubles, centre: fl.Vector, clip: float, basis: NDArray[Any] | None = None) -> Doubles:
     """The vectors (n, C) clipped to ``clip`` in L2 from the centre (C,), after a projection on the basis (B, C) if any.
-
-    Raises PeerError for a centre or a basis that does not fit.
+    Raises PeerError if one does not fit.
     """
     if np.shape(centre) != vectors.shape[1:] or not np.isfinite(centre).all():
         raise fl.PeerError(f"a centre of shape {np.shape(centre)} for {vectors.shape[1]} channels, or not finite")

@@ -6,8 +6,8 @@
     class Server(SumServer):     sums = MEAN      box = self.box(r); box.take(name, cipher); yield from box.mean()
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
-or from the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum lacks the shares
-of at most ``missing`` clients, which are absent or collude.
+or the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum may lack the shares of
+``missing`` clients.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ from coterie.protocols.noise import (
 OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a client",)
 """Who sees a sum; and who opens a single vector, if every client has the key."""
 CENTRE_SET, SHARED_SET = "ckks-4096-add", "threshold-8192-sum"
-"""Parameters of the keys of ``sums``, with keys=centre and keys=threshold."""
+"""Parameters of keys=centre and keys=threshold."""
 REACH = 64.0
-"""Of a value in a vector, under the keys of ``sums``."""
 VECTOR = "model, in sums"
 
 
@@ -60,12 +59,12 @@ def mechanism_of(config: Any, length: int) -> Distributed:
 
 
 def makers(config: Any, clients: int) -> int:
-    """How many of so many clients add noise to a round's sum."""
+    """Clients that add noise to a round's sum."""
     return sample_size(clients, config.participation)
 
 
 def check_noise(config: Any, common: fl.Common) -> None:
-    """Raises UserError for noise that is not possible; warns of a budget for no round."""
+    """Raises UserError for impossible noise; warns of a budget for no round."""
     parties, mechanism = makers(config, len(common.clients)), mechanism_of(config, len(eligible(common.spec)))
     check_sums(mechanism, parties, "clients", 0.0)
     error = named(CENTRE_SET).error(parties) if config.keys == "centre" else error_of_sums(SHARED_SET, common.clients)
@@ -74,7 +73,7 @@ def check_noise(config: Any, common: fl.Common) -> None:
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """A vector that was sealed. of: 16 bytes that name it, and what it is the change from."""
+    """of: 16 bytes that name a vector, and what it is the change from."""
 
     round: int
     of: bytes
@@ -91,8 +90,6 @@ class Sealing(fl.SecretStruct):
 
 
 class SumNoise(fl.Component):
-    """What a client and the server of ``Sums`` keep for noise and for the ledger."""
-
     Secret = Sealing
     secret: Sealing
 
@@ -117,7 +114,7 @@ class SumNoise(fl.Component):
         return initial if self.secret.weights is None else self.secret.weights
 
     def check_budget(self, r: int) -> None:
-        """Raises PeerError if one more vector would take this client beyond its budget, and it has none of round r."""
+        """Raises PeerError if the budget has no room for a vector, and none of round r was sealed."""
         sealed = self.secret.sealed
         if not self._affords() and not (sealed and sealed[-1].round == r):
             raise fl.PeerError(f"{self.party.name} has spent its privacy budget, and seals nothing in round {r}")
@@ -127,7 +124,7 @@ class SumNoise(fl.Component):
         return not config.noisy or affords(config.budget(), self.mechanism.release(), len(self.secret.sealed))
 
     def record(self, values: fl.Vector, r: int) -> bytes:
-        """Count this vector, and return its name. Raises PeerError if it is beyond the budget."""
+        """Count this vector, and return its name. Raises PeerError beyond the budget."""
         one = Sealed(r, hashlib.blake2b(self.weights.tobytes() + np.asarray(values).tobytes(), digest_size=16).digest())
         if one not in self.secret.sealed:
             if not self._affords():
@@ -208,9 +205,7 @@ class SumKeys(NoiseSettings, LocalTraining):
 
 
 class Sums:
-    """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.  least: the fewest vectors
-    in a sum.
-    """
+    """Sums of the clients' vectors, as long as the model, and their mean. name: of the key.  least: vectors in it."""
 
     def __init__(self, name: str, *, least: int = 3) -> None:
         self.name, self.least = name, least
@@ -226,21 +221,19 @@ class Sums:
         return (threshold.Joint(self.name, SHARED_SET, roles=(CLIENT,), **limits),)
 
     def check(self, config: SumKeys, common: fl.Common) -> None:
-        """Raises UserError for noise that is not possible; warns of a budget for no round."""
         if config.noisy:
             check_noise(config, common)
 
     def ledger(self, federation: fl.Federation) -> Mapping[str, Sequence[Release]]:
         """For ``System.ledger``: all vectors that clients have sealed.
 
-        With keys=threshold noise has a proof against all, also a client that reads the mean, if no more than
-        ``missing`` other clients are absent or tell their share. With keys=centre the server must also follow the
-        protocol and collude with nobody.
+        With keys=threshold noise protects against all, also a client that reads the mean, if no more than ``missing``
+        others are absent or tell their share; with keys=centre the server must also follow the protocol and collude
+        with nobody.
         """
         return {client.name: client.noise.releases() for client in federation.of_role(CLIENT)}
 
     def assumes(self, config: SumKeys, mode: str) -> str:
-        """For ``System.assumes``."""
         shared = (
             "no client helps the server, since all clients share one secret key; the key centre is honest at set-up; "
         )
@@ -269,8 +262,8 @@ class Sums:
         return fl.Cost(client.samples * client.epochs, client.spec.flops_per_sample, crypto_s)
 
     def seal(self, client: Any, values: fl.Vector, r: int) -> fl.Work[bytes]:
-        """(d,) floats, encrypted for the sum of round r: one vector a round. Raises PeerError if the privacy budget is
-        spent.
+        """(d,) floats, encrypted for the sum of round r: one vector a round. Raises PeerError beyond the privacy
+        budget.
         """
         key: Any
         of = client.noise.record(values, r)
@@ -323,7 +316,7 @@ class SumClient(fl.Party, role=CLIENT):
     pads, noise = threshold.JointPads(joint_of=_joint_of), SumNoise()
 
     def fit(self, start: fl.Vector, r: int) -> fl.Fit:
-        """Raises PeerError if the privacy budget is spent."""
+        """Raises PeerError beyond the privacy budget."""
         self.noise.check_budget(r)
         return fit(self, start, r)
 
@@ -353,7 +346,7 @@ class Box:
         self._key = threshold.HubKey(hub, hub.sums.name, r, hub.config.deadline_s)
 
     def take(self, name: str, data: bytes) -> None:
-        """A client's sealed vector. Raises PeerError if it is none of this sum."""
+        """Take a client's sealed vector. Raises PeerError for any other."""
         hub, length = self._hub, self._hub.sums.length(self._hub)
         if hub.config.keys == "threshold":
             read = threshold.loaded if hub.config.pads else threshold.taken
@@ -364,8 +357,7 @@ class Box:
 
     def mean(self) -> fl.Steps[tuple[fl.Vector | None, bytes | None, int]]:
         """For ``Sums.read``: the mean, if clients opened it together, or the sum's ciphertext; and their number.
-
-        Raises NoAnswerError if they are too few, or if the sum can't be opened.
+        Raises NoAnswerError if they are too few, or it can't be opened.
         """
         hub, sums, got = self._hub, self._hub.sums, self._got
         least = max(sums.least, hub.noise.makers - hub.config.missing) if hub.config.noisy else sums.least

@@ -30,12 +30,12 @@ from coterie.selection.search import Devices, Floats, every_set, greedy_with_swa
 
 FEATURES = 1 + 2 * len(COLUMNS)
 MEMBERS = 32
-"""Of a set that was tried, the contexts of at most so many devices are kept."""
+"""Devices of a tried set whose contexts are kept, at most."""
 
 
 @dataclass(frozen=True)
 class Cics:
-    """Settings of the bandit, which docs/selection.md explains."""
+    """Settings, which docs/selection.md explains."""
 
     confidence: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.1
     exploration: NotNegative = 1.0
@@ -55,10 +55,10 @@ class Cics:
 
 
 class Bandit(msgspec.Struct, frozen=True):
-    """One cluster's: the last ``window`` rounds. `Bandit()` is the first.
+    """One cluster's: the last ``window`` rounds.
 
-    t: rounds learned, also forgotten ones.  sizes: (s,) contexts of each set, which stand in contexts (M, 5), one set
-    after another.  features: (s, 11) Phi of each set.  rewards: (s,).
+    t: rounds learned, also forgotten ones.  sizes: (s,) contexts of each set, one after another in contexts (M, 5).
+    features: (s, 11) Phi of each set.  rewards: (s,).
     """
 
     t: int = 0
@@ -75,8 +75,8 @@ class Bandit(msgspec.Struct, frozen=True):
 class Choice:
     """A_t of eq. (11).
 
-    chosen: ascending numbers of devices; empty if no set is possible: ``skipped`` says why.  mean, deviation, ucb: of
-    the set's reward, in its units.  candidates: sets that were compared.
+    chosen: ascending numbers of devices; if empty, ``skipped`` says why.  mean, deviation, ucb: of the set's reward, in
+    its units.  candidates: sets that were compared.
     """
 
     chosen: tuple[int, ...]
@@ -109,10 +109,8 @@ def choose(
     contexts: (n, 5) raw, eq. (9); NaN for unknown.  costs: (n,) |D_i| / f_i (``time_costs``).  budget: T_max, in their
     unit.  least, most: devices of a set.  rng: decides among equal sets, and draws for the search beyond
     ``exhaustive_to`` devices.
-
-    Devices with an infinite context or an impossible cost are never selected. The choice is empty if no ``least``
-    devices keep the budget. Raises UserError for wrong shapes, a budget that is negative or NaN, and ``most`` below
-    ``least``.
+    Devices with an infinite context or an impossible cost are never selected; none are if no ``least`` devices keep the
+    budget. Raises UserError.
     """
     rows = as_contexts(contexts)
     prices, limit = as_costs(costs, len(rows)), as_budget(budget)
@@ -151,9 +149,8 @@ def choose(
 def learned(bandit: Bandit, contexts: Any, chosen: Sequence[int], reward: float, settings: Cics) -> Bandit:
     """Algorithm 3, lines 7 and 8: the state after this set brought this reward.
 
-    contexts: (n, 5), those that the set was chosen by.  reward: in any unit. A non-finite one counts as the lowest in
-    the window, and as at most 0. Raises UserError for a set that is empty, or names a device twice or one that is not
-    there.
+    contexts: (n, 5), those that the set was chosen by.  reward: in any unit; a non-finite one counts as the lowest in
+    the window, and as at most 0. Raises UserError for an impossible set.
     """
     rows = as_contexts(contexts)
     index = np.array(sorted(chosen), np.int64)
@@ -197,7 +194,7 @@ def _features(known: Floats) -> Floats:
 
 
 def infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:
-    """Why no set of ``least`` devices with these costs keeps the budget, or None. devices: of all."""
+    """For any set of ``least`` devices with these costs, or None. devices: of all."""
     if len(costs) < least:
         return f"{len(costs)} of {devices} devices can be selected, and a set has at least {least}"
     if not affordable(cheapest := float(np.sort(costs)[:least].sum()), budget):

@@ -17,8 +17,8 @@ def cluster_weights(clusters: NDArray[np.int64], losses: Any, seconds: Any, rho:
     """(K,) rho (1 - L_k / max L) + (1 - rho) A_k / sum A: how likely each cluster is to be sampled, up to scale.
 
     clusters: (n,) of each device.  losses: (n,) at least 0, NaN for unknown.  seconds: (n,) at least 0.
-    L_k is the mean of a cluster's seconds, A_k that of its known losses, by default the largest of the others. A term
-    whose numbers are all 0 is 1 / K, or 0. Raises UserError for rho beyond [0, 1].
+    L_k is the mean of a cluster's seconds, A_k that of its known losses, by default the largest of the others. Raises
+    UserError for rho beyond [0, 1].
     """
     if not 0 <= rho <= 1:
         raise UserError(f"rho must lie in [0, 1], not {rho}")
@@ -39,8 +39,7 @@ def sample_fastest(
 ) -> tuple[int, ...]:
     """Devices as they are drawn: a cluster by weight, with replacement, then its next device.
 
-    ordered: the devices of each cluster, fastest first.  number: fewer only where there are fewer. After all clusters
-    with a weight, the others are drawn alike.
+    ordered: the devices of each cluster, fastest first.  number: fewer only where there are fewer.
     """
     left = [list(devices) for devices in ordered]
     chosen: list[int] = []

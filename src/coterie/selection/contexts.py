@@ -13,7 +13,7 @@ from coterie.protocol.errors import UserError
 COLUMNS = ("cpu_ghz", "memory_gib", "samples", "gradient_norm", "loss_reduction")
 """The columns of a context, eq. (9)."""
 FARTHEST = 3.0
-"""The largest absolute value of a standardised context, and how many robust deviations from the median count."""
+"""Of a standardised context, and of robust deviations from the median."""
 _MAD = 1.4826  # makes the median absolute deviation of a Gaussian its standard deviation
 _CONSTANT = 1e-12  # a relative deviation below which a column is constant
 _ROUNDING = 1e-9  # by how much, relatively, a sum of costs may exceed the budget
@@ -33,7 +33,7 @@ def as_contexts(contexts: Any) -> Floats:
 
 
 def as_costs(costs: Any, devices: int) -> Floats:
-    """(n,) float64. Raises UserError unless there is one for each device."""
+    """(n,) float64, one a device. Raises UserError for others."""
     try:
         values = np.asarray(costs, np.float64)
     except (TypeError, ValueError) as error:
@@ -44,7 +44,7 @@ def as_costs(costs: Any, devices: int) -> Floats:
 
 
 def as_budget(budget: float) -> float:
-    """T_max. Raises UserError for NaN and negative numbers; infinity is no limit."""
+    """T_max. Raises UserError for NaN and negative numbers."""
     if not budget >= 0:
         raise UserError(f"the time budget must be a number of at least 0, not {budget!r}")
     return float(budget)
@@ -66,10 +66,7 @@ def believed(costs: Floats, cheapest: float) -> Floats:
 
 
 def time_costs(contexts: Any) -> Floats:
-    """(n,) |D_i| / f_i, the terms of the time budget (section 3.4): samples per GHz.
-
-    Infinity for a CPU of 0 or less GHz or NaN; such a device is never selected.
-    """
+    """(n,) |D_i| / f_i, the terms of the time budget (section 3.4): samples per GHz; infinity for an impossible CPU."""
     rows = as_contexts(contexts)
     frequency, samples = rows[:, 0], rows[:, 2]
     with np.errstate(all="ignore"):
@@ -80,8 +77,7 @@ def time_costs(contexts: Any) -> Floats:
 def standardised(contexts: Any) -> Floats:
     """(n, 5), every column with mean 0 and standard deviation 1, within [-3, 3].
 
-    Values are first ``tamed``: one absurd value cannot squeeze all others together. A constant column and NaN (unknown)
-    give 0. Raises UserError for infinite values.
+    Values are first ``tamed``. A constant column and NaN (unknown) give 0. Raises UserError for infinite values.
     """
     rows = as_contexts(contexts)
     if np.isinf(rows).any():
@@ -111,9 +107,8 @@ def tamed(rows: Floats) -> Floats:
 
 
 def standardised_rewards(rewards: Floats) -> tuple[Floats, float, float]:
-    """Finite rewards (t,) -> (t,) standardised like a column of contexts, and their centre and unit.
-
-    Equal rewards, and a single one, are 0 in a unit of 1.
+    """Finite rewards (t,) -> (t,) standardised like a column of contexts, and their centre and unit; 0 in a unit of
+    1 for equal ones.
     """
     if not len(rewards):
         return rewards, 0.0, 1.0

@@ -48,12 +48,11 @@ class Oort:
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Oort's memory of n clients.
+    """Of n clients. utility: (n,) last statistical utility, NaN for an untried one.  duration: (n,) last seconds.
+    last: (n,) the round in which it last took part.  selected: (n,) how often.
 
-    utility: (n,) last statistical utility, NaN for an untried client.  duration: (n,) last seconds.  last: (n,) the
-    round in which it last took part.  selected: (n,) how often.
     round: R, rounds selected so far.  exploration: the next epsilon.  pace: the pacer's steps.  paced: the round of the
-    last.  gains: the utility of each of the last 2 W rounds.
+    last.  gains: utilities of the last 2 W rounds.
     """
 
     utility: Floats
@@ -76,27 +75,24 @@ def pool(clients: int, settings: Oort | None = None) -> Pool:
 
 
 def utility_of_mean(samples: int, loss: float) -> float:
-    """|B| sqrt(mean of the squared losses), section 4.2; 0 for non-finite and negative numbers.
-
-    loss: root mean square, or the mean, which is at most that.
+    """|B| sqrt(mean of the squared losses), section 4.2; 0 for impossible numbers. loss: root mean square, or the
+    mean, which is less.
     """
     value = samples * abs(loss)
     return float(value) if np.isfinite(value) and samples > 0 else 0.0
 
 
 def preferred_duration(state: Pool, settings: Oort) -> float:
-    """T: the pacer's quantile of the durations seen; infinity before any, or at the last step."""
+    """T: the pacer's quantile of durations; infinity before any, or at the last step."""
     seen = state.duration[~np.isnan(state.duration)]
     level = state.pace * settings.step
     return float(np.quantile(seen, level, method="higher")) if len(seen) and level < 1 else np.inf
 
 
 def utilities(state: Pool, settings: Oort) -> Floats:
-    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12.
-
-    Statistical utilities are cut off at the quantile ``clip`` and divided by the largest left, since the bonus for
-    staleness, sqrt(.1 ln R / L_i), has no unit.
-    """
+    """Util(i), (n,), NaN for untried clients: algorithm 1, lines 9 to 12."""
+    # statistical utilities are cut off at the quantile clip and divided by the largest left: the bonus for staleness
+    # has no unit
     tried = ~np.isnan(state.utility)
     if not tried.any():
         return np.full(len(tried), np.nan)
@@ -120,9 +116,9 @@ def select(
 ) -> tuple[tuple[int, ...], Pool]:
     """Algorithm 1: the clients of the next round, and the state after selecting them.
 
-    number: K.  speeds: (n,) known beforehand; untried clients are drawn in proportion to them. Others than positive
-    finite ones count as the slowest.  available: clients to choose from, all by default. Fewer than K are returned only
-    where fewer are available.
+    number: K.  speeds: (n,) known beforehand; untried clients are drawn in proportion to them, impossible ones as the
+    slowest.  available: clients to choose from, all by default. Fewer than K are returned only where fewer are
+    available.
     """
     settings = settings or Oort()
     n = len(state.utility)
@@ -150,8 +146,8 @@ def select(
 def told(state: Pool, clients: Sequence[int], utility: Any, durations: Any, settings: Oort | None = None) -> Pool:
     """UpdateWithFeedback: the state after these clients' answers. Call it once a round, also without clients.
 
-    utility: non-finite or negative ones count as 0.  durations: seconds from asking to answering; others than positive
-    numbers count as infinite.
+    utility: impossible ones count as 0.  durations: seconds from asking to answering; impossible ones count as
+    infinite.
     """
     settings = settings or Oort()
     index = _index(clients, len(state.utility))

@@ -3,8 +3,7 @@
     utility = max_min(o_factor(trained, last, before_last, density(trained)))
     places = gumbel_top_k(utility, count(gamma_up, len(utility)), epsilon1, secrets)
 
-Rows are a model's parameters, without its buffers. Each choice is epsilon_1-DP, and costs epsilon_1 x k in the ledger.
-At epsilon_1 = 1 the best parameter is 1.6 times as likely as the worst.
+Rows are a model's parameters, without its buffers. A choice of k costs epsilon_1 x k in the ledger.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from coterie.protocol.randomness import Secrets
 Doubles = NDArray[np.float64]
 
 _STEPS = 4
-"""Grid cells in a bandwidth of the density estimate."""
+"""In a bandwidth of the density estimate."""
 _MOST_CELLS = 1 << 14
 _TINY = 1e-12
 
 
 def density(values: NDArray[Any]) -> Doubles:
-    """DensEst of eq. (5): (d,) in (0, 1], the mean over all values of a Gaussian kernel of height 1.
-
-    Bandwidth by Silverman's rule (1986), on a grid of a quarter of it: linear in d. Raises UserError unless there are
-    values, all finite.
+    """DensEst of eq. (5): (d,) in (0, 1], the mean over all values of a Gaussian kernel of height 1, with
+    Silverman's bandwidth (1986); linear in d. Raises UserError unless there are values, all finite.
     """
     row = finite(values, "values", "d")
     width, sd = float(np.ptp(row)), float(row.std())
@@ -68,9 +65,8 @@ def o_factor(
 
     local: theta', the latest local training.  last, before: theta_0 and theta_1, after the last two global syncs; both
     zero for a client that was not synced twice.  dense: DensEst(theta').
-    literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12: parameters that were not synced in
-    between exceed all others by up to 1e12.
-    Raises UserError for rows of different lengths, NaN and infinity.
+    literal: the printed denominator log2(1 + |theta_0 - theta_1|), plus 1e-12, by which parameters that were not synced
+    in between exceed all others. Raises UserError for rows of different lengths, NaN and infinity.
     """
     rows = [
         finite(row, name, "d") for name, row in (("local", local), ("last", last), ("before", before), ("dense", dense))
@@ -93,9 +89,9 @@ def max_min(scores: NDArray[Any]) -> Doubles:
 def gumbel_top_k(utility: NDArray[Any], k: int, epsilon1: float, secrets: Secrets) -> NDArray[np.int64]:
     """(k,) different places, ascending, drawn one after the other with probability proportional to exp(epsilon1 u / 2).
 
-    Each draw is epsilon1-DP, since a utility in [0, 1] has a sensitivity of at most 1 (McSherry and Talwar 2007). The k
-    largest of epsilon1 u / 2 plus Gumbel noise are these draws (Durfee and Rogers 2019). Raises UserError unless
-    utilities lie in [0, 1], 1 <= k <= d and epsilon1 is positive and finite.
+    Each draw is epsilon1-DP, since a utility in [0, 1] has a sensitivity of at most 1 (McSherry and Talwar 2007; by
+    Gumbel noise: Durfee and Rogers 2019). Raises UserError unless utilities lie in [0, 1], 1 <= k <= d and epsilon1 is
+    positive and finite.
     """
     row = finite(utility, "utility", "d")
     if row.min() < 0 or row.max() > 1:

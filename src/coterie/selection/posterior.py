@@ -32,14 +32,13 @@ class SetSums:
 
 
 def distances(x: Floats, y: Floats) -> Floats:
-    """Euclidean, (n, m) between (n, 5) and (m, 5)."""
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(x, y))
 
 
 def mean_distances(x: Floats, others: Floats, sizes: NDArray[np.int64]) -> Floats:
-    """(n, s): each context's mean distance to each of s sets, one after another in ``others``."""
+    """(n, s): each context's, to each of s sets, one after another in ``others``."""
     if not len(sizes):
         return np.zeros((len(x), 0))
     starts = np.cumsum(sizes) - sizes
@@ -58,10 +57,9 @@ def between(contexts: Floats, sizes: NDArray[np.int64]) -> Floats:
 
 
 def energy_distance(cross: Any, own: Any, other: Any) -> Floats:
-    """d(A, A') = sqrt(2 E|x - y| - E|x - x'| - E|y - y'|): the root of the energy distance of two sets of contexts.
-
-    cross, own, other: mean distances between the sets and within each. It is a distance in a Hilbert space (Szekely and
-    Rizzo, Energy statistics, 2013; Sejdinovic et al., Equivalence of distance-based and RKHS-based statistics, 2013).
+    """d(A, A') = sqrt(2 E|x - y| - E|x - x'| - E|y - y'|): the root of the energy distance of two sets of contexts,
+    a distance in a Hilbert space (Szekely and Rizzo, Energy statistics, 2013; Sejdinovic et al., Equivalence of
+    distance-based and RKHS-based statistics, 2013). cross, own, other: mean distances between and within.
     """
     return np.asarray(np.sqrt(np.maximum(2 * np.asarray(cross) - (own + other), 0.0)))
 
@@ -72,9 +70,8 @@ def printed_distance(total: Any, size: Any, other: Any) -> Floats:
 
 
 def matern(d: Any, length_scale: float) -> Floats:
-    """Eq. (10) with sigma = 1: the Matern kernel of smoothness 3/2 at distance d.
-
-    It is positive definite for distances of any Hilbert space (Schoenberg, 1938).
+    """Eq. (10) with sigma = 1: the Matern kernel of smoothness 3/2 at distance d, positive definite in any Hilbert
+    space (Schoenberg, 1938).
     """
     scaled = np.sqrt(3.0) * np.asarray(d, np.float64) / length_scale
     return np.asarray((1.0 + scaled) * np.exp(-scaled))
@@ -110,7 +107,7 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
 
     The prior mean is theta^T Phi(A) with theta ~ N(0, slope^2 I), Phi(A) the mean of phi over the cluster with zeros
     for devices not in A (eq. 12). The rest is a process with the kernel of eq. (10). noise: standard deviation of a
-    reward, in units of the process's. Mean and deviation are in the rewards' units.
+    reward, in units of the process's.
     """
     from scipy.linalg import cho_solve, cholesky, solve_triangular
 
@@ -134,7 +131,7 @@ def posterior(past: Past, length_scale: float, noise: float, slope: float, sigma
 
 
 def covariance(past: Past, apart: Floats, length_scale: float, slope: float, sigma: float) -> Floats:
-    """(s, s) of the rewards of the sets tried, a priori and without noise. apart: their `between`."""
+    """(s, s) of the tried sets' rewards, a priori and without noise. apart: their `between`."""
     own = np.diag(apart)
     kernel = matern(energy_distance(apart, own[:, None], own), length_scale)
     return np.asarray(sigma**2 * kernel + slope**2 * past.features @ past.features.T)

@@ -24,7 +24,7 @@ Line = tuple[Fraction, Fraction, Fraction]
 
 @dataclass(frozen=True)
 class Limits:
-    """L_R of one client in one time step, in any units. Raises UserError for a number below 0 or NaN."""
+    """L_R of one client in one time step, in any units. Raises UserError for impossible numbers."""
 
     compute: float
     communication: float
@@ -44,9 +44,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Costs:
-    """C_{R,up} and C_{R,down} of one parameter, in the order of ``KINDS`` and the units of the limits.
-
-    Raises UserError for a number below 0 or not finite.
+    """C_{R,up} and C_{R,down} of one parameter, in the order of ``KINDS`` and the units of the limits. Raises
+    UserError for impossible numbers.
     """
 
     up: tuple[float, ...]
@@ -73,13 +72,11 @@ class Ratios:
 def ratios(
     limits: Limits, costs: Costs, size: int, floor: float = 0.0, *, most_up: float = 1.0, most_down: float = 1.0
 ) -> Ratios:
-    """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow.
+    """Eq. (4): the shares gamma_up and gamma_down of ``size`` parameters with the largest sum that the limits allow,
+    and of these with the smallest difference, which the paper leaves open.
 
     floor: smaller shares are not worth a message. If resources don't suffice for the floor of both, the client takes
-    the larger share alone (downloads, if equal), or none.
-    Of pairs with the largest sum it takes the one with the smallest difference, which the paper leaves open. Raises
-    UserError for a size below 1, a floor outside 0 to 1, or a bound (``most_up``, ``most_down``) below the floor or
-    above 1.
+    the larger share alone (downloads, if equal), or none. Raises UserError.
     """
     if size < 1 or not 0 <= floor <= 1:
         raise UserError(f"size must be at least 1 and the floor from 0 to 1, not {size} and {floor}")
@@ -144,10 +141,9 @@ def score(limits: Limits, costs: Costs, size: int) -> float:
 def elected(scores: Mapping[str, float], served: Mapping[str, float], penalty: float = 1.0) -> str:
     """The leader of a cluster: argmax of score / (1 + penalty * terms served) (algorithm 1, l. 12, and section 6.1).
 
-    With penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores.
-    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``.
-    Raises UserError for a cluster without members, a negative penalty, or a score that is no number of at least 0.
+    served: by name, by default 0. Ties: fewer terms, then the order of ``scores``. Raises UserError.
     """
+    # with penalty 1 this is D'Hondt's rule: in the long run a client's share of the terms is its share of the scores
     if not scores or not 0 <= penalty < inf or not all(0 <= value < inf for value in scores.values()):
         raise UserError(
             f"an election takes one member or more, finite scores and a penalty of at least 0, not {len(scores)} "

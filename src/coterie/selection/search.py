@@ -50,9 +50,8 @@ class BestSet:
 
 
 def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> BestSet | None:
-    """The best of all sets within the budget and of allowed size, the first of equals; None if there is none.
-
-    2^n sets: for a dozen devices.
+    """The best of all sets within the budget and of allowed size, the first of equals; None without any. 2^n sets:
+    for a dozen devices.
     """
     n = len(devices)
     members = (np.arange(1, 1 << n)[:, None] >> np.arange(n)) & 1 > 0
@@ -75,12 +74,10 @@ def greedy_with_swaps(
     rng: np.random.Generator,
     most: int | None = None,
 ) -> BestSet | None:
-    """A good set among many devices; None if no set of ``least`` devices keeps the budget.
-
-    The device that gives the best set, out of at most ``pool`` random ones that fit, is added until none fits or there
-    are ``most``. Three sets are then improved by random moves, ``swaps`` in all: the best on this way, the last, and
-    the cheapest devices that fit. A move exchanges, adds or removes one device.
-    """
+    """A good set among many devices; None if no set of ``least`` devices keeps the budget."""
+    # The best of at most pool random devices that fit is added until none fits or there are most. Three sets are then
+    # improved by random moves, swaps in all, which exchange, add or remove a device: the best on this way, the last,
+    # and the cheapest devices that fit.
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None
     search = _Search(devices.with_nobody(), score, budget, least, len(devices) if most is None else most)

@@ -10,7 +10,7 @@ def left_out(paces: Mapping[str, tuple[int, float]], budget_s: float, r: int, mo
     """The clients that round r does not ask, at most so many.
 
     paces: by client, the round that asked it last and the seconds that it took. A client that took k budgets (rounded
-    up) is asked once in k rounds. If more would wait, those that have waited longest are asked.
+    up) is asked once in k rounds, or those that have waited longest.
     """
     waited = {name: (r - asked) / ceil(seconds / budget_s) for name, (asked, seconds) in paces.items() if seconds > 0}
     waiting = sorted((share, name) for name, share in waited.items() if share < 1)

@@ -3,9 +3,8 @@
     sender --its system's own message (``vouched``)--> hub    a ciphertext, and the sender's signature over its c_1
     hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
 
-``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext and knows what it is of. Each holder adds
-up c_1 itself (``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. A
-sender can still choose its own c_1.
+``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext. Each holder adds up c_1 itself
+(``crypto/threshold_halves.py``). A sender can still choose its own c_1.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from coterie.protocols.threshold.keys import HubKey, Joint, key_digest
 
 @dataclass(frozen=True, eq=False)
 class SignedSum:
-    """A ciphertext, and the signed vectors that it sums up. addends: (``Half`` or sum, weight) of each."""
+    """addends: (``Half`` or sum, weight) of each signed vector in it."""
 
     cipher: CipherVector
     addends: tuple[tuple[Half | SignedSum, int], ...]
@@ -42,7 +41,7 @@ class SignedSum:
         return SignedSum(self.cipher.scale(weight), ((self, weight),))
 
     def terms(self) -> tuple[dict[str, Half], dict[str, int]]:
-        """By sender, its vector and its weight. Raises CryptoError for two vectors of one sender."""
+        """By sender. Raises CryptoError for two vectors of one sender."""
         halves, weights = dict[str, Half](), dict[str, int]()
         for half, weight in self._flat():
             if halves.setdefault(half.sender, half).name != half.name:
@@ -64,9 +63,8 @@ Openable = SignedSum | CipherVector
 
 
 def vouched(party: Any, name: str, cipher: CipherVector, r: int, *, part: int = 0) -> bytes:
-    """What a sender sends: its fresh vector under the joint key, with its signature over c_1.
-
-    part: a number of its own for each vector that it sends in round r.
+    """A sender's fresh vector under the joint key, with its signature over c_1. part: its own for each vector of round
+    r.
     """
     half, data = signed(party, name, Half.of(party.joint.group(name), cipher, party.name, part), r), cipher.to_bytes()
     return weighted(SIGNATURE_BYTES + weighs(data), half.signature, content(data))
@@ -77,7 +75,7 @@ def signed(party: Any, name: str, half: Half, r: int) -> Half:
 
 
 def taken(key: HubKey, sender: str, data: bytes, length: int, *, part: int = 0) -> SignedSum:
-    """A sender's upload, checked in a fold. Raises DecodeError, and PeerError (a SignatureError)."""
+    """A sender's checked upload. Raises DecodeError, and PeerError (a SignatureError)."""
     signature, sealed = parted(data)
     cipher = key.public.from_bytes(sealed, length, terms=1, blinded=0, form=key.public.fresh)
     half = Half.of(key.group, cipher, sender, part, signature)
@@ -86,7 +84,7 @@ def taken(key: HubKey, sender: str, data: bytes, length: int, *, part: int = 0) 
 
 
 def parted(data: bytes) -> tuple[bytes, bytes]:
-    """The signature and the ciphertext of ``vouched``. Raises DecodeError."""
+    """Signature and ciphertext of ``vouched``. Raises DecodeError."""
     held = content(data)
     if len(held) < SIGNATURE_BYTES:
         raise fl.DecodeError(f"{len(held)} bytes are no signed ciphertext")
@@ -94,7 +92,7 @@ def parted(data: bytes) -> tuple[bytes, bytes]:
 
 
 def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
-    """Raises PeerError unless its sender may send, and has signed it for a sum of round r."""
+    """Raises PeerError unless the sender may send, and has signed it for round r."""
     entry = party.common.roster.by_name.get(half.sender)
     if entry is None or entry.role not in joint.roles:
         raise fl.PeerError(f"{half.sender!r:.40} sends nothing under key {joint.name!r}")
@@ -102,7 +100,7 @@ def check_vouched(party: Any, joint: Joint, half: Half, r: int) -> None:
 
 
 def signed_halves(party: Any, joint: Joint, group: Group, data: bytes, r: int) -> dict[bytes, Half]:
-    """By name, what came with a request. Raises PeerError unless the senders have signed it for round r."""
+    """By name. Raises PeerError unless the senders have signed them for round r."""
     found = dict[bytes, Half]()
     for part in fl.unbundle(data, int.from_bytes(data[:4], "little")):
         half = Half.read(group, part)

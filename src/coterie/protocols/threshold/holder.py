@@ -1,4 +1,4 @@
-"""A holder's part in making joint keys and handing them over, with its messages. ``making`` is the hub's."""
+"""A holder's part in making joint keys and handing them over, and its messages."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ class Begin(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Committed(OfKey, frozen=True):
-    """A holder's commitment to its public part; empty in a hand-over."""
+    """digest: of its public part; empty in a hand-over."""
 
     digest: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Reveal(OfKey, frozen=True):
-    """Show your part. digests: all commitments, 32 bytes each, by the order of the holders."""
+    """digests: all commitments, 32 bytes each, in the holders' order."""
 
     digests: bytes
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Revealed(OfKey, frozen=True):
-    """A holder's public part, that for products (or nothing), and the opening of its commitment."""
+    """part: public, that for products (or nothing), and the opening of the commitment."""
 
     part: fl.Bundle
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Exchange(OfKey, frozen=True):
-    """Send your pieces. parts: all revealed ones, in the order of the holders; empty in a hand-over."""
+    """Send your pieces. parts: all revealed ones, in the holders' order; empty in a hand-over."""
 
     parts: fl.Bundle
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Pass(OfKey, frozen=True):
-    """Hand your share over: send these new holders their pieces. sources: all that hand over."""
+    """Send these new holders pieces of your share. sources: all that hand over."""
 
     holders: str
     sources: str
@@ -70,7 +70,7 @@ class Pass(OfKey, frozen=True):
 class Piece(OfKey, frozen=True):
     """SECRET, from holder to holder, sealed: half of a common seed, and a piece of the sender's share, if any.
 
-    opened: in a hand-over, how many ciphertexts the sender has helped to open under the key.
+    opened: in a hand-over, how many ciphertexts the sender has helped to open.
     """
 
     seed: bytes
@@ -83,10 +83,7 @@ class Piece(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Endorsed(OfKey, frozen=True):
-    """A holder's signature over the joint public key and its holders.
-
-    second: its second part for products, or nothing.
-    """
+    """signature: over the joint public key and its holders.  second: the second part for products, or nothing."""
 
     signature: bytes
     second: bytes
@@ -94,7 +91,7 @@ class Endorsed(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AskTurns(OfKey, frozen=True):
-    """Give your part of the keys for these automorphisms X -> X^k."""
+    """For automorphisms X -> X^k."""
 
     elements: fl.Integers
 
@@ -123,8 +120,7 @@ class Lacks(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class JointKey(OfKey, frozen=True):
-    """The joint public key and its holders, with all their signatures (64 bytes each). Older keys are erased.
-
+    """signatures: of all holders, 64 bytes each. Older keys are erased.
     summands: how many contributions the key sums up, perhaps of former holders.
     """
 
@@ -140,7 +136,7 @@ class Known(OfKey, frozen=True):
 
 
 def endorsement(common: fl.Common, key: str, terms: Terms) -> tuple[Field, ...]:
-    """What each holder signs: the session, the key and its holders."""
+    """What each holder signs."""
     public = hashlib.sha256(terms.public).digest()
     return "joint key", common.roster.session, key, terms.number, text(terms.holders), terms.summands, public
 
@@ -177,11 +173,11 @@ N = TypeVar("N", bound=Making)
 
 
 class Inheriting(Making):
-    """SECRET: of a key that is handed over, before its exchange."""
+    """SECRET: to be handed over, before the exchange."""
 
 
 class Committing(Making):
-    """SECRET: committed to a contribution."""
+    """SECRET."""
 
     secret: bytes
     ephemeral: bytes
@@ -189,7 +185,7 @@ class Committing(Making):
 
 
 class Revealing(Making):
-    """SECRET: the contribution was shown."""
+    """SECRET."""
 
     secret: bytes
     ephemeral: bytes
@@ -197,7 +193,7 @@ class Revealing(Making):
 
 
 class Exchanged(Making):
-    """SECRET: all parts are joined, and pieces are under way."""
+    """SECRET: pieces are under way."""
 
     secret: bytes | None  # None in a hand-over
     public: bytes
@@ -205,7 +201,7 @@ class Exchanged(Making):
 
 
 class Whole(Making):
-    """SECRET: the share is whole."""
+    """SECRET."""
 
     secret: bytes | None
     public: bytes
@@ -241,10 +237,8 @@ def _cost(making: KeyMaking, msg: Any) -> fl.Cost:
 
 
 class KeyMaking(AboutJoint):
-    """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``.
-
-    Handlers refuse senders other than the hub (for pieces: other holders), another making or round, and whatever would
-    weaken the key's ``Joint``.
+    """How a party makes joint keys and takes them over, beside its ``keys`` and ``joint``. Handlers refuse whatever
+    would weaken the key's ``Joint``.
     """
 
     Secret = Makings
@@ -263,7 +257,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Begin, _cost, answers=Committed)
     def begin(self, msg: Begin, src: str) -> Committed:
-        """Draw a contribution and commit to it; in a hand-over, only wait for pieces."""
+        # in a hand-over it only waits for pieces
         party = self.party
         fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
@@ -321,7 +315,6 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Exchange, _cost, answers=(Endorsed, Complete))
     def exchange(self, msg: Exchange, src: str) -> tuple[fl.To, ...]:
-        """Join all parts, sign the joint key, and send the other holders their pieces."""
         party = self.party
         made: Revealing | Inheriting = self._at(msg, src, Revealing, Inheriting)
         second, pieces = b"", dict[str, bytes]()
@@ -348,7 +341,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(AskTurns, _cost, answers=TurnParts)
     def evaluate(self, msg: AskTurns, src: str) -> TurnParts:
-        """This holder's part of the keys for rotations. Given once: two would show their noise."""
+        # given once: two would show their noise
         made: Exchanged | Whole = self._at(msg, src, Exchanged, Whole)
         joint = self.party.joint.of(msg.key)
         if made.secret is None or made.turned or not joint.products:
@@ -362,7 +355,7 @@ class KeyMaking(AboutJoint):
 
     @fl.on(Pass, _cost, answers=(Consent, Complete), when=fl.never)
     def hand_over(self, msg: Pass, src: str) -> tuple[fl.To, ...]:
-        """Send the new holders pieces of the share. It is erased once all are told of the new holders."""
+        # the share is erased once all are told of the new holders
         party = self.party
         fl.from_hub(party, msg, src)
         joint, holders, sources = party.joint.of(msg.key), lines(msg.holders), lines(msg.sources)
@@ -412,7 +405,6 @@ class KeyMaking(AboutJoint):
 
     @fl.on(JointKey, answers=Known)
     def know(self, msg: JointKey, src: str) -> Known:
-        """Use this key from now on, and erase older shares."""
         party, joint = self.party, self.party.joint.of(msg.key)
         fl.from_hub(party, msg, src)
         secret, holders = party.joint.secret, lines(msg.holders)
@@ -483,7 +475,7 @@ def committed(shown: bytes) -> bytes:
 
 
 def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping[str, tuple[bytes, bytes]]:
-    """By holder, its public part and that for products. Raises PeerError unless it was committed."""
+    """By holder, its public part and that for products. Raises PeerError unless committed."""
     found = fl.unbundle(parts, 3 * len(holders))
     shown = {}
     for i, name in enumerate(holders):
@@ -494,7 +486,7 @@ def shown_parts(parts: bytes, holders: Sequence[str], digests: bytes) -> Mapping
 
 
 def check_endorsed(party: Any, joint: Joint, terms: Terms, signed: bytes) -> None:
-    """Raises PeerError unless these may hold the key, and all of them have signed it."""
+    """Raises PeerError unless these may hold the key, and have all signed it."""
     holders = terms.holders
     joint.checked(holders, party.common.roster)
     if len(signed) != SIGNATURE_BYTES * len(holders):

@@ -6,14 +6,11 @@
               holder --Piece (sealed)--> holder  halves of common seeds and, for t-of-n, pieces of its contribution
     hub <--Complete-- holder
     hub --JointKey / Known--> everybody          the public key, which all its holders have signed
-
     hub --Announce / Consent--> holder           which holders are there; this fixes the set that opens
     hub --Decrypt / Partials--> holder           one partial decryption of each ciphertext
 
 The hub relays, adds up and learns the opened values. A false share shows only when a sum opens to nonsense.
-``make_keys`` makes a new key, which opens nothing old. ``hand_over`` keeps the key, and assumes that holders erase old
-shares. Holders compute c_1 of a sum themselves, from joint pads (``pads``) or from what each sender has signed
-(``halves``), but for scalars and under a key with ``Joint.given``. docs/threshold.md says who opens what.
+``hand_over`` keeps the key, and assumes that holders erase old shares. docs/threshold.md says who opens what.
 """
 
 from __future__ import annotations
@@ -41,9 +38,10 @@ from coterie.protocols.openings import Stated, state
 
 SEED_BYTES = 32
 TRIAL = -1
-"""The number of the sum that is opened to try a new key: encryptions of zero."""
+"""The number of the sum that tries a new key: encryptions of zero."""
 KEPT_ACCOUNTS = 256
-"""Keys of which a party knows what it has opened: more than are made in one round."""
+"""Keys of which a party knows what it has opened."""
+# more than are made in one round
 TERMS = "terms"
 UNREADABLE = "its answer cannot be read"
 
@@ -56,20 +54,18 @@ Of = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class Joint:
-    """The declaration of one joint key. All parties declare it alike, so a hub cannot have a weaker one made.
+    """The declaration of one joint key, alike at all parties, so a hub cannot have a weaker one made.
 
-    name: without blanks or line breaks.  roles: only parties of these roles may hold a share.
-    threshold: t, the holders that open a sum; 0 for all.  fewest: the fewest senders of a sum that a holder helps to
-    open.
+    name: without blanks or line breaks.  roles: of parties that may hold a share.
+    threshold: t, the holders that open a sum; 0 for all.  fewest: senders of a sum that a holder helps to open.
     dealer: whether the key centre deals the key; else its holders make it.
     products: whether ciphertexts can be multiplied, and rotated as the parameters' evaluation keys allow.
     pads: whether all vectors come under joint pads.  effective: with pads, the least effective number of senders by
     their weights, (sum w)^2 / sum w^2; 0: ``fewest``.
     missing: with pads, how many holders' vectors a sum may lack, all of weight 1; None: any, by any weights.
-    sums: how many different sums of vectors are opened in a round. More than one have weights of 1, and no combination
-    of them shows fewer than ``fewest`` vectors.
-    scalars: how many scalars are opened in a round for each holder.  openings: Q_D, the ciphertexts that are opened
-    under one key.
+    sums: different sums of vectors that a round opens. Several have weights of 1, and no combination of them shows
+    fewer than ``fewest`` vectors.
+    scalars: those that a round opens for each holder.  openings: Q_D, the ciphertexts that are opened under one key.
     """
 
     name: str
@@ -112,7 +108,7 @@ class Joint:
         return self.threshold or holders
 
     def tries(self, holders: int) -> int:
-        """How often one sum may be opened: once, and once without each first holder where others can replace it."""
+        """Of one sum: once, and once without each first holder where others can replace it."""
         return self.threshold + 1
 
     @property
@@ -128,7 +124,7 @@ class Joint:
         return self.scalars > 0 and length == 1 and 1 <= senders < self.fewest
 
     def opens(self, number: int, senders: int, length: int) -> bool:
-        """Whether a holder helps to open this: a sum of enough senders, a scalar, a check, or a trial of the key."""
+        """Whether a holder helps with a sum of enough senders, a scalar, or a trial of the key."""
         if number == TRIAL or (number < 0 and not self.given):
             return (number, senders, length) == (TRIAL, 0, 1)
         return senders >= self.fewest or self.single(senders, length)
@@ -164,7 +160,6 @@ class Consent(OfKey, frozen=True):
 
 
 def lines(text: str) -> tuple[str, ...]:
-    """The names in a message."""
     return tuple(text.split("\n")) if text else ()
 
 
@@ -175,7 +170,7 @@ def text(names: Iterable[str]) -> str:
 def group(
     common: fl.Common, joint: Joint, number: int, holders: tuple[str, ...], summands: int, label: bytes = b""
 ) -> Group:
-    """The public facts about one key of these holders. label: given if a key centre has dealt it."""
+    """label: given if a key centre has dealt the key."""
     own = digest("joint key", common.roster.session, joint.name, number, text(holders))
     return _group(joint, holders, label or own, common.emulated, summands)
 
@@ -193,8 +188,6 @@ def pad_context(r: int) -> bytes:
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The public part of a key: its holders and its public half."""
-
     number: int
     holders: tuple[str, ...]
     public: bytes
@@ -217,15 +210,13 @@ class Held(fl.SecretStruct):
 
 
 class Helped(msgspec.Struct):
-    """A party's openings in a round."""
-
     round: int
     scalars: int = 0
     sums: dict[bytes, list[bytes]] = msgspec.field(default_factory=dict)  # by name, the names of their vectors
 
 
 class Noisy(msgspec.Struct):
-    """The numbers that a party has added its noise to, in a round, and whether it has helped to open their sum."""
+    """A party's part in a noisy sum of a round."""
 
     round: int
     of: bytes  # names the numbers, and the parties that add noise
@@ -244,7 +235,7 @@ class JointSecrets(Stated):
     accounts: dict[bytes, Answered] = msgspec.field(default_factory=dict)  # by public key; a hand-over keeps it
 
     def answered(self, name: str) -> Answered:
-        """What was opened under the key that has this name now, including by former holders."""
+        """Under the key of this name, including by former holders."""
         return self.accounts.get(key_digest(self.terms[name].public), Answered())
 
     def account(self, name: str, answered: Answered) -> None:
@@ -254,14 +245,11 @@ class JointSecrets(Stated):
 
 
 def key_digest(public: bytes) -> bytes:
-    """16 bytes, of a public key."""
     return hashlib.sha256(public).digest()[:16]
 
 
 class AboutJoint(OfGrants):
-    """A component for messages about a joint key.
-
-    joint_of: of a config, the key's declaration, or None without a key; it determines what the party receives. By
+    """joint_of: of a config, the key's declaration, or None without a key; it determines what the party receives. By
     default the holders make a key without products.
     """
 
@@ -273,10 +261,7 @@ class AboutJoint(OfGrants):
 
 
 class JointKeys(OfGrants):
-    """A party's joint keys, beside its ``keys``: ``joint = JointKeys(declared)``.
-
-    declared(party): all joint keys of the federation, the same at all parties.
-    """
+    """A party's joint keys, beside its ``keys``. declared(party): all of the federation, the same at all parties."""
 
     Secret = JointSecrets
     secret: JointSecrets
@@ -308,7 +293,7 @@ class JointKeys(OfGrants):
         return self.secret.held[name]
 
     def current(self, msg: OfKey, src: str) -> Held:
-        """SECRET: the share that a message of the hub is about. Raises PeerError for another key."""
+        """SECRET: the share that the hub's message is about. Raises PeerError for another key."""
         fl.from_hub(self.party, msg, src)
         held = self.held(msg.key)
         if held.number != msg.number:
@@ -328,7 +313,7 @@ class JointKeys(OfGrants):
     def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
-        Other numbers in the same round get other noise. Once a sum is opened, in any attempt, they raise PeerError.
+        Once a sum is opened, in any attempt, other numbers raise PeerError.
         """
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()
@@ -344,7 +329,6 @@ class JointKeys(OfGrants):
         state(self.party, self.secret, among, key=key, round=r, **known, **facts)
 
     def granted(self, msg: Granted) -> None:
-        """Take the holders and the share of a joint key that the key centre deals."""
         granted, own = self.party.keys.secret, self.secret
         for joint in self.declared(self.party):
             name = joint.name
@@ -368,10 +352,7 @@ class JointKeys(OfGrants):
 
 @dataclass(frozen=True)
 class JointGrant(Grant):
-    """Shares of one key. first: its first holders.  works: the role that multiplies its ciphertexts.
-
-    role: of those among whom it may be dealt again.
-    """
+    """first: the first holders.  works: the role that multiplies ciphertexts.  role: of later holders."""
 
     joint: Joint
     first: tuple[str, ...]
@@ -381,7 +362,6 @@ class JointGrant(Grant):
         return self.first
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> DealtKeys:
-        """Raises PeerError if they are too few."""
         joint = self.joint
         if len(holders) < joint.least:
             raise fl.PeerError(f"key {joint.name!r} is for at least {joint.least} holders, not for {len(holders)}")
@@ -425,7 +405,7 @@ def _read_terms(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class HubKey:
-    """A joint key as the hub uses it in one round. deadline_s: of each step."""
+    """As the hub uses it in one round. deadline_s: of each step."""
 
     hub: Any
     name: str
@@ -462,7 +442,7 @@ class HubKey:
         reply: type[fl.M],
         check: Callable[[str, fl.M], None] = lambda *_: None,
     ) -> fl.Steps[tuple[dict[str, fl.M], Lost]]:
-        """The answers by name, in order of arrival, and the failures' reasons by name."""
+        """Answers by name, in order of arrival, and reasons of failure."""
         got: dict[str, fl.M] = {}
 
         def keep(name: str, msg: fl.M) -> None:
@@ -478,7 +458,7 @@ def reasons(missing: Mapping[str, str]) -> str:
 
 
 def named(names: Sequence[str], error: fl.DecodeError) -> str:
-    """The party that an error of ``crypto.threshold`` is about. Raises it again if it names none."""
+    """The party that an error of ``crypto.threshold`` names; raises it again if none."""
     for name in names:
         if str(error).startswith(f"{name}: "):
             return name

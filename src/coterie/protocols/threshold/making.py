@@ -20,10 +20,7 @@ from coterie.protocols.threshold.opening import Closed, open_closed
 
 @dataclass(frozen=True)
 class ReadyKey:
-    """A key that is ready. missing: by name, why an intended holder lacks it.
-
-    untold: parties that have not confirmed that they know it.
-    """
+    """missing: by name, why an intended holder lacks the key.  untold: parties that have not confirmed it."""
 
     name: str
     number: int
@@ -35,8 +32,8 @@ class ReadyKey:
 def make_keys(key: HubKey, holders: Sequence[str], *, tell: Sequence[str] | None = None) -> fl.Steps[ReadyKey]:
     """A new key for these parties. All who are told erase an old one of this name.
 
-    tell: whom to tell besides the new and the old holders; by default everybody. Raises NoAnswerError, with the
-    reasons, if too few holders are left to make it.
+    tell: besides the new and the old holders; by default everybody. Raises NoAnswerError, with the reasons, if too few
+    holders are left.
     """
     if key.joint.dealer:
         _enough(key, holders, {})
@@ -51,7 +48,7 @@ def hand_over(key: HubKey, holders: Sequence[str], *, tell: Sequence[str] | None
 
 
 class LostError(Exception):
-    """An attempt has failed. lost: whom the next one leaves out, and why."""
+    """lost: whom the next attempt leaves out, and why."""
 
     def __init__(self, lost: Lost) -> None:
         self.lost = lost
@@ -59,7 +56,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a key. missing: whom earlier ones have lost."""
+    """missing: whom earlier attempts have lost."""
 
     key: HubKey
     of: Of
@@ -74,7 +71,7 @@ class Attempt:
         reply: type[fl.M],
         check: Callable[[str, fl.M], None] = lambda *_: None,
     ) -> fl.Steps[dict[str, fl.M]]:
-        """The answers of all, by name. Raises LostError without one of them."""
+        """By name. Raises LostError if an answer is missing."""
         got, lost = yield from self.key.gather(dict.fromkeys(names, request), reply, check)
         if lost:
             raise LostError(lost)

@@ -1,8 +1,7 @@
 """Opening sums under a joint key: the messages, what a holder helps to open, and the hub's side.
 
-A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps with a sum only as ``check_sum``
-allows. It can't see what scalars are of. Under a key with ``Joint.given`` it takes c_1, and what it is of, on the hub's
-word.
+A holder computes c_1 of every sum of vectors itself (``pads``, ``halves``), and helps only as ``check_sum`` allows.
+Under a key with ``Joint.given`` it takes all on the hub's word, as it does scalars.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ from coterie.protocols.threshold.keys import AboutJoint, Consent, Held, HubKey, 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Announce(OfKey, frozen=True):
-    """These sums are to be opened in this round. Are you there? sums: (number, senders, length) of each."""
+    """Will you help with these sums? sums: (number, senders, length) of each."""
 
     sums: fl.Integers
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Decrypt(OfKey, frozen=True):
-    """Give your partial decryptions of these announced sums. among: the names that do, one a line.
-
-    halves: c_1 of the vectors that they sum up, where senders sign it.
+    """Give partial decryptions of these announced sums. among: the holders that do, one a line.  halves: c_1 of the
+    vectors in them, where senders sign it.
     """
 
     among: str
@@ -53,7 +51,7 @@ class Partials(OfKey, frozen=True):
 
 
 class KeyOpening(AboutJoint):
-    """How a party with a share of a joint key helps to open sums, beside its ``keys`` and ``joint``."""
+    """How a holder helps to open sums, beside its ``keys`` and ``joint``."""
 
     def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
@@ -78,7 +76,6 @@ class KeyOpening(AboutJoint):
 
     @fl.on(Decrypt, decrypt_cost, answers=Partials)
     def decrypt(self, msg: Decrypt, src: str) -> Partials:
-        """Partial decryptions of announced sums, one a ciphertext, for a fixed set of holders."""
         party, among = self.party, lines(msg.among)
         held, joint = party.joint.current(msg, src), party.joint.of(msg.key)
         one, numbers = party.joint.group(msg.key), [int(number) for number in msg.numbers]
@@ -118,7 +115,7 @@ def opened_sum(
 
 
 def helped_in(party: Any, name: str, r: int) -> keys.Helped:
-    """This party's openings in this round under keys of this name. Raises PeerError for an earlier round."""
+    """By this party, under keys of this name. Raises PeerError for an earlier round."""
     helped: dict[str, keys.Helped] = party.joint.secret.helped
     last = helped.get(name)
     if last is not None and r < last.round:
@@ -129,7 +126,7 @@ def helped_in(party: Any, name: str, r: int) -> keys.Helped:
 
 
 def announced(party: Any, joint: Joint, held: Held, msg: Announce) -> None:
-    """Take the announced sums. Raises PeerError if some may not be opened."""
+    """Raises PeerError if some sums may not be opened."""
     sums = as_sums(msg.sums)
     if msg.round < held.round:
         raise fl.PeerError(f"sums of round {msg.round} are announced after round {held.round}")
@@ -160,7 +157,7 @@ def asked(
     data: bytes,
     halves: Mapping[bytes, Any] | None,
 ) -> threshold_opening.Request:
-    """What an announced sum is opened by, after all checks. Raises PeerError and DecodeError."""
+    """The announced sum, after all checks. Raises PeerError and DecodeError."""
     if number not in held.sums:
         raise fl.PeerError(f"sum {number} was not announced")
     senders, length = held.sums[number]
@@ -190,7 +187,7 @@ def check_sum(
     pads: Mapping[str, threshold_pads.Addend],
     weights: Mapping[str, int],
 ) -> None:
-    """Raises PeerError unless this sum of vectors may be opened, and records it as one of the round's."""
+    """Record this sum of vectors. Raises PeerError if it may not be opened."""
     if len(pads) < joint.fewest:
         raise fl.PeerError(f"a sum of {len(pads)} vectors: of fewer than {joint.fewest} it shows too much")
     if effective([*weights.values()]) < joint.balance:
@@ -218,7 +215,7 @@ def check_sum(
 
 
 def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
-    """(senders, length) by number, of an announcement. Raises PeerError for anything else."""
+    """(senders, length) by number. Raises PeerError for anything else."""
     if sums.size == 0 or sums.size % 3:
         raise fl.PeerError(f"{sums.size} numbers announce no sums: three each")
     rows = [tuple(map(int, row)) for row in sums.reshape(-1, 3)]
@@ -232,10 +229,7 @@ def as_sums(sums: np.ndarray) -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedSum:
-    """An opened sum. values: (d,) float64.  among: the holders that opened it.  blamed: holders of false shares.
-
-    tries: how often it was opened.
-    """
+    """values: (d,) float64.  among: the holders that opened it.  blamed: of false shares.  tries: how many."""
 
     values: keys.Floats
     among: tuple[str, ...]
@@ -255,8 +249,7 @@ def open_sums(
 
     Scalars, and all under a key with ``Joint.given``, are ciphertexts; other sums are of what was ``taken``
     (``halves``). deviation: by number, of a ciphertext's error where it differs from its form's (``server_dec``).
-    partly: leave out those that open to nonsense while others do not. Raises NoAnswerError, with the reasons, if they
-    cannot be opened.
+    partly: leave out those that open to nonsense while others do not. Raises NoAnswerError, with the reasons.
     """
     name, joint, one = key.name, key.joint, key.group
     sums, signed = dict[int, Closed](), list[list[bytes]]()
@@ -282,9 +275,8 @@ def open_sums(
 
 @dataclass(frozen=True, eq=False)
 class Closed:
-    """A sum to open. senders: how many vectors are in it.
-
-    prepare: makes it ready, anew each time, from random bytes for an emulated one.
+    """A sum to open. senders: of vectors in it.  prepare: makes it ready, anew each time, from random bytes if
+    emulated.
     """
 
     senders: int

@@ -5,9 +5,8 @@
     hub --Count / Consent, AnswerFor / Answer--> senders      or only what opens their weighted sum
 
 c_1 = a_j follows from the group, the sender, the round and a fresh nonce (``crypto/threshold_pads.py``).
-
-``complete_pads`` gives ciphertexts, which can be multiplied. ``open_padded`` opens a weighted sum without that: each
-sender answers once. One that goes between being counted and answering keeps the sum closed.
+``complete_pads`` gives ciphertexts, which can be multiplied; ``open_padded`` opens a weighted sum without that, unless
+a sender that was counted leaves before it answers.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from coterie.protocols.threshold.opening import Closed, OpenedSum, check_sum, op
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
 MOST_VALUES = 1 << 28
-"""Of a vector under pads: what a hub may have a holder compute at once."""
+"""Of a vector, which a hub may have a holder compute at once."""
 
 
 class OfPads(OfKey, frozen=True):
-    """Base of messages about vectors of this round. senders: names, one a line.  nonces: 16 bytes of each."""
+    """senders: names of this round's, one a line.  nonces: 16 bytes of each."""
 
     senders: str
     nonces: bytes
@@ -44,8 +43,6 @@ class OfPads(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Contribute(OfPads, frozen=True):
-    """Give your contributions to these pads. among: all contributors, names, one a line."""
-
     among: str
 
 
@@ -58,14 +55,12 @@ class Contributed(OfKey, frozen=True):
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class Count(OfKey, frozen=True):
-    """A sum of this round is about to be opened. Will you answer?"""
-
     sum: int
 
 
 @fl.message(src=fl.ANY, dst=fl.ANY)
 class AnswerFor(OfPads, frozen=True):
-    """Give your part in opening the weighted sum of these senders' vectors. weights: in their order."""
+    """weights: in the order of the senders."""
 
     weights: fl.Integers
 
@@ -76,8 +71,6 @@ class Answer(OfKey, frozen=True):
 
 
 class JointPads(AboutJoint):
-    """How a party helps with vectors under joint pads, its own included, beside its ``keys`` and ``joint``."""
-
     def is_asked(self, kind: type[fl.Message], config: Any, mode: str) -> bool:
         joint = self.joint_of(config)
         if joint is None or not joint.pads or joint.completes != (kind is Contribute):
@@ -92,7 +85,7 @@ class JointPads(AboutJoint):
 
     @fl.on(Contribute, cost, answers=Contributed)
     def contribute(self, msg: Contribute, src: str) -> Contributed:
-        """Contributions that complete others' pads to ciphertexts; the same ones for a repeated request."""
+        """The same ones for a repeated request."""
         joint, me = self.party.joint, self.party.name
         held, one = joint.current(msg, src), joint.group(msg.key)
         share = threshold.Share.load(one, held.share)
@@ -109,7 +102,7 @@ class JointPads(AboutJoint):
 
     @fl.on(AnswerFor, cost, answers=Answer)
     def answer_for(self, msg: AnswerFor, src: str) -> Answer:
-        """This sender's part in one sum that contains its own vector, given once."""
+        """Once, for a sum with its own vector."""
         joint, me = self.party.joint, self.party.name
         held, one = joint.current(msg, src), joint.group(msg.key)
         pads = _pads(one, msg, one.holders)
@@ -126,9 +119,8 @@ class JointPads(AboutJoint):
 
 
 def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> threshold_pads.Padding:
-    """What a sender gives to ``Encrypt`` in place of the public key.
-
-    among: the holders who will contribute, of a t-of-n key. Raises PeerError for a party without a share.
+    """What a sender gives to ``Encrypt`` in place of the public key. among: the contributing holders, of a t-of-n
+    key. Raises PeerError without a share.
     """
     held = party.joint.secret.held.get(name)
     if held is None:
@@ -142,7 +134,7 @@ def padding(party: Any, name: str, r: int, among: Sequence[str] = ()) -> thresho
 
 
 def loaded(key: HubKey, sender: str, data: bytes, length: int, among: Sequence[str] = ()) -> threshold_pads.Padded:
-    """A sender's upload, checked in a fold. Raises DecodeError, and PeerError for a sender without a share."""
+    """A sender's checked upload. Raises DecodeError, and PeerError for a sender without a share."""
     if sender not in key.group.holders:
         raise fl.PeerError(f"{sender} holds no share of key {key.name!r}, and pads need one")
     return threshold_pads.Padded.load(key.group, data, sender, keys.pad_context(key.round), length, tuple(among))
@@ -181,7 +173,7 @@ def open_weighted(
     """The weighted sum of these completed vectors, of a key whose holders compute c_1 themselves.
 
     ciphers, pads: by sender, of ``complete_pads`` and ``loaded``.  weights: integers of at least 1; senders without one
-    are left out. Raises NoAnswerError if it can't be opened, or if no holder would help.
+    are left out. Raises NoAnswerError if holders do not open it.
     """
     joint = key.joint
     if len(weights) < joint.fewest or effective([*weights.values()]) < joint.balance:

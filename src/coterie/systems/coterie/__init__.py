@@ -26,7 +26,6 @@ from coterie.systems.coterie.messages import CLIENT, HELPER, HUB
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: CoterieConfig) -> KeyCentre:
-    """A seed of all clients, one of all clients and the helper, and what both servers need to group in shares."""
     sizes, sealing = sizes_of(config, len(common.clients), common.spec), common.roster.by_name[HUB].sealing_key
     correlations = Correlations(CORRELATIONS, HELPER, HUB, sealing, sizes, config.foundings)
     return KeyCentre(own, common, [Seed(CLIENTS, CLIENT), Seed(ENTRY, CLIENT, also=(HELPER,)), correlations])
@@ -46,7 +45,7 @@ def observe(federation: fl.Federation) -> Mapping[str, Any]:
 
 
 def releases(config: Any, mode: str) -> Mapping[type[fl.Message], Sequence[str]]:
-    """What groups are made from, for the ledger. With one group of all nothing but numbers of samples is sent."""
+    # For the ledger. With one group of all nothing but numbers of samples is sent.
     if config.clusters == 1:
         return {}
     return {Summand: ("label statistics, in a sum",), SharedRow: ("which group, without a name",)}
@@ -70,7 +69,7 @@ def learns(config: CoterieConfig, mode: str) -> Mapping[str, str]:
 
 
 def assumes(config: CoterieConfig, mode: str) -> str:
-    """With one group of all no rows are compared, so a server that deviates at the founding reads none."""
+    # with one group of all no rows are compared, so a server that deviates at the founding reads none
     servers = "hub and helper do not collude, and no client helps one of them; the key centre is honest at set-up"
     grouping = "" if config.clusters == 1 else "; both servers follow the protocol while groups are made"
     return f"{servers}; {fl.two_others('members of a group')}{grouping}"

@@ -24,8 +24,6 @@ LOST = "its place or its group's sum is impossible"
 
 
 class Client(fl.Party, role=CLIENT):
-    """It trains, and uploads its clipped change in shares."""
-
     keys = HeldKeys(bytes, bytes)
     row = ClientRow()
     norms = ClientNorms(HELPER)
@@ -34,16 +32,15 @@ class Client(fl.Party, role=CLIENT):
     counts = ClientCounts(HELPER)
 
     class State(fl.State):
-        """weights: (d,) its group's model, as it was sent last.  round: the last one that it has trained for.
-
+        """weights: (d,) its group's model, as sent last.  round: the last one that it has trained for.
         uploads: the rounds in which it has sent one.  wholes: those in which it was a whole model.
         made: of all uploads of its last round the round, that of their groups, and a name of their numbers and of all
-            rows before them. So after other rows all clients refuse, and not those alone whose own row is another.
+        rows before them: after other rows all clients refuse.
         start: (d,) the model to which its group's sum is added.
-        why: it keeps its model, or has uploaded zeros, and tells nobody: a server can have spoilt what one group gets,
-            to see by name who complains.
+        why: it keeps its model, or has uploaded zeros, and tells nobody: else a server that has spoilt one group would
+        see by name who complains.
         control, drift: with control variates, how far this client and its group move in a round, by the last ones that
-            were added up.  latest: the client's by its last training, which may belong to a round that is skipped.
+        were added up.  latest: the client's by its last training.
         """
 
         weights: fl.Vector = fl.initial
@@ -65,15 +62,11 @@ class Client(fl.Party, role=CLIENT):
         return self.config.grid(len(self.clients), self.spec)
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Uploads count in any attempt of a round."""
         super().lasts(state, secret)
         self.state.uploads, self.state.wholes, self.state.made = state.uploads, state.wholes, state.made
 
     def releases(self) -> list[fl.Release]:
-        """What has left this client in the rounds. No clip bounds a whole model, and it may be of a former run.
-
-        With DP-SGD all else has the proof of the training for a sample.
-        """
+        # No clip bounds a whole model, and it may be of a former run. With DP-SGD all else has the training's proof.
         config, wholes, training = self.config, self.state.wholes, None
         if config.sample_noise is not None:
             (training,) = fl.told(config, self.samples, self.epochs, [fl.FromTraining(UPDATE)], 0)
@@ -85,14 +78,14 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(Train, fl.training, answers=HiddenUpdate)
     def train(self, msg: Train, src: str) -> fl.Work[HiddenUpdate]:
-        """Train for a round, once. An upload that is made again has the same numbers, in fresh shares."""
+        """Once a round. An upload that is made again has the same numbers, in fresh shares."""
         if not self.row.secret.started:
             raise fl.PeerError("a change is wanted of a model whose group has not begun")
         return (yield from self._trained(msg))
 
     @fl.on(TrainWhole, fl.training, answers=HiddenUpdate, when=lambda config, mode: config.foundings > 1)
     def train_whole(self, msg: TrainWhole, src: str) -> fl.Work[HiddenUpdate]:
-        """The same, with its whole model on top: once, before its group's first row."""
+        """With its whole model on top: once, before its group's first row."""
         if self.row.secret.started:
             raise fl.PeerError("a whole model is wanted of new groups alone, before their first row")
         if self.common.warm and not self.row.secret.since and self.own.starts is None:
@@ -166,14 +159,13 @@ class Client(fl.Party, role=CLIENT):
 
     @property
     def kept_back(self) -> str:
-        """As of ``Party``."""
         return self.state.why
 
     def last_starts(self) -> fl.Vector:
         return np.asarray(self.state.weights[None])
 
     def _turn(self) -> fl.Vector:
-        """(d,) by how much the next training is turned, in all its steps; 0 at first, and without control variates."""
+        """(d,) how far the next training is turned, in all its steps."""
         control, drift = self.state.control, self.state.drift
         if control is None or drift is None:
             return np.zeros(self.spec.size, np.float32)
@@ -182,8 +174,8 @@ class Client(fl.Party, role=CLIENT):
     def _drift(self, moved: fl.Vector, rounds: int, step: float) -> fl.Vector:
         """(d,) how far the group moves in a round if all take part.
 
-        moved: back, in so many rounds that were not skipped, of this ``server_step`` on average. If a round asks a
-        share p of the clients, all have been asked after 1/p rounds, so that many count.
+        moved: back, in so many rounds that were not skipped, of this ``server_step`` on average. With a share p of the
+        clients asked, 1/p rounds count.
         """
         share, last = self.config.participation, self.state.drift
         now = moved / np.float32(share * step * rounds)

@@ -43,7 +43,7 @@ class CoterieConfig(HiddenSums):
         return self.solver_of(fl.Scaffold if self.control_variates else fl.Sgd)
 
     def turned(self, turn: fl.Vector, samples: int, epochs: int) -> Mapping[str, fl.Vector]:
-        """The solver's control variates that turn a training by ``turn`` (d,) in all its steps; none without."""
+        """The control variates that turn a training by ``turn`` (d,) in all."""
         if not self.control_variates:
             return {}
         steps = sampling(samples, self.batch_size, epochs).steps
@@ -51,7 +51,6 @@ class CoterieConfig(HiddenSums):
 
 
 def check(config: CoterieConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients."""
     clients = len(common.clients)
     if config.server_lr > 1:
         raise fl.UserError(f"server_lr={config.server_lr:g}: at most 1, or a client's upload is longer than clip")

@@ -15,8 +15,6 @@ from coterie.systems.coterie.messages import HELPER
 
 
 class Helper(fl.Party, role=HELPER):
-    """It answers the hub."""
-
     keys = HeldKeys(bytes, bytes)
     rows = HelperRows()
     norms = HelperNorms()

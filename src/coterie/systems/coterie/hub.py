@@ -22,8 +22,6 @@ from coterie.systems.coterie.messages import HELPER, HUB, Train, TrainWhole
 
 
 class Hub(fl.Party, role=HUB):
-    """The server that coordinates, and holds one share of every row."""
-
     keys = Keys(bytes, bytes)
     groups = HubGroups()
     rows = HubRows()
@@ -33,10 +31,9 @@ class Hub(fl.Party, role=HUB):
 
     class State(fl.State):
         """founded: what groups were made of.  owed: by client, the rounds not answered yet.
-
-        behind: clients that have not opened the last rows.  started: that have opened the first, of groups that were
-        made anew.  silent: by client, the round since which it has been asked in vain.  paces: with ``budget_s``, by
-        client the round that asked it last, and the seconds that it took.
+        behind: clients that have not opened the last rows.  started: that have opened the first, of groups made anew.
+        silent: by client, since which round it has been asked in vain.  paces: with ``budget_s``, by client the round
+        that asked it last, and its seconds.
         """
 
         founded: Grouping = fl.field(default_factory=Grouping)
@@ -50,7 +47,6 @@ class Hub(fl.Party, role=HUB):
     config: CoterieConfig
 
     def setup(self) -> fl.Steps[None]:
-        """Keys, the groups of the clients that are there, and with ``label_counts`` what labels these hold."""
         yield from super().setup()
         names, deadline_s = fl.joined(self.clients, self.config, 1), self.config.deadline_s
         yield from self.groups.found(HELPER, names, deadline_s)
@@ -59,7 +55,7 @@ class Hub(fl.Party, role=HUB):
         )
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """One sum in every group. A round whose sums would show too little of a crowd is skipped."""
+        """A round whose sums would show too little of a crowd is skipped."""
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         if self.config.budget_s is not None:
             there = frozenset(gathering.asked) & self.state.founded.joined - self.state.silent.keys()
@@ -122,7 +118,6 @@ class Hub(fl.Party, role=HUB):
         return {**gathering.notes(), "added": added, **found, **skipped}
 
     def _renew(self, r: int, gathering: Gathering) -> fl.Steps[bool]:
-        """Make groups anew, if 8 or more clients have come or left. Returns whether that was done."""
         silent, patience = self.state.silent, max(1, self.config.max_staleness)
         left = {name for name, since in silent.items() if r - since > patience}
         for name in gathering.asked:
@@ -137,14 +132,13 @@ class Hub(fl.Party, role=HUB):
         return renewed
 
     def _place(self, r: int, gathering: Gathering) -> fl.Steps[None]:
-        """Places for clients that have none, once there are enough of them."""
         waiting = [name for name in gathering.asked if name not in self.state.founded.members]
         if waiting:
             yield from self.groups.place(r, HELPER, waiting, self.config.deadline_s)
             self.state.behind |= self.state.founded.joined & frozenset(waiting)
 
     def _give(self, r: int, names: Any) -> fl.Steps[None]:
-        """Send these clients the last rows, and before them the first ones that their groups began with."""
+        """Send the last rows, and before them the first ones of these clients' groups."""
         sealed, first = self.rows.secret.sealed, self.rows.secret.first
         if sealed is None:
             return

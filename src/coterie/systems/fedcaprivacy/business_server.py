@@ -29,9 +29,8 @@ from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 @dataclass(frozen=True)
 class Made:
-    """The clusters of a round. here: phi (c,) by name, of participants with one.  order: names by position.
-
-    why_fewer: why there are fewer clusters than asked for, or "".
+    """here: phi (c,) by name, of participants with a cluster.  order: names by position.  why_fewer: why there are
+    fewer clusters than asked for, or "".
     """
 
     here: Mapping[str, NDArray[np.bool_]]
@@ -140,7 +139,6 @@ class BusinessServer(fl.Party, role=HUB):
     def collect(
         self, r: int, spool: fl.Spool, mask: Mask
     ) -> fl.Steps[tuple[dict[str, int], dict[str, int], fl.Answers]]:
-        """Tickets of models to be summed and of blinded vectors."""
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
@@ -161,7 +159,6 @@ class BusinessServer(fl.Party, role=HUB):
         return models, blinded, answers
 
     def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
-        """The CSP's ciphertext of an upload, after all checks."""
         pid, service = self.clients.index(name), self.keys.public(SERVICE)
         if upload.pid != pid:
             raise fl.PeerError(f"{name} has PID {pid} and claims {upload.pid}")
@@ -183,7 +180,6 @@ class BusinessServer(fl.Party, role=HUB):
         return unsettled or any(name not in self.state.phi for name in names)
 
     def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
-        """phi of this round's participants."""
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -208,7 +204,6 @@ class BusinessServer(fl.Party, role=HUB):
         return {name: self.state.phi[name] for name in names}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
-        """phi (n, c) in known numbers."""
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
@@ -257,9 +252,9 @@ def numbers(row: NDArray[Any]) -> frozenset[int]:
 
 
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
-    """phi (n, <= c), numbered so that as many rows as possible keep the numbers that they had in ``old``.
+    """phi (n, <= c), numbered so that as many rows as possible keep their numbers in ``old``.
 
-    old: (n, c).  free: (c,) bool; a cluster that continues no old one gets the lowest free number, if any.
+    old: (n, c).  free: (c,) bool; other clusters get the lowest free numbers.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -16,7 +16,7 @@ from coterie.protocols.local_training import refuse_unused, sample_size
 from coterie.protocols.masked_sums import FEWEST
 
 GUARD_BITS = 8
-"""The least guard bits of a lane with the setting "auto", since a lane of 32 bits is packed fastest."""
+"""At least, of a lane with the setting "auto": 32 bits are packed fastest."""
 
 Protection = Literal["none", "sketch", "rotation", "signature"]
 
@@ -90,13 +90,13 @@ class FedCAPrivacyConfig(fl.LocalTraining):
 
 
 SUMS_ENCRYPTED: tuple[Protection, ...] = ("sketch", "signature")
-"""The protections with which the service opens no models, so that the hub sums them up under encryption."""
+"""With which the service opens no models, so that the hub sums them up under encryption."""
 
 HARDENED = ("descriptor", "hardening", "sketch_dim", "min_cluster")
-"""The settings of mode hardened alone."""
+"""Of mode hardened alone."""
 
 WITHOUT_SIGNATURE = ("hardening", "sketch_dim", "gamma", "kernel", "alpha", "schedule")
-"""The settings that have no effect where groups are found once, by signatures."""
+"""Without effect where groups are found once, by signatures."""
 
 
 def with_protection(*protections: Protection) -> fl.When:
@@ -104,7 +104,6 @@ def with_protection(*protections: Protection) -> fl.When:
 
 
 def check(config: FedCAPrivacyConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients, or have no effect."""
     signature = config.protection(common.mode) == "signature"
     refuse_unused(config, f"mode {common.mode}", common.mode != "hardened", *HARDENED)
     refuse_unused(config, "hardening=rotation", config.hardening == "rotation", "sketch_dim")

@@ -73,7 +73,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(messages.Cluster, answers=messages.Clustered, when=with_protection("none", "sketch", "rotation"))
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Step IV: the decaying coin, and algorithm 2 if it says so."""
+        """Step IV: the decaying coin, and algorithm 2."""
         held = self.state.opened if msg.round == self.state.round else {}
         differences = comparable(self.blinded(held))
         self.state.opened = {j: held[j] for j in differences}
@@ -98,7 +98,7 @@ class ServiceProvider(fl.Party, role=CSP):
         return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
-        """The median of the number in use and of the counts of this round and the last."""
+        """The median of the clusters in use, and those found now and last."""
         before, smallest = self.state.found, max(SMALLEST, self.config.smallest(self.common.mode))
         self.state.found = count_clusters(
             pairwise_distances(rows), self.rng("clouds", r), self.config.gamma, self.config.kernel, smallest
@@ -125,14 +125,13 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(Convert, convert_cost, answers=ClusterSum, when=with_protection(*SUMS_ENCRYPTED))
     def convert(self, msg: Convert, src: str) -> fl.Work[ClusterSum]:
-        """Step V, hardened."""
         answer = yield from convert(self, msg, src, self.summed(msg), self.state.formed)
         if not msg.round:
             self.state.summed |= {msg.cluster}
         return answer
 
     def summed(self, msg: Convert) -> int:
-        """The length of a sum's vectors, no models before round 1. Raises PeerError for no such sum."""
+        """Of a sum's vectors; before round 1 no models. Raises PeerError for no such sum."""
         if msg.round:
             return self.spec.size
         if self.shown != "signature" or msg.cluster not in (known := lengths(self.spec)):

@@ -13,7 +13,7 @@ GROUP = "group"  # the grant of the participants' common seed
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:
-    """The participants share it, and no server knows it."""
+    """Of the participants; no server knows it."""
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
@@ -29,8 +29,7 @@ class Train(OfRound, frozen=True):
 class Upload(Signed, frozen=True):
     """T_i and its signature zeta_i (section IV-B, step I).
 
-    cipher: the model under the service's key (eq. 5).  sketch: its projection under the same key, or empty; in mode
-    hardened only.
+    cipher: the model under the service's key (eq. 5).  sketch: its projection, in mode hardened, or empty.
     """
 
     pid: int
@@ -41,7 +40,7 @@ class Upload(Signed, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Cluster(OfRound, frozen=True):
-    """All blinded vectors of the round were sent. force: cluster whatever the coin says."""
+    """All blinded vectors were sent. force: cluster whatever the coin says."""
 
     force: bool
 
@@ -49,8 +48,7 @@ class Cluster(OfRound, frozen=True):
 @message(src=CSP, dst=HUB)
 class Clustered(OfRound, frozen=True):
     """positions: (m,), those that hold a model.  membership: phi, (m, c), or None if nothing was clustered.
-
-    why_fewer: why there are fewer clusters than asked for, or empty.
+    why_fewer: than asked for, or empty.
     """
 
     positions: Integers

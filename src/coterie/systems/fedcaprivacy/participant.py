@@ -55,7 +55,7 @@ class Participant(fl.Party, role=PARTICIPANT):
 
     @fl.on(messages.Train, train_cost, answers=messages.Upload)
     def train(self, msg: messages.Train, src: str) -> fl.Work[messages.Upload]:
-        """Step I: training, fixed point, encryption, signature."""
+        """Step I."""
         if msg.round <= self.state.round:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         start = self.model() if msg.weights is None else fl.check_model(self.spec, msg.spec, msg.weights)
@@ -73,7 +73,7 @@ class Participant(fl.Party, role=PARTICIPANT):
 
     @fl.on(ClusterModel, lambda self, msg: receiving_cost(self, self.spec.size), answers=Received)
     def receive(self, msg: ClusterModel, src: str) -> fl.Work[Received]:
-        """Step VII: verify both servers' signatures, open, and divide by the count."""
+        """Step VII."""
         mean = yield from opened_mean(self, msg, src, CSP, self.state.round, self.spec.size)
         if self.protection == "rotation":
             mean = unrotate(mean, round_seed(self.keys.own_bytes(GROUP), msg.round))
@@ -100,12 +100,11 @@ class Participant(fl.Party, role=PARTICIPANT):
         return (yield from signatures.characterised(self, msg, src, self.state.totals, seed))
 
     def describes_data(self) -> None:
-        """Raises PeerError without signatures."""
         if self.protection != "signature":
             raise fl.PeerError("nobody describes their data in this federation")
 
     def model(self) -> fl.Vector:
-        """omega_{i,g}, eq. (11); its own weights before there are clusters."""
+        """omega_{i,g}, eq. (11); its own weights before."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
             mean: fl.Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)

@@ -1,7 +1,6 @@
 """The hub's state of one cluster: its model, the bandit of algorithm 3, and the losses of its panel.
 
-L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn when the cluster is
-made; the paper does not say whose data it takes.
+L_k (algorithm 4, l. 12) is the mean loss of W_k on the training data of the panel, which is drawn with the cluster.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ LEAST_LOSS = 1e-6
 
 
 class Chosen(msgspec.Struct):
-    """A choice whose reward is not known yet: contexts (n, 5), and the places of the chosen.
-
-    losses: by name, of the model that it started from.
+    """A choice without its reward yet: contexts (n, 5), places of the chosen, and by name the losses of the model
+    before.
     """
 
     contexts: Doubles
@@ -77,12 +75,10 @@ class Cluster(msgspec.Struct):
         self.losses = {name: loss for name, loss in self.losses.items() if name in kept}
 
     def measured(self, losses: Mapping[str, float], settings: Cics) -> float | None:
-        """Notes this round's measurements. The last training's change of L_k, or None.
-
-        Only panel devices that have measured before and after this training count. The reward of the choice that
-        trained (algorithm 3, l. 7 and 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an early
-        one, but by about the same factor.
-        """
+        """Note this round's measurements. Returns the last training's change of L_k, or None."""
+        # Only panel devices that have measured before and after count. The reward of the choice (algorithm 3, l. 7 and
+        # 8) is ln(L_k before / L_k now): a late round lowers a loss by less than an early one, but by about the same
+        # factor.
         self.losses |= {name: losses[name] for name in self.panel if name in losses}
         if self.chosen is None or not (both := sorted(self.chosen.losses.keys() & self.losses.keys())):
             return None
@@ -95,7 +91,7 @@ class Cluster(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """A choice among the devices ``names`` of a cluster, by their ``contexts`` (n, 5).
+    """Among the devices ``names`` of a cluster, by their ``contexts`` (n, 5).
 
     waits: it has no place in this round.  can_train: whether its T_max has room for a choice.
     """
@@ -111,7 +107,7 @@ class Pick:
         return [self.names[i] for i in self.choice.chosen]
 
     def trained(self, cluster: Cluster, trained: Collection[str], settings: Cics) -> None:
-        """A choice of which no device has trained earns nothing."""
+        # a choice of which no device has trained earns nothing
         if any(name in trained for name in self.chosen):
             cluster.chosen = Chosen(self.contexts, self.choice.chosen, cluster.losses)
             cluster.losses = {}  # nobody has measured the new model
@@ -125,7 +121,7 @@ class Pick:
 
 @dataclass
 class Trained:
-    """A round's result. names: of the devices that trained.  losses: by name, of W_k, before any training."""
+    """names: of devices that trained.  losses: by name, of W_k, before any training."""
 
     names: set[str] = field(default_factory=set)
     losses: dict[str, float] = field(default_factory=dict)

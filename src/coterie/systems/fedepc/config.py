@@ -20,7 +20,8 @@ from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 
 CLIP = (1e-6, 1e6)
-"""L2 norms that a device clips to. Far outside, noise would be lost in the last bits of the numbers that it hides."""
+"""L2 norms to clip to."""
+# far outside, noise would be lost in the last bits of what it hides
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class FedEPCConfig(fl.LocalTraining):
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
 
     def solver(self) -> fl.Sgd:
-        """Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k)."""
+        # Eq. (14): the gradient of mu / 2 |W - W_k|^2 is mu (W - W_k).
         return self.solver_of(fl.Proximal)
 
     @property
@@ -145,7 +146,7 @@ class FedEPCConfig(fl.LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
     def most(self, clients: int) -> int | None:
-        """How many of so many devices may train in a round; None if T_max alone decides."""
+        """How many may train in a round; None if T_max alone decides."""
         return sample_size(clients, self.participation) if self.time_budget == "auto" else None
 
     def beyond_budget(self) -> Mapping[str, str]:
@@ -163,11 +164,10 @@ class FedEPCConfig(fl.LocalTraining):
 
 
 HARDENING = ("min_cluster", "cipher", "key_bits", "fraction_bits", "value_bits", "kappa", "randomness")
-"""Settings that mean something in mode hardened only."""
+"""Of mode hardened alone."""
 
 
 def check(config: FedEPCConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients, or have no effect."""
     hardened = common.mode == "hardened"
     config.clustering(common.mode), config.selection(common.mode)  # they check their own settings
     for setting, value in (("extractor", "pretrained"), ("send", "noise")):

@@ -22,17 +22,15 @@ from coterie.selection.contexts import affordable, believed
 Doubles = NDArray[np.float64]
 
 MOST_LOSS = 1e6
-"""The largest loss of a model that counts. A device with a larger one says this."""
+"""The largest that counts: a device with a larger one says this."""
 MOST_NORM = 1e12
-"""The largest norm of a gradient that counts."""
 CPU_GHZ = (0.001, 1000.0)
 MEMORY_GIB = (1e-6, 1e6)
 
 
 class Known(msgspec.Struct):
-    """losses: of its cluster's models, newest last.  norms: of its gradients in the rounds in which it has trained.
-
-    missed: unanswered requests in a row.
+    """losses: of its cluster's models, newest last.  norms: of gradients, where it has trained.  missed: unanswered
+    requests in a row.
     """
 
     samples: int
@@ -63,20 +61,17 @@ class Known(msgspec.Struct):
 
 
 def check_within(name: str, what: str, value: float, least: float, most: float) -> None:
-    """Raises PeerError for a number out of range (or NaN)."""
     if not least <= value <= most:
         raise fl.PeerError(f"{name}: {what} is {value:.6g}; from {least:.6g} to {most:.6g} are taken")
 
 
 def check_device(name: str, samples: int, cpu_ghz: float, memory_gib: float) -> None:
-    """Raises PeerError for impossible numbers."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "cpu_ghz", cpu_ghz, *CPU_GHZ)
     check_within(name, "memory_gib", memory_gib, *MEMORY_GIB)
 
 
 def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> None:
-    """Raises PeerError for impossible numbers."""
     check_within(name, "the number of samples", samples, 1, MOST_SAMPLES)
     check_within(name, "the loss", loss, 0, MOST_LOSS)
     check_within(name, "the gradient norm", norm, 0, MOST_NORM)
@@ -85,8 +80,7 @@ def check_training(name: str, samples: int, loss: float, norm: float = 0.0) -> N
 def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, channels: int | None) -> Doubles:
     """s^(i) of eq. (2), (C,) float64. gamma: of eq. (3).  channels: C, if known.
 
-    Raises PeerError for another length, a sparsity outside [0, 1] (or NaN), or a noise floor that is negative or
-    exceeds the largest divergence of C channels.
+    Raises PeerError for another length, a sparsity outside [0, 1], or a noise floor that no C channels have.
     """
     if not len(vector) or (channels is not None and len(vector) != channels):
         raise fl.PeerError(f"{name}: a vector of {len(vector)} sparsities; expected {channels or 'at least one'}")
@@ -97,7 +91,7 @@ def check_vector(name: str, vector: NDArray[Any], floor: float, gamma: float, ch
 
 
 def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: float) -> float:
-    """|g_i| of eq. (9): the L2 norm of (W_k - W_i) / lr over the parameters, which grows with the number of steps."""
+    """|g_i| of eq. (9): the L2 norm of (W_k - W_i) / lr over the parameters, which grows with the steps."""
     change = np.where(spec.buffers, 0, start.astype(np.float64) - end)
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)
 
@@ -105,18 +99,17 @@ def gradient_norm(spec: fl.ModelSpec, start: NDArray[Any], end: NDArray[Any], lr
 def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
     """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
-    costs: (n,) of the cluster's devices.  longest: the largest cost that counts. So a slow device raises its own
-    cluster's budget by at most share * longest, and no other's.
+    costs: (n,) of its devices.  longest: the largest that counts.
     """
+    # so a slow device raises its own cluster's budget by at most share * longest, and no other's
     return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
 
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
-    """How many of these devices (n,) the time budget has room for at most.
-
-    A cost below the share ``cheapest`` of their median counts as the median, so a device that claims to cost nothing
-    never trains a cluster of slow devices alone.
+    """How many of these devices (n,) the time budget has room for. A cost below the share ``cheapest`` of their
+    median counts as the median.
     """
+    # so a device that claims to cost nothing never trains a cluster of slow devices alone
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())
 
 
@@ -126,7 +119,7 @@ def regrouped(
     left: Iterable[str],
     settings: isomorphic.Aidc,
 ) -> tuple[isomorphic.Groups, Sequence[isomorphic.Event]]:
-    """Algorithm 2. moved: vectors and floors by name; those of another length than most are left out.
+    """Algorithm 2. moved: vectors and floors by name; of unusual lengths they are left out.
 
     left: those that were in no cluster, or have moved, do not count. Raises PeerError for no device at all.
     """

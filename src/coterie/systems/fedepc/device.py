@@ -24,11 +24,11 @@ from coterie.systems.fedepc.contexts import MOST_LOSS, gradient_norm
 from coterie.systems.fedepc.messages import DEVICE, HELPER, Describe, Train
 
 FORWARD = 1 / 3
-"""The nominal cost of a sample's forward pass, in training steps of a sample."""
+"""The nominal cost of a sample's forward pass, over a training step."""
 
 
 CHANNELS = 64
-"""Of a description whose length a device cannot tell beforehand, for its nominal cost."""
+"""Of a description, for its nominal cost beforehand."""
 
 
 @fl.local("data digest")
@@ -40,10 +40,7 @@ def digest(own: fl.OwnData) -> bytes:
 
 
 class Description(msgspec.Struct, frozen=True):
-    """The vector (C,) float32 and h_i; in mode hardened under the helper's key.
-
-    of: a digest of the data and of the request.
-    """
+    """Vector (C,) float32 and h_i; in mode hardened under the helper's key. of: a digest of data and request."""
 
     of: bytes
     vector: fl.Vector
@@ -54,9 +51,8 @@ class Description(msgspec.Struct, frozen=True):
 class Describer(fl.Party):
     class State(msgspec.Struct):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
-
-        released: of each description of new data its round, its L2 sensitivity and a digest of all that it follows
-        from.  measured: the rounds in which it has measured a model.  trained: those of them in which it trained.
+        released: of each description of new data its round, L2 sensitivity and a digest of all that it follows from.
+        measured: the rounds in which it has measured a model.  trained: those in which it trained.
         """
 
         extractor: fl.Vector | None = None
@@ -70,11 +66,11 @@ class Describer(fl.Party):
     config: FedEPCConfig
 
     def model(self) -> fl.Vector:
-        """(d,) as far as it knows it; W^0 before."""
+        """W^0 where it knows no other."""
         return self.common.initial if self.state.weights is None else self.state.weights
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """A round that is tried again repeats a description, which releases nothing more."""
+        # a repeated round repeats a description, which releases nothing more
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -89,10 +85,8 @@ class Describer(fl.Party):
         return Noise(msg.clip, self.config.multiplier(), msg.centre, msg.basis)
 
     def described(self, msg: Describe) -> fl.Work[tuple[Description, bool]]:
-        """Its description, and whether it is the last one: unchanged data are never described twice.
-
-        So their privacy is spent once, whatever the hub asks for.
-        """
+        """Its description, and whether it is the last one."""
+        # unchanged data are never described twice, so their privacy is spent once
         if msg.layer != self.config.layer:
             raise fl.PeerError(f"asked to describe layer {msg.layer!r}; the settings say {self.config.layer!r}")
         if msg.weights is not None:
@@ -126,7 +120,7 @@ class Describer(fl.Party):
         return fl.Cost((FORWARD + self.epochs * msg.chosen) * self.samples, self.spec.flops_per_sample)
 
     def trained(self, msg: Train, start: fl.Vector) -> fl.Work[tuple[fl.Vector | None, float]]:
-        """The loss of W_k on its training data; and W_i of eq. (13), (14), if it is chosen."""
+        """The loss of W_k on its training data; and W_i of eq. (13), (14), if chosen."""
         if self.state.measured and msg.round <= self.state.measured[-1]:
             raise fl.PeerError(f"asked to train for round {msg.round} after round {self.state.measured[-1]}")
         seen: fl.Evaluated = yield fl.Evaluate(start, "train")
@@ -179,7 +173,7 @@ class Device(Describer, role=DEVICE):
 
 
 class HardenedDevice(Describer, role=DEVICE):
-    """The hub sees none of its vectors and models. It opens its cluster's sums."""
+    """The hub sees none of its vectors and models."""
 
     keys = HeldKeys(PublicKey, SecretKey)
 
@@ -191,7 +185,6 @@ class HardenedDevice(Describer, role=DEVICE):
 
     @fl.on(Describe, concealing_cost, answers=messages.Concealed)
     def conceal(self, msg: Describe, src: str) -> fl.Work[messages.Concealed]:
-        """The same data give the same ciphertext."""
         said, old = yield from self.described(msg)
         if not old:
             cipher = yield fl.Encrypt(self.keys.public(SERVICE), np.append(said.vector, said.floor))

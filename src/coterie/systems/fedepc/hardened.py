@@ -25,8 +25,6 @@ from coterie.systems.fedepc.server import Server
 
 
 class HardenedServer(Server, role=HUB):
-    """The helper knows every device by a place, drawn once."""
-
     keys = Keys(PublicKey, SecretKey)
     describes = messages.Concealed
 

@@ -62,7 +62,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Cluster, answers=messages.Clustered)
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Algorithm 2, for the vectors that have come."""
+        """Algorithm 2."""
         fl.from_hub(self, msg, src)
         come = self.state.come if msg.round == self.state.round else {}
         self.state.come = {}
@@ -81,15 +81,14 @@ class Helper(fl.Party, role=HELPER):
 
 
 def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
-    """(n, n), calibrated, so that few samples do not make a device seem farther away."""
+    # calibrated, so that few samples make no device seem far away
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
     return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 
 
 def without_small(d: NDArray[Any], labels: Labels, least: int) -> Labels:
-    """Merge clusters (n,) until all have so many devices: the smallest joins the nearest, by mean divergence.
-
-    d: (n, n) divergences. A cluster that others join keeps its number. A single cluster of all devices may be smaller.
+    """Merge clusters (n,) until all (but a single one of all) have so many devices: the smallest joins the nearest,
+    by mean divergence, which keeps its number. d: (n, n) divergences.
     """
     labels = labels.copy()
     while True:

@@ -11,10 +11,9 @@ HELPER = "helper"
 
 @fl.message(src=HUB, dst=DEVICE)
 class Describe(fl.OfRound, frozen=True):
-    """Algorithm 1, l. 1. weights: (d,) W_ext, or None to use the extractor that you have.
-
-    layer: whose ReLU is read.  centre: (C,) the public mean, with send=noise.  basis: (B, C) public directions along
-    which noise is sent, with noise_along=classes.  clip: as in the settings, resolved.
+    """Algorithm 1, l. 1. weights: (d,) W_ext, or None to use the one that you have.  layer: whose ReLU is read.
+    centre: (C,) the public mean, with send=noise.  basis: (B, C) public directions of noise, with noise_along=classes.
+    clip: as in the settings, resolved.
     """
 
     spec: bytes
@@ -27,9 +26,8 @@ class Describe(fl.OfRound, frozen=True):
 
 @fl.message(src=DEVICE, dst=HUB)
 class Described(fl.OfRound, frozen=True):
-    """Algorithm 1, l. 7, and a device's claims (eq. 9).
-
-    vector: (C,) s of eq. (2), or None if its data have not changed.  floor: h_i, its noise floor.
+    """Algorithm 1, l. 7, and claims (eq. 9). vector: (C,) s of eq. (2), or None if the data have not changed.
+    floor: h_i, its noise floor.
     """
 
     samples: int
@@ -63,10 +61,7 @@ class Train(fl.OfRound, frozen=True):
 
 @fl.message(src=DEVICE, dst=HUB)
 class Update(fl.OfRound, frozen=True):
-    """Algorithm 4, l. 8. weights: (d,) W_i, or None if it was not chosen.
-
-    loss: of the model that it received, on its training data.
-    """
+    """Algorithm 4, l. 8. weights: (d,) W_i, or None if not chosen.  loss: of the model before, on its training data."""
 
     spec: bytes
     weights: fl.Floats | None

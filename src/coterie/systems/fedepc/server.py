@@ -28,10 +28,9 @@ Doubles = NDArray[np.float64]
 
 class Server(fl.Party, role=HUB):
     class State(msgspec.Struct):
-        """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without public samples.
-
+        """extractor: (d,) W_ext.  centre: (C,) the mean of the public samples' vectors; empty without these.
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
-        cluster_of: by name, of devices in a cluster.  former: the same of those that have left.
+        cluster_of: by name, of devices in a cluster.  former: of those that have left.
         settled: no round has noted this clustering yet.  events: of it.
         calm: rounds in a row in which the clusters' losses have moved little (stop=together).
         """
@@ -136,10 +135,8 @@ class Server(fl.Party, role=HUB):
         return notes
 
     def finish(self) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it already.
-
-        With distribute=round it lacks only that of a cluster in which it has never trained, which is sent if only the
-        device itself can use its model (``Common.deployed``).
+        """Algorithm 4, l. 18 to 20: send every device its cluster's model, unless it has it; with distribute=round
+        only if it alone can use its model (``Common.deployed``).
         """
         slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
@@ -183,7 +180,6 @@ class Server(fl.Party, role=HUB):
         return {name: found[name] for name in names if name in found}
 
     def description(self, name: str, msg: messages.Described) -> Any:
-        """None for unchanged data. Raises PeerError for an impossible vector or floor."""
         if msg.vector is None:
             return None
         return contexts.check_vector(name, msg.vector, msg.floor, self.config.gamma, self.channels()), msg.floor
@@ -207,16 +203,15 @@ class Server(fl.Party, role=HUB):
             known.samples, known.cpu_ghz, known.memory_gib, known.missed = samples, cpu_ghz, memory_gib, 0
 
     def cluster(self, r: int, moved: Mapping[str, Any], left: Sequence[str]) -> fl.Steps[None]:
-        """Algorithm 2, for these devices."""
+        """Algorithm 2."""
         yield from ()
         self.state.groups, events = contexts.regrouped(self.state.groups, moved, left, self.aidc)
         groups = self.state.groups
         self.settle(r, dict(zip(groups.names, groups.labels.tolist(), strict=True)), events)
 
     def settle(self, r: int, labels: Mapping[str, int], events: Sequence[Event]) -> None:
-        """A cluster keeps its model and its bandit for as long as it keeps its number.
-
-        A new one begins with the model of the cluster that most of its devices were in, or else with W^0.
+        """A cluster keeps model and bandit while it keeps its number. A new one begins with the model that most of
+        its devices had, or W^0.
         """
         state, before = self.state, {**self.state.former, **self.state.cluster_of}
         old, known = self.members(), state.clusters
@@ -258,7 +253,7 @@ class Server(fl.Party, role=HUB):
     # -- algorithm 3: selection ----------------------------------------------------------------------------------------
 
     def picks(self, r: int) -> dict[int, Pick]:
-        """A_t of every cluster that has not converged, as far as the round has places."""
+        """A_t of every cluster that has not converged, as the round has places."""
         members = {k: names for k, names in self.members().items() if not self.state.clusters[k].stopped}
         costs = {k: self.costs(names) for k, names in members.items()}
         rooms = {k: contexts.room(own, self.state.clusters[k].budget, self.believing) for k, own in costs.items()}
@@ -316,7 +311,7 @@ class Server(fl.Party, role=HUB):
     # -- algorithm 4: training -----------------------------------------------------------------------------------------
 
     def train(self, r: int, selected: Mapping[str, int], panel: Mapping[str, int]) -> fl.Steps[Trained]:
-        """L. 5 to 10. The panel measures the models meanwhile."""
+        """L. 5 to 10."""
         trained, of = Trained(), {**panel, **selected}
         starts = {k: self.weights(k) for k in sorted(set(of.values()))}
         means = {k: fl.Mean(self.spec.size) for k in starts}
@@ -369,12 +364,9 @@ class Server(fl.Party, role=HUB):
                 self.state.devices[name].missed += 1
 
     def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
-        """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained.
-
-        Changes of several clusters do not cancel. A cluster that waits counts with its last change, and one that cannot
-        train has not moved.
-        No run ends while a loss is unknown, or devices are still to come.
-        """
+        """L. 12 to 16: why the run ends, or None. moved: the change of L_k of each cluster that had trained."""
+        # Changes of several clusters do not cancel. A cluster that waits counts with its last change, and one that
+        # cannot train has not moved. No run ends while a loss is unknown, or devices are still to come.
         state, least, settle = self.state, self.config.converged, self.config.settle
         for k, value in moved.items():
             cluster = state.clusters[k]

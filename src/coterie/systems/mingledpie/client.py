@@ -63,7 +63,6 @@ class Client(fl.Party, role=CLIENT):
 
     @property
     def kept_back(self) -> str:
-        """As of ``Party``."""
         return self.state.why
 
     @property
@@ -144,7 +143,6 @@ class Client(fl.Party, role=CLIENT):
 
     @fl.on(messages.Mingled, open_cost, answers=messages.Received, when=with_keys("shared"))
     def receive(self, msg: messages.Mingled, src: str) -> fl.Work[messages.Received]:
-        """Algorithm 2."""
         slots: Sequence[Any] = yield fl.Compute(_verified, (self.common, msg, self.layout.slots))
         return (yield from self._received(msg, slots))
 
@@ -184,7 +182,6 @@ class Client(fl.Party, role=CLIENT):
         return rebuilt
 
     def with_own_buffers(self, model: fl.Vector) -> fl.Vector:
-        """A cluster's model (d,), with this client's own buffers."""
         if self.state.buffers is None:
             return model
         own = model.copy()
@@ -196,11 +193,10 @@ class Client(fl.Party, role=CLIENT):
         return self.common.starts if self.state.models is None else self.state.models
 
     def model(self) -> fl.Vector:
-        """(d,) with its own buffers."""
         return self.with_own_buffers(self.models()[self.cluster()])
 
     def cluster(self) -> int:
-        """Its true cluster, for the observer; 0 before its first round."""
+        """For the observer; 0 before its first round."""
         return self.secret.cluster
 
 

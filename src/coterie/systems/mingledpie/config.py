@@ -70,11 +70,11 @@ class MingledPieConfig(fl.ClusterModels):
             raise fl.UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
-        """With keys=threshold, the holders of shares: the first clients that are there in round 1."""
+        """Holders of shares, with keys=threshold: the first clients in round 1."""
         return tuple(fl.joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
-        """With keys=threshold, the key. Raises UserError for too few holders or openers."""
+        """With keys=threshold. Raises UserError for too few holders or openers."""
         holders = len(self.committee(clients))
         openers = self.openers or holders // 2 + 1
         if self.holders > holders or not 2 <= openers <= holders:
@@ -125,17 +125,16 @@ class MingledPieConfig(fl.ClusterModels):
 MOST_HOLDERS = 7
 """Holders of shares by default."""
 FEWEST = 3
-"""With keys=threshold, a sum of fewer updates is not opened."""
+"""With keys=threshold, in a sum that is opened."""
 UNUSED = {
     "paper": ("hardening",),
     "literal": ("hardening", "rebuild"),
     "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
 }
-"""By mode, the settings that have no effect in it."""
+"""By mode, settings without effect."""
 
 
 def check(config: MingledPieConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients, or have no effect."""
     refuse_unused(config, f"mode {common.mode}", True, *UNUSED[common.mode])
     refuse_unused(config, "keys=shared", config.keys == "shared", "holders", "openers")
     if config.keys == "threshold":

@@ -7,8 +7,8 @@
 ``products``  theta_i and k scalars sigma_ib; the server computes sum_i HE(sigma_ib) HE(theta_i): the same exact sums,
               one multiplication deep
 
-Layers that all clients share (section III-A) are one more vector, summed over all. Buffers (running statistics) stay
-with their clients in the kind ``mingled``. A *slot* is one sum of the server. Lists are in the order of the slots.
+Layers that all clients share (section III-A) are one more vector, summed over all. In the kind ``mingled`` buffers
+(running statistics) stay with their clients. A *slot* is one sum of the server.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ Solving = Literal["counts", "ideal", "none", "literal"]
 
 _CKKS = {"mingled": "ckks-4096-add", "uploads": "ckks-4096-add", "products": "ckks-8192-mul"}
 JOINT = "threshold-8192-sum"
-"""The set of a key that several clients hold shares of: for sums only."""
+"""Of a key in shares: for sums only."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """kind: as above.  clusters: k.  shared: names (or beginnings of names) of shared parts of the model.
-
-    joint: whether several parties hold shares of the key.
+    """clusters: k.  shared: names (or beginnings of names) of shared parts of the model.  joint: whether the key is
+    in shares.
     """
 
     kind: Kind
@@ -60,7 +59,6 @@ class Layout:
 
     @cached_property
     def common(self) -> NDArray[np.bool_]:
-        """(d,) those that all clients share."""
         mask = np.zeros(self.spec.size, np.bool_)
         for part in self.spec.parts:
             if any(part.name.startswith(prefix) for prefix in self.shared):
@@ -69,13 +67,11 @@ class Layout:
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:
-        """(d,) those that never leave their client."""
         kept = self.spec.buffers & ~self.common
         return kept if self.kind == "mingled" else np.zeros_like(kept)
 
     @cached_property
     def of_clusters(self) -> NDArray[np.bool_]:
-        """(d,) those that belong to the clusters."""
         return ~(self.common | self.local)
 
     @cached_property
@@ -84,12 +80,12 @@ class Layout:
 
     @property
     def parameters(self) -> ParameterSet:
-        """The CKKS set, with a level for a product if the kind needs one."""
+        """With a level for a product if the kind needs one."""
         return named(JOINT if self.joint else _CKKS[self.kind])
 
     @property
     def scalars(self) -> int:
-        """Scalar ciphertexts after the first vector of an update."""
+        """After the first vector of an update."""
         return self.clusters if self.kind == "products" else 0
 
     @property
@@ -137,7 +133,6 @@ class Layout:
         return self.clusters * (updates * key.nominal_seconds_times(self.own) + key.nominal_seconds_rescale(self.own))
 
     def check(self, ciphers: Sequence[Any]) -> None:
-        """Raises PeerError unless these are vectors and scalars as clients encrypt them."""
         for i, cipher in enumerate(ciphers):
             expected = self.parameters.fresh._replace(scalar=1 <= i <= self.scalars)
             if cipher.tally.form != expected:
@@ -186,10 +181,9 @@ class Rebuilding:
     threshold: int
 
     def __call__(self, opened: Sequence[Doubles | None], previous: fl.Vector, sizes: Any, participants: int) -> Rebuilt:
-        """(k, d) of the opened slots (None for a sum of no updates).
+        """(k, d) from the opened slots (None for a sum of no updates).
 
-        previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError if a slot has a
-        wrong length.
+        previous: (k, d), kept where there are no new ones.  sizes: (k,) |G_j| or (0,). Raises PeerError.
         """
         layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]

@@ -13,10 +13,7 @@ MODELS = "models"  # the joint key of keys=threshold
 
 @fl.message(src=HUB, dst=CLIENT)
 class Parameters(fl.Signed, frozen=True):
-    """For all clients at the start and when p changes, and later for newcomers.
-
-    keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0, the same for all.
-    """
+    """keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0."""
 
     spec: bytes
     keys: bytes
@@ -32,9 +29,8 @@ class Train(fl.OfRound, frozen=True):
 
 @fl.message(src=CLIENT, dst=HUB)
 class Update(fl.Signed, frozen=True):
-    """The update of algorithm 3, line 15.
-
-    identities: CI_i, ascending; none in mode hardened.  ciphers: HE(theta_i) and HE(sigma_i) as in ``layout.py``.
+    """Algorithm 3, line 15. identities: CI_i, ascending; none in mode hardened.  ciphers: HE(theta_i) and
+    HE(sigma_i) as in ``layout.py``.
     """
 
     basis: int
@@ -44,10 +40,10 @@ class Update(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=CLIENT)
 class Mingled(fl.Signed, frozen=True):
-    """The sums of eq. (5) and (6), still encrypted (algorithm 3, line 23).
+    """The encrypted sums of eq. (5) and (6) (algorithm 3, line 23).
 
-    ciphers: as in ``layout.py``; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or (0,) if clients send no
-    identities.  participants: how many updates are in it.
+    ciphers: as in ``layout.py``; empty for a sum of no updates.  sizes: (k,) |G_j|, or (0,) if clients send no
+    identities.  participants: updates in it.
     """
 
     spec: bytes
@@ -58,10 +54,7 @@ class Mingled(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=CLIENT)
 class OpenedSums(fl.Signed, frozen=True):
-    """As ``Mingled``, opened, with keys=threshold.
-
-    slots: the sums that are there, ascending.  values: of one after the other.
-    """
+    """As ``Mingled``, opened. slots: the sums that are there, ascending.  values: of one after the other."""
 
     spec: bytes
     sizes: fl.Integers
@@ -72,6 +65,4 @@ class OpenedSums(fl.Signed, frozen=True):
 
 @fl.message(src=CLIENT, dst=HUB)
 class Received(fl.OfRound, frozen=True):
-    """rebuilt: whether the sums gave new models."""
-
     rebuilt: bool

@@ -26,8 +26,7 @@ class Server(fl.Party, role=HUB):
 
     class State(fl.State):
         """last: the last ``Mingled``, encoded, of ``round``.  has: the round of each client's models, by name.
-
-        noted: number of the keys that each client has.  keys, version: ``ClusterKeys`` of eq. (1) and their number.
+        noted: the version of each client's keys.  keys: ``ClusterKeys`` of eq. (1).
         """
 
         keys: bytes = b""
@@ -57,7 +56,6 @@ class Server(fl.Party, role=HUB):
         yield from self._publish(0, fl.joined(self.clients, self.config, 1))
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 3, one iteration."""
         here = fl.joined(self.clients, self.config, r)
         if r in self.config.rates():
             self._renew_keys(r)

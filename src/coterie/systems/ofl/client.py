@@ -41,7 +41,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """A round that is tried again repeats an upload, which releases nothing more."""
+        # a repeated round repeats an upload, which releases nothing more
         super().lasts(state, secret)
         self.state.released = state.released
 
@@ -71,7 +71,7 @@ class Member(Uploading, role=CLIENT, also=(LEADER,)):
         return (yield from self.opportunity(msg.round, msg.usual))
 
     def check_leader(self, msg: messages.Work | Fresh, leader: str) -> None:
-        """Raises PeerError unless the hub has named this party its leader in this round."""
+        """Raises PeerError unless the hub has named this leader for the round."""
         named = Mandate(msg.round, msg.cluster, leader, msg.usual, signature=msg.mandate)
         check_signed(self.common, self.common.roster.hub, named, self.name)
 

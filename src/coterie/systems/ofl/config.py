@@ -30,13 +30,13 @@ SCALARS = {"none": 0, "norms": 2, "fourier": 3}
 """By detection, how many numbers of each leader's model are opened in a round."""
 
 LEAST_BALANCE = 1.1
-"""With detection "norms", the least effective number of leaders by their weights: one has 95 % of them at most."""
+"""With detection "norms", the least effective number of leaders: one has 95 % of the weights at most."""
 
 DETECTIONS = {"paper": "fourier", "standard": "norms", "distributed": "none"}
-"""By mechanism, the detection that is meant by "auto"."""
+"""By mechanism, what "auto" means."""
 
 WHOLE = 2.0**24
-"""The largest number up to which uploads, in float32, have all whole ones."""
+"""Up to which uploads, in float32, have all whole numbers."""
 
 LEAST_LEADERS = 2
 """A global model of one leader would be that leader's model."""
@@ -132,11 +132,11 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
             )
 
     def uploads(self, parameters: int) -> Standard | Distributed:
-        """The mechanism of a client's uploads, or of their sum. Raises UserError for impossible settings."""
+        """Of a client's uploads, or their sum. Raises UserError for impossible settings."""
         return self.sums(parameters) if self.mechanism == "distributed" else self.standard()
 
     def sums(self, parameters: int) -> Distributed:
-        """Noise on sums of changes. Members read the model; with leaders' noise, ``missing`` counts one that does."""
+        # members read the model; with leaders' noise, ``missing`` counts one that does
         return self.on_sums(parameters, read_by_makers=self.noise_by == "members")
 
     def makers(self, clients: int, leaders: int) -> int:
@@ -148,9 +148,8 @@ class OFLConfig(NoiseSettings, fl.LocalTraining):
         return self.detection == "norms" or self.mechanism == "distributed"
 
     def unit(self, parameters: int, clients: int = 0) -> float:
-        """The divisor of an encrypted change, which makes its norm about 1 at most, or its numbers fit the cipher.
-
-        It follows from public numbers alone.
+        """The divisor, by public numbers alone, of an encrypted change, which makes its norm about 1 at most, or its
+        numbers fit the cipher.
         """
         if not self.sends_changes or self.mechanism == "paper":
             return 1.0
@@ -181,9 +180,7 @@ def check_usual(config: OFLConfig, usual: float) -> float:
 
 
 def costs_of(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: float) -> Costs:
-    """Eq. (4)'s costs of one parameter. An index takes as many bytes as a value, where indices travel.
-
-    usual: the median number of samples, for full_share.
+    """Eq. (4), of one parameter. usual: the median number of samples, for full_share.
 
     Privacy bounds no share: a client whose budget is spent uploads nothing.
     """
@@ -199,9 +196,8 @@ def shares(report: StatusReport, spec: fl.ModelSpec, config: OFLConfig, usual: f
 
 
 def joint_of(config: OFLConfig) -> Joint:
-    """The leaders' joint key. Holders open scalars of single leaders, too. With detection "norms" one leader may have
-    most weight without most of the sum.
-    """
+    # Of leaders, who open scalars of single ones, too. With detection "norms" one may have most weight without most of
+    # the sum.
     return Joint(
         MODEL,
         PARAMETERS[config.detection],
@@ -219,7 +215,7 @@ def joint_of(config: OFLConfig) -> Joint:
 
 
 def check(config: OFLConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients; warns of a budget that allows no upload."""
+    """Raises UserError for settings that do not fit; warns of a budget that allows no upload."""
     if config.clusters > len(common.clients):
         raise fl.UserError(f"{config.clusters} clusters for {len(common.clients)} clients: lower clusters")
     if config.mechanism != "paper":

@@ -29,14 +29,13 @@ Doubles = NDArray[np.float64]
 MEAN = 1 << 20
 """The number of the weighted mean among the sums of a round. Those of scalars are smaller."""
 TRIES = 3
-"""How often models are encrypted anew in a round because leaders have gone."""
+"""Of models, in a round, because leaders have gone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """weights: (d,) the new global model.  judged: the weight of each leader's model in it.
-
-    blamed: replaced leaders whose shares made the sum nonsense.
+    """weights: (d,) the new global model.  judged: each leader's weight in it.  blamed: replaced leaders whose
+    shares were false.
     """
 
     weights: fl.Vector
@@ -69,9 +68,8 @@ def aggregate(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregat
 
 
 def summed(hub: Any, r: int, leaders: Mapping[str, int]) -> fl.Steps[Aggregated]:
-    """The sum of all clients' whole numbers, with its noise, makes the model.
-
-    Raises as ``aggregate``, and for a sum that no honest leaders can have made.
+    """Of all clients' whole numbers, with noise. Raises as ``aggregate``, and for a sum that no honest leaders can
+    have made.
     """
     config: OFLConfig = hub.config
     places, session = eligible(hub.spec), hub.common.roster.session
@@ -101,7 +99,7 @@ def moved(hub: Any, mean: Doubles) -> fl.Vector:
 def completed(
     hub: Any, r: int, leaders: Sequence[str]
 ) -> fl.Steps[tuple[dict[str, CipherVector], dict[str, threshold_pads.Pad]]]:
-    """The leaders' models, as ciphertexts under their joint key, and their pads."""
+    """The leaders' models under their joint key, and their pads."""
     for left in reversed(range(TRIES)):
         uploads = yield from submitted_by_all(hub, r, leaders)
         try:
@@ -116,9 +114,8 @@ def completed(
 
 
 def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """Models under pads, from all leaders that then hold the joint key.
-
-    Leaders that are gone before are left out. Raises NoAnswerError if fewer than two are left.
+    """Models under pads, from all leaders that then hold the joint key and are still there. Raises NoAnswerError for
+    fewer than two.
     """
     left = tuple(leaders)
     while True:
@@ -134,10 +131,10 @@ def submitted_by_all(hub: Any, r: int, leaders: Sequence[str]) -> fl.Steps[dict[
 
 
 def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...]]:
-    """Makes sure that leaders hold the joint key; returns those that do.
+    """Make sure that leaders hold the joint key. Returns those that do.
 
     A change of leaders makes a new key; with ``renew=shares`` the old one is handed over while enough of its holders
-    are there. A key of t holders serves while all these leaders are among its holders.
+    are there. A key of t holders serves while all these leaders hold it.
     """
     config: OFLConfig = hub.config
     known = hub.joint.secret.terms.get(MODEL)
@@ -162,7 +159,6 @@ def keyed(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[tuple[str, ...
 
 
 def submitted(hub: Any, r: int, leaders: tuple[str, ...]) -> fl.Steps[dict[str, threshold_pads.Padded]]:
-    """The models that come, each under a pad of all these leaders."""
     length, got = len(eligible(hub.spec)), dict[str, threshold_pads.Padded]()
 
     def fold(name: str, answer: Submitted) -> None:

@@ -26,10 +26,9 @@ from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, 
 class Office(fl.SecretStruct):
     """SECRET: a leader's state for its cluster.
 
-    model: (d,) the leader model.  base: (d,) the global model that it began with.  version: of that.
+    model: (d,) the leader model.  base: (d,) the global model that it began with, of ``version``.
     numbers: (p,) with mechanism=distributed, the sum of the members' whole numbers of this round.
-    members: all of the cluster, with their mandates of this round.  wanted: by member, a bit for each parameter.
-    usual: as in the mandates.
+    members: all of the cluster, with their mandates.  wanted: by member, a bit for each parameter.
     """
 
     round: int
@@ -45,9 +44,8 @@ class Office(fl.SecretStruct):
 
 class Client(Member, role=CLIENT, also=(LEADER,)):
     class Secret(fl.SecretStruct):
-        """SECRET. late: by member, an upload that came after the round was closed.
-
-        successors: by member, its new leader, for uploads that come still later.
+        """SECRET. late: by member, an upload after the round was closed.  successors: by member, its new leader, for
+        still later ones.
         """
 
         office: Office | None = None
@@ -60,10 +58,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Lead, fl.training, answers=messages.Led)
     def lead(self, msg: messages.Lead, src: str) -> fl.Steps[messages.Led]:
-        """Late uploads of the last round, and the leader's own, come first.
-
-        What comes after its timer is taken in the next round.
-        """
+        """Late uploads of the last round, and the leader's own, come first."""
         office, counted, asked = self.office(msg)
         gathering = Gathering(self, office, counted, msg.round)
         late, self.secret.late, self.secret.successors = self.secret.late, {}, {}
@@ -103,7 +98,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return office, dict(zip(members, msg.counted.tolist(), strict=True)), asked
 
     def sparse(self, name: str, upload: Upload) -> Indices:
-        """Raises PeerError for what no honest member sends."""
         if upload.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an upload for a model of another shape")
         if (upload.places is None) == (self.mechanism is None):
@@ -117,7 +111,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return places
 
     def check_length(self, name: str, upload: Upload) -> None:
-        """Raises PeerError for values beyond the clip and its noise, or beyond the room of a cipher."""
+        """By the clip and its noise, or the room of a cipher."""
         mechanism, values = self.mechanism, upload.values
         if isinstance(mechanism, Standard):
             fits = float(np.linalg.norm(values.astype(np.float64))) <= mechanism.longest(len(values))
@@ -136,7 +130,7 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(Upload)
     def late(self, msg: Upload, src: str) -> tuple[fl.To, ...]:
-        """An upload after the round was closed is kept, or sent on to the member's new leader."""
+        """Kept, or sent on to the member's new leader."""
         check_signed(self.common, src, msg)
         if isinstance(self.mechanism, Distributed):
             raise fl.PeerError(f"an upload of {src} for the sum of round {msg.round}, after it was closed")
@@ -178,11 +172,10 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return messages.Submitted(msg.round, cipher.to_bytes())
 
     def noisy(self, mechanism: Distributed, msg: messages.Submit, leaders: int) -> fl.Work[NDArray[np.float64]]:
-        """(p,) its members' numbers, with its own share of noise unless members have added theirs.
-
-        Other leaders, or other numbers, get noise of their own, and none once a sum of the round is opened. Raises
-        PeerError, also if too few leaders add any.
+        """(p,) its members' numbers, with its own share of noise unless members have added theirs. Raises PeerError
+        for others once a sum of the round is opened.
         """
+        # other leaders, or other numbers, get noise of their own
         numbers = self.held(msg.round).numbers
         assert numbers is not None
         numbers = yield from contributed(np.zeros_like(numbers), numbers)
@@ -194,7 +187,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
         return np.rint(numbers) + mechanism.share(leaders, noise)
 
     def held(self, r: int) -> Office:
-        """Raises PeerError."""
         if (office := self.secret.office) is None or office.round != r:
             raise fl.PeerError(f"it has not led in round {r}")
         return office
@@ -249,7 +241,6 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
     @fl.on(messages.Inherited, answers=messages.Received)
     def inherit(self, msg: messages.Inherited, src: str) -> tuple[fl.To, ...]:
-        """Counted only for members of its own cluster."""
         members = named(msg.members)
         for name, data in zip(members, fl.unbundle(msg.uploads, len(members)), strict=True):
             upload = fl.codec.decode(data, Upload)
@@ -275,11 +266,7 @@ class Gathering:
         self.total = fl.Sum(len(office.model)) if added else None
 
     def take(self, name: str, upload: Upload) -> None:
-        """Algorithm 2, l. 19 to 21.
-
-        Raises PeerError for an upload that is counted already, too old or of a later round, out of bounds, or with
-        another client's report.
-        """
+        """Algorithm 2, l. 19 to 21. Raises PeerError for an upload that may not count."""
         leader, office = self.leader, self.office
         if upload.round <= self.counted[name]:
             raise fl.PeerError(f"{name}: an upload of round {upload.round} after that of round {self.counted[name]}")

@@ -16,10 +16,8 @@ LEADER = "leader"
 CLIENT = "client"
 
 MODEL = "model"
-"""The joint key of the leaders, under which they encrypt their models."""
 
 MANDATE_BYTES = 64
-"""Of one signature."""
 
 
 def names(texts: Iterable[str]) -> bytes:
@@ -27,7 +25,7 @@ def names(texts: Iterable[str]) -> bytes:
 
 
 def named(data: bytes, count: int | None = None, *, once: bool = True) -> list[str]:
-    """The names of a bundle. Raises DecodeError, also for a repeated name if ``once``."""
+    """Raises DecodeError, also for a repeated name if ``once``."""
     stated = int.from_bytes(data[:4], "little")
     try:
         found = [part.decode() for part in fl.unbundle(data, stated if count is None else count)]
@@ -49,9 +47,8 @@ class Tell(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Mandate(fl.Signed, frozen=True):
-    """A member's cluster and leader in this round. The member is signed, too.
+    """A member's cluster and leader in this round; the member is signed, too. It travels as its signature.
 
-    It never travels alone: the leader gets the signatures of its members' mandates and shows each its own.
     usual: the median number of samples at the last clustering, 0 where ``full_samples`` is set.
     """
 
@@ -62,10 +59,8 @@ class Mandate(fl.Signed, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Lead(fl.OfRound, frozen=True):
-    """Lead this cluster (algorithm 2).
-
-    version: number of global aggregations of the model.  weights: (d,), None for a leader that has it.
-    members: the names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
+    """Algorithm 2. version: global aggregations of the model.  weights: (d,), None for a leader that has it.
+    members: names of all |C|.  mandates: 64 bytes for each, the signature of its ``Mandate``.
     asked: a bit for each, whether it takes part.  counted: for each, the round of its last upload that is in a model.
     """
 
@@ -91,12 +86,10 @@ class Work(fl.OfRound, frozen=True):
 
 @fl.message(src=CLIENT, dst=LEADER)
 class Upload(fl.Signed, frozen=True):
-    """Algorithm 2, l. 11 to 14, and what a member wants to download. It may be handed over.
+    """Algorithm 2, l. 11 to 14, and what a member wants to download. round: that asked for it.
 
-    round: that asked for it.  places: of the values, None if they are the public set of this upload.
-    values: noisy parameters, or with ``mechanism=standard`` noisy changes.  wanted: one bit a parameter, the stalest
-    ones.
-    report: its ``StatusReport``.
+    places: of the values, None if they are the public set of this upload.  values: noisy parameters, or with
+    ``mechanism=standard`` noisy changes.  wanted: one bit a parameter, the stalest ones.  report: its ``StatusReport``.
     """
 
     spec: bytes
@@ -108,9 +101,8 @@ class Upload(fl.Signed, frozen=True):
 
 @fl.message(src=LEADER, dst=HUB)
 class Led(fl.OfRound, frozen=True):
-    """The uploads in the leader's model, by member and round; some may be late ones.
-
-    reports: one for each upload.  up, down: mean gamma_up and gamma_down.
+    """The uploads in the leader's model, by member and round, each with its report. up, down: mean gamma_up and
+    gamma_down.
     """
 
     cluster: int
@@ -123,14 +115,14 @@ class Led(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class Submit(fl.OfRound, frozen=True):
-    """Encrypt the leader model (algorithm 4, l. 6). among: leaders whose shares make the pads."""
+    """Algorithm 4, l. 6. among: leaders whose shares make the pads."""
 
     among: fl.Bundle
 
 
 @fl.message(src=LEADER, dst=HUB)
 class Submitted(fl.OfRound, frozen=True):
-    """[theta_i]: the parameters of the leader model, or of its change, under a joint pad of the leaders."""
+    """[theta_i]: the leader model's parameters, or their change, under a joint pad."""
 
     cipher: bytes
 
@@ -167,10 +159,7 @@ class Forwarded(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=LEADER)
 class HandOver(fl.OfRound, frozen=True):
-    """Send each upload that no model has counted to its member's new leader.
-
-    leaders: one for each member.
-    """
+    """Send uncounted uploads to their members' new leaders, one for each member."""
 
     members: fl.Bundle
     leaders: fl.Bundle
@@ -178,10 +167,7 @@ class HandOver(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=LEADER)
 class Inherited(fl.OfRound, frozen=True):
-    """Uploads that came too late for their leader, each signed by its member.
-
-    awaited: whether the hub waits for confirmation.
-    """
+    """Late uploads, each signed by its member. awaited: whether the hub waits for confirmation."""
 
     members: fl.Bundle
     uploads: fl.Bundle
@@ -190,8 +176,6 @@ class Inherited(fl.OfRound, frozen=True):
 
 @fl.message(src=LEADER, dst=HUB)
 class HandedOver(fl.OfRound, frozen=True):
-    """How many uploads, to how many leaders."""
-
     uploads: int
     letters: int
 

@@ -1,8 +1,7 @@
 """The weight of each leader's encrypted model (eq. 6), from opened scalars (docs/detection.md).
 
 Detection "fourier": of each model the energy of its high frequencies, its squared norm, and its squared distance to the
-global model. Detection "norms": of each change its squared norm, and its dot product with the changes' weighted sum. No
-other number of a single model is opened.
+global model. Detection "norms": of each change its squared norm, and its dot product with the changes' weighted sum.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from coterie.systems.ofl.messages import MODEL
 
 Doubles = NDArray[np.float64]
 NORM = 2.0**10
-"""The largest norm that noise on opened scalars is sized for. Of a larger one they show more of what they are."""
+"""The largest that noise on opened scalars is sized for. Of a larger one they show more."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """weights: integers of at least 1, by leader; a leader without one is left out of the sum.
-
+    """weights: integers of at least 1, by leader; one without is left out of the sum.
     divisor: of the opened sum.  factors: s-factors in [0, 1], of all leaders.
-    fallback: why the weights are not those of the s-factors, or "".  scalars: opened, of each leader; infinite for
-    nonsense.  squares: of these, the squared length of its change of the global model.
+    fallback: why weights are not those of the s-factors, or "".  scalars: opened, of each leader; infinite for
+    nonsense.  squares: of these, the squared length of its change.
     """
 
     weights: dict[str, int]
@@ -58,7 +56,7 @@ class Judged:
         return found | ({"fallback": self.fallback} if self.fallback else {})
 
     def check(self, mean: Doubles) -> None:
-        """Raises PeerError for a mean longer than the opened lengths allow: an energy was forged."""
+        """Raises PeerError for a mean longer than the opened lengths allow."""
         if self.squares:
             weights = [self.weights.get(name, 0) for name in self.squares]
             if too_long(mean, weights, self.divisor, [*self.squares.values()]):
@@ -66,7 +64,7 @@ class Judged:
 
 
 def judge(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
-    """Raises NoAnswerError if no scalars, or only those of one model, can be opened."""
+    """Raises NoAnswerError if scalars of fewer than two models open."""
     if hub.config.detection == "none":
         return Judged.alike(tuple(ciphers))
     by = by_frequencies if hub.config.detection == "fourier" else by_norms
@@ -94,7 +92,7 @@ def by_frequencies(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.
 
 
 def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> fl.Steps[Judged]:
-    """Dot products are with a mean in which no long change decides the direction."""
+    """With dot products with a mean whose direction no long change decides."""
     keys = hub.keys.evaluation(MODEL)
     norms = yield from scalars(hub, r, {name: [fourier.energy(cipher, keys)] for name, cipher in ciphers.items()}, 0)
     squares = np.array([norms[name][0] for name in ciphers])
@@ -119,7 +117,6 @@ def of_weights(
 
 
 def model_key(hub: Any, r: int) -> HubKey:
-    """The joint key of the leaders."""
     return HubKey(hub, MODEL, r, hub.config.deadline_s)
 
 
@@ -128,8 +125,8 @@ def scalars(
 ) -> fl.Steps[dict[str, list[float]]]:
     """By leader; infinite for what opens to nonsense while others do not.
 
-    first: the number of the first of them in this round.  units: by place, what each is a multiple of. Raises
-    NoAnswerError if none open.
+    first: the number of the first in this round.  units: by place, what each is a multiple of. Raises NoAnswerError if
+    none open.
     """
     flat = [cipher for ciphers in wanted.values() for cipher in ciphers]
     numbered = {first + i: cipher for i, cipher in enumerate(flat)}

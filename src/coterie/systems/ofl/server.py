@@ -28,8 +28,8 @@ from coterie.systems.ofl.sparse import bits
 
 @dataclass
 class Round:
-    """taken: by leader, the members whose uploads are in its model, and their rounds.  up, down: by leader, mean shares
-    of these.
+    """taken: by leader, the members whose uploads are in its model, and their rounds.  up, down: mean shares of
+    these.
     """
 
     taken: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
@@ -42,12 +42,11 @@ class Server(fl.Party, role=HUB):
 
     class State(msgspec.Struct):
         """weights: theta_global (d,), whose buffers are those of the start.  version: its number of aggregations.
-
         reports: by client, its newest status report.  leaders: by cluster.
         served: by client, terms as a leader.  failed: by cluster, leaders that gave no model since the last clustering.
         counted: by client, the round of its last upload that is in a leader model.  holds: leaders that have the newest
-        global model and may go on with their own.  owing: former leaders that may hold uploads, with the round in which
-        they lost office.  usual: ``usual_samples`` of the last clustering.
+        global model and may go on with their own.  owing: former leaders that may hold uploads, since which round.
+        usual: ``usual_samples`` of the last clustering.
         """
 
         weights: fl.Vector = fl.initial
@@ -66,10 +65,8 @@ class Server(fl.Party, role=HUB):
     config: OFLConfig
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 1, l. 7 to 16.
-
-        A round with fewer than two leaders, or whose sum can't be opened, is skipped: leaders go on with their own
-        models. After a sum that can't be opened comes a new key.
+        """Algorithm 1, l. 7 to 16. Without two leaders, or a sum that opens, a round is skipped, and leaders go on
+        with their own models.
         """
         due = (r - 1) % self.config.recluster_every == 0 or not self.state.leaders
         yield from self.hear(r, fl.joined(self.clients, self.config, r) if due else self.newcomers(r))
@@ -132,7 +129,7 @@ class Server(fl.Party, role=HUB):
         return fl.codec.decode(self.state.reports[name], StatusReport)
 
     def regroup(self, r: int) -> None:
-        """Dynamic K-means over those that have reported in this round (algorithm 1, l. 8)."""
+        """Of those that have reported in this round (algorithm 1, l. 8)."""
         fresh = {name: self.report(name) for name in self.clients if name in self.state.reports}
         fresh = {name: report for name, report in fresh.items() if report.round == r}
         order, rows, groups = features(fresh)
@@ -149,9 +146,8 @@ class Server(fl.Party, role=HUB):
         return {} if self.state.clusters is None else self.state.clusters.numbers
 
     def elect(self, r: int, due: bool) -> None:
-        """Algorithm 1, l. 12: after a clustering, and where a leader gave no model in the last round.
-
-        A failed leader is no candidate before the next clustering, unless all members have failed.
+        """Algorithm 1, l. 12: after a clustering, and for a leader without a model in the last round, who is no
+        candidate before the next clustering, unless all members have failed.
         """
         state, before = self.state, set(self.state.leaders.values())
         leaders: dict[int, str] = {}
@@ -260,7 +256,7 @@ class Server(fl.Party, role=HUB):
         )
 
     def forwarded(self, member: str, r: int, data: bytes) -> None:
-        """A status report that a leader sends on (algorithm 4, l. 20)."""
+        """As a leader sends it on (algorithm 4, l. 20)."""
         report = opened_report(self.common, data, r, self.config.step_s)
         if report.client != member:
             raise fl.PeerError(f"a report of {report.client} for {member}")

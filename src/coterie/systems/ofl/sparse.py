@@ -22,7 +22,7 @@ def bits(chosen: Indices, count: int) -> bytes:
 
 
 def places_of(data: bytes, count: int) -> Indices:
-    """The inverse of ``bits``, ascending. Raises PeerError for another number of bits."""
+    """The inverse of ``bits``, ascending. Raises PeerError for another number."""
     if len(data) != (count + 7) // 8:
         raise fl.PeerError(f"{len(data)} bytes for {count} bits")
     mask = np.unpackbits(np.frombuffer(data, np.uint8))
@@ -32,10 +32,8 @@ def places_of(data: bytes, count: int) -> Indices:
 
 
 def check_sparse(places: NDArray[np.integer], values: fl.Vector, eligible: NDArray[np.bool_]) -> Indices:
-    """The indices, of parameters with one value each. eligible: (d,) which coordinates may be among them.
-
-    Raises PeerError for indices that do not ascend, are out of range or of buffers, for another number of values,
-    and for values beyond ``MOST_WEIGHT``.
+    """The indices, of parameters with one value each. eligible: (d,) which coordinates may be among them. Raises
+    PeerError for impossible indices or values.
     """
     found = places.astype(np.int64)
     if len(found) != len(values):
@@ -57,9 +55,8 @@ def spread(places: Indices, values: fl.Vector, count: int) -> NDArray[np.float32
 
 
 def mixed(model: fl.Vector, places: Indices, values: fl.Vector, size: int) -> fl.Vector:
-    """The leader model (d,) after one upload of a cluster with ``size`` members (algorithm 2, l. 20).
-
-    Each parameter moves by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``.
+    """The leader model (d,) after one upload of a cluster with ``size`` members (algorithm 2, l. 20): ``(1 - 1/|C|)
+    theta + sel / |C|`` in the uploaded places.
     """
     new = model.astype(np.float64)
     new[places] = (1 - 1 / size) * new[places] + values.astype(np.float64) / size

@@ -25,9 +25,8 @@ OWN_LEADER, OTHERS = ("own leader",), ("server", "other leaders", "other clients
 
 
 class Released(msgspec.Struct, frozen=True):
-    """One upload. of: 16 bytes that name the models before and after its training.
-
-    The same models give the same values and the same noise (``Party.kept``).
+    """of: 16 bytes that name the models before and after its training, on which values and noise depend
+    (``Party.kept``).
     """
 
     round: int
@@ -36,13 +35,13 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class MemberState(msgspec.Struct):
-    """A client's state. Vectors are (d,) float32.
+    """Vectors are (d,) float32.
 
     weights: its model.  last, before: theta_0 and theta_1 of eq. (5), its model after the last two downloads, where the
     o-factor is used.  synced: (p,) by parameter the round of its last download.
-    trained: the last round that it worked for.  heard: the last round of a download.  wants: how many parameters it
+    trained: the last round that it worked for.  heard: of a download.  led: that it led.  wants: how many parameters it
     last asked for.  report: its last status report.  summary: (8,) of its last upload.
-    ratios: gamma_up and gamma_down of the last round, for the observer.  led: the last round that it led.
+    ratios: gamma_up and gamma_down of the last round, for the observer.
     """
 
     weights: fl.Vector | None = None
@@ -78,9 +77,9 @@ class Uploading(fl.Party):
     def selected(self, r: int, start: fl.Vector, trained: fl.Vector, k: int, asked: bytes) -> tuple[Indices, fl.Vector]:
         """The places of k parameters, and the values sent. asked: names both models, for the noise.
 
-        "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
-        clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise. "distributed":
-        whole numbers of the clipped and rotated change at public places, with a share of noise if members add it.
+        "paper": the exponential mechanism with the o-factor as utility (l. 11), Laplace noise around density clusters
+        (l. 12, 13). "standard": the clipped change at public places with Gaussian noise. "distributed": whole numbers
+        of the clipped and rotated change, with a share of noise if members add it.
         """
         config, mechanism, session = self.config, self.mechanism, self.common.roster.session
         if isinstance(mechanism, Standard):
@@ -112,7 +111,8 @@ class Uploading(fl.Party):
         return [self.of_training(one) for one in heuristic]
 
     def of_training(self, upload: fl.Release) -> fl.Release:
-        """With the proof that DP-SGD gives the upload for a sample. Each observer's view counts for itself."""
+        """With the proof of DP-SGD for a sample."""
+        # each observer's view counts for itself
         if self.config.sample_noise is None:
             return upload
         (training,) = fl.told(self.config, self.samples, self.epochs, [fl.FromTraining(UPLOAD)], 0)
@@ -121,11 +121,9 @@ class Uploading(fl.Party):
         return replace(upload, sample=training)
 
     def seen_as(self, mechanism: Distributed, r: int) -> tuple[fl.Release, fl.Release]:
-        """What its own leader sees of an upload for a sum, and what all others see.
-
-        A leader that adds noise knows a share, which is too much with ``missing=0``. Of members' noise a leader knows
-        all that of its own members. Then no more is certain than the client's own share.
-        """
+        """What its own leader sees of an upload for a sum, and what all others see."""
+        # A leader that adds noise knows a share, which is too much with missing=0. Of members' noise it knows that of
+        # its own members, so no more is certain than the client's own share.
         by_members, knows = self.config.noise_by == "members", set(OWN_LEADER)
         if by_members or not mechanism.missing:
             knows.add("other leaders")

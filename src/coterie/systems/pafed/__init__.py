@@ -39,10 +39,8 @@ from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER, P
 
 
 def key_centre(own: fl.Own, common: fl.Common, config: PAFedConfig) -> KeyCentre:
-    """A key pair of the helper, whose ciphertexts the aggregator multiplies, and one for each client.
-
-    With keys=threshold the helper has one summand of its key, and a committee of clients shares of the other. In mode
-    ``hardened`` the helper has all clients' ratchets for one-time pads.
+    """A key pair of the helper, whose ciphertexts the aggregator multiplies, and one for each client; by settings, a
+    committee's shares and ratchets for one-time pads.
     """
     parameters = PARAMETERS[common.mode]
     users = Pair(USER, CLIENT, partial(ckks_keygen, parameters, products=False), each=True)

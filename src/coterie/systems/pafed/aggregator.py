@@ -25,7 +25,7 @@ from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, US
 
 
 class Tried(fl.State, frozen=True):
-    """A model that was sent out, and that no client is known to have opened yet."""
+    """Sent out, and by no client known to be opened."""
 
     round: int
     model: bytes
@@ -36,8 +36,7 @@ class Aggregator(fl.Party, role=HUB):
 
     class State(fl.State):
         """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as sent.
-
-        tried: the first model sent after ``good``.  owed: by client, the rounds not answered yet.  round: the last one.
+        tried: the first model sent after ``good``.  owed: by client, the rounds not answered yet.
         """
 
         model: bytes = b""
@@ -57,10 +56,8 @@ class Aggregator(fl.Party, role=HUB):
         return layout_of(self.spec, self.common.mode)
 
     def round(self, r: int) -> fl.Steps[Mapping[str, Any]]:
-        """Algorithm 3, lines 4 to 14.
-
-        A round without the helper's answers, or with an unusable update, is skipped, and its updates are lost. If most
-        asked clients can't open the model, the last one that they opened is taken again.
+        """Algorithm 3, lines 4 to 14. Without the helper's answers, or with an unusable update, a round and its
+        updates are lost.
         """
         self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
@@ -116,7 +113,7 @@ class Aggregator(fl.Party, role=HUB):
         return self.common.deployed
 
     def finish(self) -> fl.Steps[None]:
-        """The last model, under each client's key. Without the helper's answer clients keep theirs."""
+        """The last model, under each client's key."""
         if not self.common.deployed or not self.state.model:
             return
         r = self.state.round + 1
@@ -152,12 +149,11 @@ class Aggregator(fl.Party, role=HUB):
         return fresh, fl.LazyMapping(tuple(tickets), lambda name: train(name, None, spool.take(tickets[name])), held=0)
 
     def _transformed(self, r: int, asked: Sequence[str], spool: fl.Spool) -> fl.Steps[tuple[bytes, dict[str, int]]]:
-        """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
-
-        The helper opens w + r, and encrypts it under each client's key and, without its noise, under pk_s. The mask r
-        is uniform over the ciphertexts' ring. In mode ``literal`` it is of numbers in +-``mask_bound``, which lets the
-        helper distinguish models; every client's copy is made (lines 8 and 14), and none under pk_s.
+        """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under
+        pk_i.
         """
+        # The helper opens w + r. The mask r is uniform over the ciphertexts' ring. In mode literal it is of numbers in
+        # +-mask_bound, every client's copy is made (lines 8 and 14), and none under pk_s.
         service: Any = self.keys.public(SERVICE)
         size, literal = self.layout.size, self.common.mode == "literal"
         model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
@@ -209,7 +205,6 @@ class Aggregator(fl.Party, role=HUB):
         return ciphers
 
     def _verify(self, name: str, update: messages.Update | messages.PaddedUpdate) -> None:
-        """Raises PeerError unless an update is the client's own and has this model's shape."""
         check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise fl.PeerError(f"{name}: an update to a model of another shape")

@@ -1,15 +1,8 @@
 """Which late updates conflict: algorithm 4's weights of eq. (13) under encryption.
 
-``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a sign. With
-``by_helper`` the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many
-updates conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md says
-what is not hidden):
-
-- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows.
-- The real set of sums travels among decoys, sets of the same |c_j| as if other updates conflicted, in random order and
-  each under its own masks. A decoy's pattern (no update conflicts, all do, or some) is uniform over the possible ones,
-  as is in "some" their number and choice. With N_a sets of pattern a in view, the odds of a against b change by N_a /
-  N_b (``delta``).
+``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts; no party learns a sign. With ``by_helper``
+the helper opens masked cosines among dummies, and masked sums of both classes. It learns about how many updates
+conflict, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign (docs/systems/pafed.md).
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ from coterie.crypto.vector import sum_ciphers
 from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
 
 MASK_BITS = 8
-"""A mask of a cosine is 2^u, u uniform in [0, MASK_BITS]: its magnitude is blurred 256-fold."""
+"""A mask of a cosine is 2^u, u uniform in [0, MASK_BITS]."""
 MOST_MASK = 1 << MASK_BITS
 SUM_MASK_BITS = 3
 """A mask of a sum is 2^-u, u uniform in [0, SUM_MASK_BITS]."""
@@ -71,9 +64,11 @@ def by_helper(
 ) -> fl.Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
-    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask; with coins all signs
-    are random and there is none.  ready: brings ciphertexts into the form that the helper opens.
+    dots: [c_j], within +-n. Dummies are other late updates' cosines under random signs and masks; with coins there are
+    none.  ready: makes ciphertexts ready for the helper.
     """
+    # with coins a cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows, so
+    # all signs are random and dummies would hide nothing
     # masks are at least 1: taking off a smaller one would raise an empty class's noise beyond the helper's threshold
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
     masks = [sign * cosine_mask(source) for sign in signs]
@@ -103,11 +98,12 @@ def by_helper(
 
 
 def drawn(late: int, decoys: int, source: fl.Secrets) -> list[frozenset[int]]:
-    """For each decoy, the late updates that conflict in it."""
+    """For each decoy, those that conflict in it."""
 
     def uniform(count: int) -> int:
         return int(source.permutation(count)[0])
 
+    # the pattern (none conflicts, all do, or some) is uniform over the possible ones, as are number and choice of some
     found = []
     for _ in range(decoys):
         counts = [0, late, 1 + uniform(late - 1)] if late > 1 else [0, late]
@@ -125,10 +121,10 @@ def among_decoys(
     decoys: int,
     source: fl.Secrets,
 ) -> tuple[list[list[Any]], int]:
-    """The set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
+    """The set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0, in
+    random order, and the place of the real one.
 
-    dots: [c_j].  sizes: [|c_j|]. Returns sets in random order, and the place of the real one. |m|^2 has one mask in
-    all, since several would show its size.
+    dots: [c_j].  sizes: [|c_j|]. |m|^2 has one mask in all: several would show its size.
     """
     late, lowered = len(dots), [x.at_level(0) for x in real]
     squares = [product(dot, dot, at_most=n * n) for dot in dots]
@@ -148,7 +144,7 @@ def among_decoys(
 
 
 def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
-    """The delta of differential privacy, at this epsilon, of the real set's pattern.
+    """Of differential privacy, at this epsilon, of the real set's pattern.
 
     patterns: 2 with one late update, else 3. Raises UserError for numbers out of range.
     """

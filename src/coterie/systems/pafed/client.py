@@ -29,7 +29,7 @@ def helps(client: Any) -> tuple[Sequence[str], int, int]:
 
 
 def predicting(federation: Any, w: fl.Vector) -> Mapping[str, fl.Vector]:
-    """By client, (d,) what it predicts with, were this the last global model."""
+    """By client, (d,), were w the last global model."""
     return averaged(federation, dict.fromkeys(federation.common.clients, w))
 
 
@@ -38,10 +38,8 @@ class Client(fl.Party, role=CLIENT):
 
     class State(fl.State):
         """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
-
         own: w_i, its last own model, in mode ``literal``; None for w^0.
-        told: (d,) the last received global model, if parties are on separate machines; else None.
-        mean: of the global models that it was sent, with ema.
+        told: (d,) the last received global model, between machines.  mean: of those that it was sent, with ema.
         """
 
         dual: fl.Vector | None = None
@@ -97,7 +95,6 @@ class Client(fl.Party, role=CLIENT):
             self.state.mean = taken(self.state.mean, w, self.config.ema)
 
     def model(self) -> fl.Vector:
-        """(d,) the last that it knows, or its average; w^0 before."""
         if self.state.mean is not None:
             return self.state.mean.mean
         return self.common.initial if self.state.told is None else self.state.told
@@ -115,11 +112,9 @@ class Client(fl.Party, role=CLIENT):
         return Update(r, self.spec.digest, cipher.to_bytes(), length)
 
     def _trained(self, w: fl.Vector, r: int) -> fl.Work[tuple[fl.Vector, fl.Vector]]:
-        """Its model after training, and nabla w_i before normalisation; (d,) each.
-
-        ADMM is algorithm 2 and eq. (16); plain SGD has only the change. w_i^{tau_r} is the received model; in
-        ``literal`` the client's own last model, as the text says.
-        """
+        """Its model after training, and nabla w_i before normalisation; (d,) each."""
+        # Plain SGD has only the change. w_i^{tau_r} of eq. (16) is the received model; in literal the client's own last
+        # model, as the text says.
         config, literal = self.config, self.common.mode == "literal"
         if config.local == "sgd":
             fitted: fl.Fitted = yield fl.fit(self, w, r)

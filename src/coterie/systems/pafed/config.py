@@ -20,24 +20,26 @@ from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
 
 PARAMETERS = {"paper": "ckks-8192-deep", "hardened": "ckks-8192-deep", "literal": "ckks-32768-deep"}
 PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
-"""The values that the paper prints. Mode ``literal`` has no other values of these settings."""
+"""By the paper, and the only values of these settings in mode ``literal``."""
 ADDED: Mapping[str, Any] = {"rule": "corrected", "server_rounds": 0, "ema": 0.0}
 """Settings that the paper does not have, without what they add."""
 UNUSED_PLAIN = "project", "agreeing", "conflicting", "clip", "signs", "dummies"
-"""The settings that have no effect with rule=averaged."""
+"""Settings without effect with rule=averaged."""
 MOST_MASK = 512.0
-"""The largest bound of a real mask: weights and masks together must lie within 1024 in the ciphers."""
+"""Of a real mask."""
+# weights and masks together must lie within 1024 in the ciphers
 MOST_DUMMIES = 4096
-"""The helper opens at most 2^16 scalars a request, and a set of sums has four."""
+# the helper opens at most 2^16 scalars a request, four a set of sums
 MEMBERS, OPENERS = 7, 3
 """Of a committee, by default."""
 MOST_ASKED = 256
-"""Clients in a round. With n in time and m late, scalars reach n^2 and n m, and there is room for 2^24."""
+"""Clients in a round."""
+# with n in time and m late, scalars reach n^2 and n m, and there is room for 2^24
 
 
 @dataclass(frozen=True)
 class Rates:
-    """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, of late agreeing ones, of late conflicting ones."""
+    """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, late agreeing, late conflicting."""
 
     in_time: fl.NotNegative = 0.8
     agreeing: fl.NotNegative = 0.8
@@ -94,7 +96,6 @@ class PAFedConfig(KeepsMean, LateTraining):
             raise fl.UserError("founders: clients that join later are not supported with delays; leave it at 0")
 
     def solver(self) -> fl.Sgd:
-        """Eq. (8), or plain SGD."""
         if self.local == "sgd":
             return fl.Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
         return fl.Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
@@ -103,12 +104,12 @@ class PAFedConfig(KeepsMean, LateTraining):
         return Rates(1.0, self.agreeing, self.conflicting).scaled(self.server_step(r))
 
     def committee(self, clients: Sequence[str]) -> tuple[tuple[str, ...], int]:
-        """With keys=threshold, the members, which are the first clients, and how many help to open."""
+        """With keys=threshold, the first clients, and how many help to open."""
         members = tuple(clients[: self.members or MEMBERS])
         return members, self.openers or min(OPENERS, len(members))
 
     def most_cosines(self, late: int) -> int:
-        """Masked cosines that the helper opens in a round with so many late updates, dummies included."""
+        """That the helper opens in a round with so many late updates, dummies included."""
         return late + self.dummies
 
     def most_late(self, clients: int) -> int:
@@ -116,7 +117,7 @@ class PAFedConfig(KeepsMean, LateTraining):
 
     @property
     def most_sums(self) -> int:
-        """Masked sums that the helper opens in a round, four a set, decoys included."""
+        """That the helper opens in a round, four a set, decoys included."""
         return 4 * (1 + (self.dummies if self.signs == "hidden" else 0))
 
     @property
@@ -142,7 +143,6 @@ def layout_of(spec: fl.ModelSpec, mode: str) -> Layout:
 
 
 def check(config: PAFedConfig, common: fl.Common) -> None:
-    """Raises UserError for settings that do not fit these clients, or have no effect."""
     literal = common.mode == "literal"
     refuse_unused(config, "rule=averaged", config.rule == "averaged" and not literal, *UNUSED_PLAIN)
     refuse_unused(config, f"mode {common.mode}", not literal, "iterations", "mask_bound")

@@ -1,9 +1,8 @@
 """Algorithm 4, delayed-update classification and correction, on ciphertexts under the helper's key.
 
 With the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is alpha_0 m + sum_j beta_j
-v_j + gamma m, where beta_j and gamma follow from c_j and |m|^2 alone: these give the weights of eq. (13) and their sums
-n_1, n_2, of which the helper returns masked inverses. Conflicting updates are projected, as in definition 1, eq. (13),
-proof 1 and eq. (17); section V-A says the opposite.
+v_j + gamma m, where beta_j and gamma follow from the weights of eq. (13) and their sums n_1, n_2, of which the helper
+returns masked inverses.
 """
 
 from __future__ import annotations
@@ -23,18 +22,17 @@ from coterie.systems.pafed.inbox import Late
 from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
 
 REFRESHING, COMPARING, INVERTING = 1, 2, 3
-"""The numbers of what the helper is sent in a round."""
+"""Of requests to the helper in a round."""
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
-    """The sum, and all partial sums, lie within so many terms, however many parts there are."""
+    """The sum, of which all partial sums, too, lie within so many terms."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
 def averaged(total: Any, late: Late, count: int) -> Any:
-    """The mean of the buffers of all ``count`` updates, under the helper's key at level 0.
-
-    total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among the clients' values.
+    """Of the buffers of all ``count`` updates, under the helper's key at level 0. total: the sum of those in time,
+    or None.
     """
     parts = chain([] if total is None else [total], (buffers for _, buffers in late))
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
@@ -43,9 +41,9 @@ def averaged(total: Any, late: Late, count: int) -> Any:
 def correct(hub: Any, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> fl.Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
-    total: the sum of ``in_time`` updates, or None. Late updates are averaged as they are if there is no mean to
-    conflict with, or if the settings want no correction. With rule=averaged the step is that of eq. (11), alpha_0 times
-    the mean of all updates.
+    total: the sum of ``in_time`` updates, or None. Late updates are averaged as they are without a mean to conflict
+    with, or a correction in the settings. With rule=averaged the step is that of eq. (11), alpha_0 times the mean of
+    all updates.
     """
     if total is not None and len(late) and corrects(hub.config, hub.common.mode):
         return (yield from _corrected(hub, r, total, in_time, late, rates))

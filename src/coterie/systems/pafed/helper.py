@@ -23,9 +23,8 @@ class Helper(fl.Party, role=HELPER):
 
     class State(fl.State):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded.
-
-        compared, inverted: the last rounds in which it opened cosines, and sums.  unpadded: the last round in which it
-        answered ``Unpad``, and for how many single vectors (mode ``hardened``).
+        compared, inverted: the last rounds of opened cosines, and sums.  unpadded: the last round of an ``Unpad``, and
+        for how many single vectors (mode ``hardened``).
         """
 
         round: int = 0
@@ -55,7 +54,7 @@ class Helper(fl.Party, role=HELPER):
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def sealing(self) -> PublicKey | SecretKey:
-        """With keys=threshold its own key opens only what was switched to it."""
+        # with keys=threshold its own key opens only what was switched to it
         return self.keys.public(SERVICE) if self.config.keys == "threshold" else self.keys.own(SERVICE)
 
     def late(self, r: int) -> int:
@@ -104,7 +103,7 @@ class Helper(fl.Party, role=HELPER):
 
     @fl.on(messages.Invert, invert_cost, answers=messages.Inverted, when=corrects)
     def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
-        """The inverses for algorithm 4. Once a round."""
+        """Once a round."""
         sums, _ = self._opened(msg, self.state.inverted, 4 * msg.count)
         self.state.inverted = msg.round
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
@@ -149,8 +148,6 @@ class Helper(fl.Party, role=HELPER):
 
 
 class HelperPads(KeeperPads):
-    """The pads of all clients. It counts single vectors, too."""
-
     def padded_for(self) -> tuple[SecretKey, int, int]:
         return self.party.keys.own(SERVICE), self.party.layout.size, self.party.config.max_staleness
 
@@ -170,7 +167,7 @@ class PaddedHelper(Helper, role=HELPER):
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
-    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a class of negligible weight."""
+    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a negligible class."""
     one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
     two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
     turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1

@@ -39,7 +39,6 @@ class Inbox:
         self.total: Any = None
 
     def read(self, update: Any) -> Any:
-        """Raises DecodeError or PeerError."""
         message: messages.Update = update
         return self.key.from_bytes(message.cipher, self.layout.size, terms=1, blinded=0, form=self.key.fresh)
 

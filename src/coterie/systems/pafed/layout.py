@@ -1,9 +1,8 @@
 """The layout of a model, or of an update, in a ciphertext vector: parameters first, then buffers.
 
-A buffer, such as a running variance, is no step: no coefficient of algorithm 4 may change it. So an update carries the
-*values* of its client's buffers, which are averaged with equal weights, in ciphertexts of their own. A client with a
-buffer beyond 4 times ``CKKS_UNIT`` can't take part. Clients receive buffers with an error of 0.009 (one standard
-deviation of the flooding under ``ckks-8192-deep``).
+No coefficient of algorithm 4 may change a buffer. So an update carries the *values* of its client's buffers, averaged
+with equal weights, in ciphertexts of their own. A client with one beyond 4 times ``CKKS_UNIT`` can't take part. Clients
+receive buffers with an error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Layout:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """(d,) the place of each number of the model."""
         buffers = self.spec.buffers
         return np.where(buffers, self.parameters + np.cumsum(buffers) - 1, np.cumsum(~buffers) - 1)
 
@@ -47,7 +45,7 @@ class Layout:
         return self.size > self.parameters
 
     def packed(self, vector: fl.Vector) -> fl.Vector:
-        """(d,) in the order of the spec -> (size,) float32 as it is encrypted."""
+        """(d,) in the order of the spec -> (size,) float32."""
         if not self.has_buffers:
             return vector
         made = np.zeros(self.size, np.float32)
@@ -63,7 +61,6 @@ class Layout:
         return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
-        """The ciphertexts of the parameters, and those of the buffers or None."""
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:

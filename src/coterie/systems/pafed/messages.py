@@ -16,14 +16,15 @@ SERVICE, USER = "service", "user"  # grants of the key centre: the helper's key 
 LARGEST = 1 << 11
 """The largest reciprocal that the helper returns. A masked sum below 1 / LARGEST counts as zero."""
 MODEL_TERMS = 256
-"""Weights lie within so many times the reach of a vector. The rest is room for the updates of a round."""
+"""Weights lie within so many times a vector's reach; the rest is room for updates."""
 STEP_SHARES = 4
-"""Summands of a step, each at most a share long: the mean, the means of agreeing and of conflicting late updates, and
-the correction of the latter."""
+"""Summands of a step, each at most a share long: the mean, the means of agreeing and of conflicting late updates,
+and the latter's correction.
+"""
 
 
 def wide(key: Any, numbers: NDArray[Any]) -> Any:
-    """An encryption at level 0 of numbers ``MODEL_TERMS`` times as large as those of an update."""
+    """At level 0, of numbers ``MODEL_TERMS`` times as large as an update's."""
     return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
 
@@ -50,8 +51,8 @@ class Final(fl.Signed, frozen=True):
 class Update(fl.Signed, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), with the values of the client's buffers.
 
-    round: that asked for it, its timestamp.  length: the divisor of the update, at most the clip, if the settings let
-    it travel; else 1.
+    round: that asked for it.  length: the divisor of the update, at most the clip, if the settings let it travel; else
+    1.
     """
 
     spec: bytes
@@ -63,7 +64,7 @@ class Update(fl.Signed, frozen=True):
 class PaddedUpdate(fl.Signed, frozen=True):
     """As ``Update``, in mode ``hardened``: one polynomial for each ciphertext, under a one-time pad.
 
-    nonce: 16 bytes that the client drew for this vector (``protocols/pads.py``).  padded: of ``crypto/pads.py``.
+    nonce: 16 fresh bytes (``protocols/pads.py``).  padded: of ``crypto/pads.py``.
     """
 
     spec: bytes
@@ -107,14 +108,14 @@ class Inverted(fl.OfRound, frozen=True):
 
 @fl.message(src=HUB, dst=HELPER)
 class Refresh(fl.OfRound, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. ``Aggregator`` has the mask r."""
+    """[w + r] under pk_s, to open and keep for this round."""
 
     cipher: bytes
 
 
 @fl.message(src=HELPER, dst=HUB)
 class Refreshed(fl.OfRound, frozen=True):
-    """[w + r], freshly encrypted under pk_s, so that the model does not age; empty in ``literal``."""
+    """[w + r], freshly encrypted under pk_s; empty in ``literal``."""
 
     cipher: bytes
 
@@ -128,7 +129,5 @@ class Convert(fl.OfRound, frozen=True):
 
 @fl.message(src=HELPER, dst=HUB)
 class Converted(fl.OfRound, frozen=True):
-    """[w + r] under pk_i."""
-
     client: str
     cipher: bytes
