@@ -20,7 +20,6 @@ from benchmarks import (
     hospitals,
     poisoning,
     races,
-    rates,
     speed_tables,
     which,
 )
@@ -61,16 +60,6 @@ def pivot(record: Record, *arguments: str) -> str:
     head = list(dict.fromkeys(column for line in found.values() for column in line))
     lines = [[*names, *(line.get(column, "–") for column in head)] for names, line in found.items()]
     return grid([*down.split("|"), *head], lines)
-
-
-def signatures(record: Record, number: str, *arguments: str) -> str:
-    """Rows of a record whose rows have different columns: those of one form, without what each seed gave."""
-    forms: dict[tuple[str, ...], list[Record]] = {}
-    for row in record["rows"]:
-        columns = tuple(column for column in row if column != "found" and not column.endswith("by seed"))
-        forms.setdefault(columns, []).append(row)
-    columns, alike = list(forms.items())[int(number)]
-    return rows({"rows": alike}, *(arguments or columns))
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -415,7 +404,6 @@ TABLES: dict[str, Table] = {
     "rows": rows,
     "rows-in-full": partial(rows, digits=6),
     "pivot": pivot,
-    "signatures": signatures,
     "comparison": comparison,
     "cells": cells,
     "levels": levels,
@@ -450,7 +438,6 @@ TABLES: dict[str, Table] = {
     "demo-scores": demo.scores,
     "demo-leaks": demo.leaks,
     "hidden-poisoned": hidden_poisoning.table,
-    "rates": rates.table,
     "detection": lambda record, *of: part(detection.tables(record), *of),
     "detection-costs": lambda record, *of: part(detection_costs.tables(record), *of),
     "features": lambda record, *of: part(features.tables(record), *of),
