@@ -86,6 +86,14 @@ def ciphers(record: Record) -> str:
     )
 
 
+def training(record: Record) -> str:
+    """How many times as fast as a plain loop clients train; of convolutions, the better of two loops."""
+    found = record["training"]
+    rows = [["dense layers", found["mlp"]["fp32_over_loop"]]]
+    rows += [[f"convolutions, {shape}", one["bf16_over_best_loop"]] for shape, one in found["cnn"].items()]
+    return grid(["layers", "over a plain loop"], [[name, f"{ratio:.1f}"] for name, ratio in rows])
+
+
 SHOWN = 3
 """Operations of a mode that are named: those that take most."""
 

@@ -427,6 +427,7 @@ TABLES: dict[str, Table] = {
     "jobs": speed_tables.jobs,
     "ciphers": speed_tables.ciphers,
     "floors": speed_tables.floors,
+    "training": speed_tables.training,
     "stamps": speed_tables.stamps,
     "described": described,
     "whole-runs": whole_runs,
