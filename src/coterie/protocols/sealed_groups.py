@@ -488,8 +488,8 @@ class ClientGroups(fl.Component):
 
 
 def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
-    """SECRET: a client's mark for this server, this list as told, and this making of groups; but with one group of
-    all it is bound to the set-up sums that the row follows from. Raises PeerError for a list with others than
+    """SECRET: a client's mark for this server, this list as told, this making of groups, and the set-up sums that the
+    row follows from. With one group of all, marks only tell rows apart. Raises PeerError for a list with others than
     clients.
     """
     if client.config.clusters == 1:
@@ -506,9 +506,10 @@ def mark_of(client: Any, epoch: int, told: str, server: str) -> bytes:
 
 
 def isolates(names: frozenset[str], before: Sequence[frozenset[str]], fewest: int) -> bool:
-    """Whether this list, beside earlier ones that do not, shows what fewer clients than this add. May err by True.
+    """Whether sums and differences of this list's rows and of earlier lists' show what fewer clients than this add.
+    The earlier ones alone do not. May err by True.
 
-    Clients of the same earlier lists get one number in any combination of these; where too few remain by that, all are
+    Clients of the same earlier lists count alike in each of these sums. Where too few remain by that, all sums are
     tried (``shows_few``).
     """
     inside, outside = Counter[tuple[bool, ...]](), Counter[tuple[bool, ...]]()
