@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.cosines import bipartition
+from coterie.clustering.cosines import bipartition, cosines_to
 from coterie.protocol.errors import UserError
 
 
@@ -68,3 +68,9 @@ def test_alike_and_zero_rows() -> None:
 def test_what_has_no_bipartition_is_refused(rows: np.ndarray) -> None:
     with pytest.raises(UserError, match="vectors"):
         bipartition(rows)
+
+
+def test_cosines_to_directions_are_those_of_a_plain_loop() -> None:
+    directions, vector = np.array([[3.0, 4.0], [-6.0, 8.0], [0.0, 0.0]]), np.array([0.0, 2.0])
+    np.testing.assert_allclose(cosines_to(directions, vector), [0.8, 0.8, 0])
+    np.testing.assert_array_equal(cosines_to(directions, np.zeros(2)), 0)

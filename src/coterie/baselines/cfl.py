@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.clustering.cosines import bipartition
+from coterie.clustering.cosines import bipartition, cosines_to
 
 
 @fl.settings
@@ -123,8 +123,7 @@ class Server(fl.ServerOfGroups):
     def place(self, changes: Mapping[str, fl.Vector]) -> None:
         state = self.state
         for name, change in changes.items():
-            sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)
-            state.groups[name] = int((state.directions @ change / np.where(sizes > 0, sizes, np.inf)).argmax())
+            state.groups[name] = int(cosines_to(state.directions, change).argmax())
         state.waiting = [name for name in state.waiting if name not in changes]
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 import coterie.method as fl
-from coterie.clustering.cosines import agglomerated
+from coterie.clustering.cosines import agglomerated, cosines_to
 
 
 @fl.settings
@@ -109,8 +109,7 @@ class Server(fl.ServerOfGroups):
     def place(self, changes: Mapping[str, fl.Vector]) -> dict[str, Any]:
         state = self.state
         for name, change in alike(changes).items():
-            sizes = np.linalg.norm(state.directions, axis=1) * np.linalg.norm(change)
-            cosines = state.directions @ change / np.where(sizes > 0, sizes, np.inf)
+            cosines = cosines_to(state.directions, change)
             state.groups[name] = best = int(cosines.argmax())
             if not cosines[best] > self.config.similarity:
                 state.groups[name] = len(state.models)

@@ -62,3 +62,9 @@ def bipartition(vectors: NDArray[Any]) -> tuple[NDArray[np.bool_], float]:
     second = np.zeros(len(rows), np.bool_)
     second[to_tree(tree).get_right().pre_order()] = True  # of the last merge; several may be at its height
     return second ^ second[0], 1 - float(tree[-1, 2])
+
+
+def cosines_to(directions: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
+    """(n,), of directions (n, d) and a vector (d,); 0 where one of them is 0."""
+    sizes = np.linalg.norm(directions, axis=1) * np.linalg.norm(vector)
+    return np.asarray(directions @ vector / np.where(sizes > 0, sizes, np.inf))

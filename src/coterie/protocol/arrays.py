@@ -1,11 +1,14 @@
-"""A check of arrays."""
+"""Checks of arrays."""
 
 from __future__ import annotations
+
+import math
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import PeerError, UserError
 
 
 def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:
@@ -16,3 +19,11 @@ def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:
             f"{what} must be finite numbers ({', '.join(axes)}), not an array {array.shape}, NaN or infinity"
         )
     return array
+
+
+def words(data: bytes | memoryview, kind: Literal["<u4", "<u8"], *shape: int) -> NDArray[Any]:
+    """Unsigned words of this kind and shape, which another party has sent. Raises PeerError for more or fewer bytes."""
+    expected = np.dtype(kind).itemsize * math.prod(shape)
+    if len(data) != expected:
+        raise PeerError(f"{len(data)} bytes where {shape} words were expected, {expected} bytes")
+    return np.frombuffer(data, kind).reshape(shape)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.signing import OVERHEAD_BYTES, digest
+from coterie.protocol import arrays
 from coterie.protocol.effects import Local
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import ANY, Bundle, Done, OfRound, bundle, message, unbundle
@@ -123,13 +124,6 @@ def _context(party: Any, name: str, groups: int) -> bytes:
     return digest("coterie/hidden counts/1", party.common.roster.session, name, groups, labels_of(party))
 
 
-def _words(data: bytes | memoryview, *shape: int) -> Words:
-    if len(data) != 4 * int(np.prod(shape)):
-        raise PeerError(f"{len(data)} bytes where {shape} words of counts were expected")
-    words: Words = np.frombuffer(data, "<u4").reshape(shape)
-    return words
-
-
 def _deviation(party: Any) -> float:
     clients = len(party.clients)
     return float(party.config.counts_noise(party.config.grid(clients, party.spec)) * steps_of(clients))
@@ -195,7 +189,7 @@ class ClientCounts(Component):
         if row.group < 0:
             raise PeerError(f"{party.name} has no group yet")
         size = shared_rows.NONCE_BYTES
-        rows = _words(msg.rows, row.groups, labels_of(party))
+        rows = arrays.words(msg.rows, "<u4", row.groups, labels_of(party))
         if len(msg.nonces) != 2 * size:
             raise PeerError(f"{len(msg.nonces)} bytes are no two nonces")
         if not secret.opened:  # else its answer was late
@@ -317,7 +311,7 @@ class HubCounts(ServerCounts):
 
     def _sealed(self, r: int, answer: CountsSealed) -> None:
         secret, total = self.secret, self.fresh()
-        theirs = _words(answer.rows, *total.shape)
+        theirs = arrays.words(answer.rows, "<u4", *total.shape)
         if (answer.round, len(answer.flags), len(answer.nonce)) != (r, len(secret.shares), shared_rows.NONCE_BYTES):
             raise PeerError(f"{len(answer.flags)} flags of round {answer.round} for {len(secret.shares)} counts")
         counted = [name for name, flag in zip(secret.shares, answer.flags, strict=True) if flag == 1]
@@ -325,7 +319,7 @@ class HubCounts(ServerCounts):
             raise PeerError(why)
         for name in counted:
             one = secret.shares[name]
-            word = _words(one.word, labels_of(self.party))
+            word = arrays.words(one.word, "<u4", labels_of(self.party))
             one_hot.fold(total, one_hot.seeds_of(one.master, len(total)), word, self.sign)
         nonce, own = self.sealed(r, total, counted)
         secret.nonces, secret.rows = nonce + answer.nonce, (own + theirs).tobytes()
@@ -359,7 +353,7 @@ class HelperCounts(ServerCounts):
         for at, name in enumerate(names):
             check, tag = msg.checks[wide * at : wide * (at + 1)], msg.tags[long * at : long * (at + 1)]
             if (seeds := self._seeds(name, words[at], check, sealed[at], tag)) is not None:
-                one_hot.fold(total, seeds, _words(words[at], labels_of(self.party)), self.sign)
+                one_hot.fold(total, seeds, arrays.words(words[at], "<u4", labels_of(self.party)), self.sign)
                 counted[at] = name
         added = frozenset(counted.values())
         if why := self.shows_few(len(added)):

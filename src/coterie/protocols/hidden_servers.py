@@ -15,6 +15,7 @@ import coterie.protocol.core as fl
 from coterie.crypto import one_hot, shared_rows
 from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import OVERHEAD_BYTES, SealingKey, digest
+from coterie.protocol import arrays
 from coterie.protocol.messages import parts_of
 from coterie.protocols.hidden_settings import renews
 from coterie.protocols.hidden_sums import (
@@ -208,11 +209,6 @@ class ServerRows(fl.Component):
         why: str = self.party.config.shows_few(self.secret.members, len(adding.of), self.groups)
         return why
 
-    def words(self, data: bytes | memoryview, *shape: int) -> Words:
-        if len(data) != 4 * int(np.prod(shape)):
-            raise fl.PeerError(f"{len(data)} bytes where {shape} words were expected")
-        return np.frombuffer(data, "<u4").reshape(shape)
-
 
 class HubRows(ServerRows):
     Secret = Rows
@@ -236,7 +232,7 @@ class HubRows(ServerRows):
         fresh, adding = self.zeros(), Adding(r, on_time, founding=self.secret.founding)
         for at in range(0, len(uploads), BATCH):
             some: list[Taken] = [load(one) for one in uploads[at : at + BATCH]]
-            words = [self.words(one.upload.word, self.length) for one in some]
+            words = [arrays.words(one.upload.word, "<u4", self.length) for one in some]
             seeds = [one_hot.seeds_of(one.upload.master, self.groups) for one in some]
             request = self._shares(r, on_time, some, seeds, words, tossing)
             flags = yield from fl.ask(helper, request, Counted, partial(_flags, len(some)))
@@ -283,7 +279,7 @@ class HubRows(ServerRows):
         )
 
     def _sealed(self, helper: str, r: int, totals: Words, nonce: bytes, own: Words, said: RowsSealed) -> None:
-        rows = own + self.words(said.rows, *own.shape)
+        rows = own + arrays.words(said.rows, "<u4", *own.shape)
         nonces = nonce + said.nonce
         verify_rows(self.party, helper, (r, self.rounds + 1), nonces, shared_rows.row_names(rows), said.signature)
         self.keep(r, totals, rows, nonces, said.signature)
@@ -401,7 +397,7 @@ class HelperRows(ServerRows):
             return None
         if name in secret.taken.get(of, ()) or secret.summed.get(of, {}).get(name, r) != r or not self.may_add(of, r):
             return None
-        words = None if self.groups == 1 else self.words(data, self.length)
+        words = None if self.groups == 1 else arrays.words(data, "<u4", self.length)
         named = bytes(data) if words is None else one_hot.word_name(words)
         try:
             seeds = opened_from(self.party, name, upload.seeds, "upload", of, upload.check, named)
@@ -431,7 +427,7 @@ class HelperRows(ServerRows):
         if why := self.shows_few(secret.adding):
             raise fl.PeerError(why)
         totals, nonce, own = self.masked(secret.fresh, secret.adding)
-        rows, nonces = own + self.words(msg.rows, *own.shape), msg.nonce + nonce
+        rows, nonces = own + arrays.words(msg.rows, "<u4", *own.shape), msg.nonce + nonce
         when = msg.round, self.rounds + 1
         signature = signing_key(self.party.own).sign(*said(self.party, when, nonces, shared_rows.row_names(rows)))
         self.keep(msg.round, totals, rows, nonces, signature)

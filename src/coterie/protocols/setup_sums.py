@@ -23,6 +23,7 @@ from coterie.clustering.signature import HOLDERS
 from coterie.crypto.one_hot import SEED_BYTES
 from coterie.crypto.shared_rows import PARTS
 from coterie.crypto.signing import digest
+from coterie.protocol import arrays
 from coterie.protocol.randomness import keystream
 from coterie.protocols import signatures
 from coterie.protocols.hidden_sums import opened_from, sealed_to, weight_of
@@ -94,12 +95,6 @@ def length_of(party: Any, number: int) -> int:
     return 4 * signatures.labels(party.spec) if number == SPREAD else signatures.lengths(party.spec)[number]
 
 
-def _words(data: bytes, length: int) -> Words64:
-    if len(data) != 8 * length:
-        raise fl.PeerError(f"{len(data)} bytes where {length} numbers of 8 bytes were expected")
-    return np.frombuffer(data, "<u8")
-
-
 def _mask(key: bytes, length: int) -> Words64:
     return np.frombuffer(keystream(key, 8 * length), "<u8")
 
@@ -116,7 +111,7 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
     total, seeds = np.zeros(length, np.uint64), dict[str, bytes]()
 
     def fold(name: str, term: Summand) -> None:
-        np.add(total, _words(term.words, length), out=total)
+        np.add(total, arrays.words(term.words, "<u8", length), out=total)
         seeds[name] = term.seed
 
     yield from fl.for_each(dict.fromkeys(names, AskForSummand(0, number)), Summand, fold, deadline_s=deadline_s)
@@ -124,7 +119,7 @@ def summed(hub: Any, helper: str, names: Sequence[str], number: int, deadline_s:
         raise fl.NoAnswerError(f"{len(seeds)} of {len(names)} clients sent a term of a sum that needs {FEWEST}")
     told = "\n".join(seeds)
     request = Unblind(0, number, told, fl.bundle(list(seeds.values())))
-    shares = yield from fl.ask(helper, request, Unblinded, lambda answer: _words(answer.words, length))
+    shares = yield from fl.ask(helper, request, Unblinded, lambda answer: arrays.words(answer.words, "<u8", length))
     return OpenSum(0, number, told, (total + shares).tobytes())
 
 
@@ -250,7 +245,7 @@ class ClientSums(fl.Component):
             raise fl.PeerError(f"sum {msg.number} after the sums {sorted(totals)}")
         seed = self.party.keys.own_bytes(CLIENTS)
         masks = yield fl.Compute(_masks, (seed, msg.number, msg.names, length, self.party.clients))
-        words = _words(msg.words, length) - masks
+        words = arrays.words(msg.words, "<u8", length) - masks
         totals[msg.number] = np.asarray(words.view(np.int64) * 2.0**-FRACTION_BITS, np.float64)
         if msg.number == HELD:
             private = self.party.config.epsilon is not None  # the noise is sized for the heaviest client
