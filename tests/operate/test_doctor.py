@@ -17,16 +17,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tampering import flipped
 
-from coterie.crypto.certificates import DAY_S
+from coterie.crypto.certificates import DAY_S, scalar
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import sign
-from coterie.operate.doctor import _CHUNK, Diagnosis, Patterns, doctor, forms, of_pem
+from coterie.operate.doctor import Diagnosis, doctor
 from coterie.operate.folder import current_plan
 from coterie.operate.joining import accept
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.record.leaks import _CHUNK, Patterns, forms
 from coterie.runs.config import RunConfig
 
 SECRET = bytes(range(200, 232))
@@ -87,7 +88,7 @@ def test_two_plans_of_one_version_are_noticed(study: Study) -> None:
 
 def secrets_of(home: Home) -> dict[str, bytes]:
     identity = home.identity
-    return {"signing": identity.signing, "opening": identity.opening, "TLS": of_pem(home.tls_key.read_bytes())}
+    return {"signing": identity.signing, "opening": identity.opening, "TLS": scalar(home.tls_key.read_bytes())}
 
 
 FORMS: dict[str, Callable[[bytes], bytes]] = {
@@ -153,7 +154,7 @@ def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, afte
 
 
 def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.operate.doctor._CHUNK", 1000)
+    monkeypatch.setattr("coterie.record.leaks._CHUNK", 1000)
     data = np.random.default_rng(0).bytes(5000)
     for at in (0, 970, 985, 999, 1000, 2990, 4968):
         (tmp_path / "large").write_bytes(data[:at] + SECRET + data[at + 32 :])
@@ -167,7 +168,7 @@ def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch:
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _CHUNK <= 16 << 20
-    monkeypatch.setattr("coterie.operate.doctor._CHUNK", 1 << 20)
+    monkeypatch.setattr("coterie.record.leaks._CHUNK", 1 << 20)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(20 << 20)
         file.seek(18 << 20)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from coterie.crypto import certificates
+from coterie.crypto.roster import entry
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.data.form import SampleForm
 from coterie.deploy import plan as plans
@@ -21,7 +23,7 @@ from coterie.deploy.logs import event
 from coterie.deploy.names import check_name, hosts_of, is_loopback, safe
 from coterie.deploy.plan import NewPlanError, OlderPlanError, Plan
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.setup_info import Identity
+from coterie.protocol.setup_info import Entry, Identity
 from coterie.record import files
 from coterie.runs.keyring import PartyKeys
 
@@ -91,11 +93,24 @@ class Home:
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     @property
+    def entry(self) -> Entry:
+        """With its public keys, as the roster has it."""
+        return entry(self.name, self.role, self.identity)
+
+    @property
+    def formers(self) -> list[Home]:
+        """This home in each run before this one that its party has begun, the oldest first."""
+        runs = sorted(int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}"))
+        return [Home(self.path, self.about, run) for run in runs if self.run is None or run < self.run]
+
+    @property
     def former(self) -> Home | None:
-        """This home in the last run before this one that its party has begun."""
-        runs = [int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}")]
-        begun = [run for run in runs if self.run is None or run < self.run]
-        return Home(self.path, self.about, max(begun)) if begun else None
+        return self.formers[-1] if self.formers else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server's, which alone bears the name of its role."""
+        return self.name == self.role
 
     def seed(self) -> int:
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
@@ -127,7 +142,7 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
 def read_home(path: Path) -> Home:
     """Raises UserError for a folder that is no home, or of another user."""
     files.check_own(path)
-    about = decode_json(path / INFO, read_private(path / INFO), About)
+    about = read_json(path / INFO, About)
     check_name(about.name)
     return Home(path, about)
 
@@ -143,7 +158,10 @@ def plan_of(home: Home) -> Plan:
         plan = plans.check(read_private(home.plan), home.operator)
     except PeerError as error:
         raise UserError(f"{home.plan}: {error}; ask the operator for this party's certificate again") from None
-    _check_member(home, plan)
+    if home.name not in plan.roster.by_name:
+        raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
+    if home.name in plan.revoked:
+        raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
     return plan
 
 
@@ -225,21 +243,14 @@ def has_agreed(home: Home, plan: Plan) -> bool:
     """Whether the owner has: to the first run by joining, to a further one by ``agree``. The hub's is the operator."""
     if home.name == plan.roster.hub:
         return True
-    given = decode_json(home.agreed, read_private(home.agreed), AgreedRun) if home.agreed.exists() else AgreedRun()
+    given = read_json(home.agreed, AgreedRun) if home.agreed.exists() else AgreedRun()
     return given.run >= plan.run
 
 
-def check_agreed(home: Home, plan: Plan) -> None:
-    """Raises UserError, with the command that agrees, unless the owner has agreed."""
-    if not has_agreed(home, plan):
-        raise UserError(agreement_words(home, plan))
-
-
 def agreement_words(home: Home, plan: Plan) -> str:
-    shown = plan.shown
     return (
-        f"the owner of {home.name} has not agreed to run {plan.run} (plan: {shown}): run coterie deploy agree --home "
-        f"{home.path}"
+        f"the owner of {home.name} has not agreed to run {plan.run} (plan: {plan.shown}): run coterie deploy agree "
+        f"--home {home.path}"
     )
 
 
@@ -255,11 +266,10 @@ def _renewed(home: Home, plan: Plan) -> bytes | None:
 
 def check_ours(home: Home, plan: Plan) -> None:
     """Raises PeerError unless the plan's roster has the keys of this home, and its role."""
-    identity, entry = home.identity, plan.roster.by_name.get(home.name)
-    ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
-    if entry is None or (entry.verify_key, entry.sealing_key) != ours:
+    listed, ours = plan.roster.by_name.get(home.name), home.entry
+    if listed is None or replace(listed, role=ours.role) != ours:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
-    if entry.role != home.role:
+    if listed != ours:
         raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
 
 
@@ -301,14 +311,6 @@ def keyring_of(home: Home, plan: Plan) -> PartyKeys:
     return PartyKeys(plan.believed, {home.name: home.identity})
 
 
-def _check_member(home: Home, plan: Plan) -> None:
-    entry = plan.roster.by_name.get(home.name)
-    if entry is None:
-        raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
-    if home.name in plan.revoked:
-        raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
-
-
 def write_private(path: Path, data: bytes) -> None:
     """For this user alone, whole or not at all."""
     files.atomic_write(path, data, files.FILE_MODE)
@@ -323,8 +325,6 @@ def read_private(path: Path, size: int | None = None) -> bytes:
     return data
 
 
-def decode_json(path: Path, data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged, or of another version of coterie: {error}") from None
+def read_json(path: Path, kind: type[T]) -> T:
+    """Raises UserError as ``read_private`` does, and for a damaged file."""
+    return files.decoded_json(path, read_private(path), kind)

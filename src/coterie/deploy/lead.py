@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from coterie.deploy.clock import Clock
 from coterie.deploy.logs import event
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import Instant, Letter
+from coterie.deploy.packets import Letter
 from coterie.protocol.party import Cost
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import UNACCEPTABLE
+from coterie.transport.clock import Clock, Instant
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope
 from coterie.transport.queues import Leader, Lost

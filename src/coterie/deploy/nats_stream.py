@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 
 import nats.errors
 import nats.js.errors
@@ -47,7 +48,6 @@ def provision(
     wait.  waiting: messages (at most 128 KiB each) from one party to another that wait.  ack_wait_s: after which a
     message comes again.
     """
-    link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
     stream = StreamConfig(
         name=STREAM,
@@ -74,10 +74,8 @@ def provision(
         )
         for token in tokens
     ]
-    try:
+    with closing(Link(OPERATOR, servers, tls, connect_s)) as link:
         link.run(_until_made(link, stream, consumers))
-    finally:
-        link.close()
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:

@@ -17,7 +17,6 @@ from coterie.deploy.packets import (
     Carried,
     End,
     Era,
-    Instant,
     Letter,
     NewRun,
     NoAnswer,
@@ -30,6 +29,7 @@ from coterie.deploy.stored_node import StoredNode
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, UserError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
+from coterie.transport.clock import Instant
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened
 from coterie.transport.wire import GONE

@@ -41,7 +41,7 @@ def own_work(home: Home, plan: Plan, config: Resolved, model: Model, device: Pro
         model,
         {} if data is None else {home.name: data},
         config.how if settings.rehearsal else {"precision": config.precision, "device": _accelerator(home)},
-        emulated=config.crypto == "emulated" or not config.definition.encrypted,
+        emulated=config.emulated,
         devices={} if device is None else {home.name: device},
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
     )

@@ -13,6 +13,8 @@ import msgspec
 
 from coterie.deploy.plan import decode
 from coterie.protocol.errors import DecodeError, PeerError
+from coterie.transport.clock import NOWHEN as NOWHEN
+from coterie.transport.clock import Instant as Instant
 from coterie.transport.envelope import Count, Envelope, Keyring, Numbers
 
 Short = Annotated[str, msgspec.Meta(max_length=80)]
@@ -20,13 +22,9 @@ Sent = Annotated[dict[Short, Count], msgspec.Meta(max_length=1 << 16)]
 """Numbers of letters, by the other end."""
 Kinds = Annotated[dict[Short, Count], msgspec.Meta(max_length=256)]
 Scores = Annotated[dict[Short, float], msgspec.Meta(max_length=256)]
-Instant = tuple[float, Count]
-"""On the virtual clock of a rehearsal (``transport.wire.Instant``)."""
-
 Era = tuple[Count, Count]
 """A round and its attempt."""
 
-NOWHEN: Instant = 0.0, 0
 _MOST_KINDS = 64
 _MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 

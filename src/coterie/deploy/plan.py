@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.data.form import SampleForm, Size
 from coterie.protocol.errors import CoterieError, DecodeError, PeerError, UserError
-from coterie.protocol.setup_info import Entry, Roster
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.setup_info import Common, Entry, Roster
 from coterie.runs.config import Resolved
 from coterie.runs.config_file import from_text
 
@@ -214,6 +217,14 @@ def check_parties(plan: Plan, config: Resolved) -> None:
         )
 
 
+def common_of(
+    config: Resolved, roster: Roster, spec: ModelSpec, starts: NDArray[np.float32], public: int, warm: bool
+) -> Common:
+    """What all parties know. roster: the last of its entries is a client.  public: samples of the hub."""
+    clients = roster.of_role(roster.entries[-1].role)
+    return Common(roster, clients, spec, starts, config.mode, config.emulated, public, deployed=True, warm=warm)
+
+
 def decode(data: bytes, kind: type[T], problem: str) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
@@ -231,6 +242,5 @@ def fingerprint(entry: Entry) -> str:
     return grouped(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 
-def grouped(fingerprint: str | bytes) -> str:
-    text = fingerprint if isinstance(fingerprint, str) else fingerprint.hex()
+def grouped(text: str) -> str:
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

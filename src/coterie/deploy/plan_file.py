@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coterie.deploy import plan as plans
 from coterie.deploy.gathering import POLL_S, Tell, awaited
-from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, decode_json, plan_of, read_private
+from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, plan_of, read_json, read_private
 from coterie.deploy.hub import Plans
 from coterie.deploy.plan import NewPlanError, Plan
 from coterie.deploy.status import STATUS, RunStatus
@@ -96,7 +96,7 @@ def put_by(folder: Path, plan: Plan) -> None:
     path = folder / RUN / STATUS
     if not path.exists():
         return
-    former = decode_json(path, read_private(path), RunStatus)
+    former = read_json(path, RunStatus)
     if former.session != plan.session and former.run < plan.run:
         make_folder(folder / RUNS)
         with writing(folder / RUNS):

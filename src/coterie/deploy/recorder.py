@@ -25,7 +25,7 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, a
 from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
-from coterie.record.summary import Line, totals
+from coterie.record.summary import Line, totals, with_facts
 from coterie.report.words import plural
 from coterie.runs.failures import check_not_all_skipped
 
@@ -374,6 +374,6 @@ class Recorder(Journal):
         measured = {**facts, "measures": [metric.facts for metric in self._check.measures]}
         summed = totals(of.set_up, self._lines, of.finish)
         found = reported.result_of(self._present(), self.config, self._lines, running)
-        write_json(self.folder / RESULT, reported.with_facts(found, {**summed, **measured}))
+        write_json(self.folder / RESULT, with_facts(found, {**summed, **measured}))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)

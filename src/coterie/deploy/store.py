@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.account import Entries
-from coterie.deploy.clock import Times
 from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.packets import CarriedNumbers, Era, Letter
+from coterie.dp.entries import Entries
 from coterie.protocol import state
 from coterie.protocol.party import Party
 from coterie.record.files import FILE_MODE, atomic_write, opened, reading
+from coterie.transport.clock import Times
 from coterie.transport.envelope import Count
 
 Counts = dict[str, Count]

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.account import Account, add, add_scores
-from coterie.deploy.clock import Clock
+from coterie.deploy.account import Account, add_scores
+from coterie.deploy.clock import Clock, MachineClock
 from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
 from coterie.deploy.lead import CoordinationDriver, Presence
 from coterie.deploy.logs import NodeObserver
@@ -58,7 +58,7 @@ class StoredNode(Observer):
         announces: bool = False,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
-        self.clock, self.limits = clock or Clock(), limits or NodeLimits()
+        self.clock, self.limits = clock or MachineClock(), limits or NodeLimits()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
         self.renew, self.account, self.announces = renew, account or Account(), announces
         self.name, self.hub = member.name, member.hub
@@ -174,12 +174,7 @@ class StoredNode(Observer):
             self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
-        kept = self.kept
-        add(kept.released, *self.account.new())
-        for one in sent:
-            if one.envelope.number > kept.released_to:
-                kept.released_to = one.envelope.number
-                add(kept.released, *self.account.by_sending(one.envelope))
+        self.kept.released_to = self.account.count(self.kept.released, sent, self.kept.released_to)
 
     # -- packets out -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from coterie.crypto import certificates
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.home import PLAN, decode_json, read_private, write_private
+from coterie.deploy.home import PLAN, read_json, read_private, write_private
 from coterie.deploy.names import check_name, common, safe
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
@@ -132,7 +132,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
             write_private(folder.requests / f"{safe(keys.name)}.request", text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
         path = folder.invitation_file(keys.name)
-        if path.exists() and decode_json(path, read_private(path), Invitation).id == joined.invitation:
+        if path.exists() and read_json(path, Invitation).id == joined.invitation:
             path.unlink()
         now = keys.name in plan.roster.by_name or (keys.name in dict(plan.members) and not folder.begun)
         if now and plan.roster.by_name.get(keys.name) != joined.entry:
@@ -166,7 +166,8 @@ def _examined(
         if joined is not None and joined.invitation == keys.invitation:
             raise PeerError("its invitation was used before, by another request")
         invitation = _invitation(folder, plan, keys, now_s)
-        tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
+        secret = tokens.token_secret(authority.token, msgspec.msgpack.encode(invitation))
+        tls = tokens.check_request(keys, request, invitation, secret, authority.possession)
         _check_new_keys(folder, authority, keys, tls)
         return keys, tls, invitation
     except PeerError as error:
@@ -177,7 +178,7 @@ def _invitation(folder: Folder, plan: Plan, keys: KeyRequest, now_s: float) -> I
     path = folder.invitation_file(keys.name)
     if not path.exists():
         raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
-    invitation = decode_json(path, read_private(path), Invitation)
+    invitation = read_json(path, Invitation)
     if invitation.id != keys.invitation:
         raise PeerError(f"its invitation is not the newest one of {keys.name}")
     if now_s > invitation.not_after_s:
@@ -332,10 +333,6 @@ def _times(folder: Folder, plan: Plan, name: str) -> int:
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
-
-
-def _secret(authority: Authority, invitation: Invitation) -> bytes:
-    return tokens.token_secret(authority.token, msgspec.msgpack.encode(invitation))
 
 
 def _digest(text: str) -> str:

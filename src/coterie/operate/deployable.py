@@ -15,8 +15,8 @@ from coterie.data.form import SampleForm
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import GIB, MOST_GIB, Settings
-from coterie.protocol.core import Common, Entry, Roster, UserError
+from coterie.deploy.plan import GIB, MOST_GIB, Settings, common_of
+from coterie.protocol.core import Entry, Roster, UserError
 from coterie.record.comparison import PRIOR
 from coterie.runs import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -130,14 +130,10 @@ def check_works(
 
     members: names and roles, in the roster's order.
     """
-    system, own = config.definition, config.own
     spec = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss).spec
     roster = Roster(b"", tuple(Entry(name, role, b"", b"") for name, role in members), b"")
-    clients = roster.of_role(roster.entries[-1].role)
-    emulated = config.crypto == "emulated" or not system.encrypted
-    starts = np.zeros((own.models, spec.size), np.float32)
-    known = (roster, clients, spec, starts, config.mode, emulated, settings.public)
-    system.check(own, Common(*known, deployed=True, warm=warm))
+    starts = np.zeros((config.own.models, spec.size), np.float32)
+    config.definition.check(config.own, common_of(config, roster, spec, starts, settings.public, warm))
 
 
 def read_config(

@@ -5,7 +5,6 @@ It tells where a secret lies, never the secret.
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 import sys
@@ -17,12 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import EngineError
 from coterie.deploy.home import INFO, Home, agreement_words, has_agreed, read_home, read_private
@@ -32,7 +26,7 @@ from coterie.deploy.status import STATUS
 from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
 from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
-from coterie.record.files import opened
+from coterie.record.leaks import PEM, Patterns
 from coterie.report.words import plural
 
 SKEW_S = 60.0
@@ -128,7 +122,7 @@ def _holders_of_folder(folder: Folder) -> Iterator[_Holder]:
 
 def _scalar(path: Path) -> bytes:
     try:
-        return of_pem(read_private(path))
+        return certificates.scalar(read_private(path))
     except ValueError:
         raise UserError(f"{path} is no key, or a damaged one") from None
 
@@ -259,7 +253,7 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
         plan = newest
     if not has_agreed(home, plan):
         yield _warning(where, agreement_words(home, plan))
-    ours = entry(home.name, home.role, home.identity)
+    ours = home.entry
     if home.name in plan.revoked:
         yield _warning(where, "is revoked")
     elif (listed := plan.roster.by_name.get(home.name)) != ours:
@@ -318,66 +312,3 @@ def _expiry(path: Path, now_s: float, advice: str) -> Iterator[Diagnosis]:
     elif ends - now_s < certificates.SOON_S:
         days = plural(round((ends - now_s) / certificates.DAY_S), "day")
         yield _warning(str(path), f"the certificate ends in {days}: {advice}")
-
-
-_CHUNK = 1 << 24
-_WORD = 8
-PEM = b"PRIVATE KEY-----"
-
-
-class Patterns:
-    """Looks for all in one pass over a file. secrets: by their description, 32 bytes or more.  more: other texts by
-    name.
-    """
-
-    def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
-        found = [(needle, name) for name, secret in secrets.items() for needle in forms(secret)]
-        found += [(needle, name) for name, needle in more.items()]
-        self._by_word: dict[bytes, list[tuple[bytes, str]]] = {}
-        for needle, name in found:
-            self._by_word.setdefault(needle[:_WORD], []).append((needle, name))
-        self._words = np.array([int.from_bytes(word, "little") for word in self._by_word], np.uint64)
-        self._begins = np.zeros(1 << 16, np.bool_)
-        self._begins[self._words & np.uint64(0xFFFF)] = True
-        self._longest = max((len(needle) for needle, _ in found), default=_WORD)
-
-    def found_in(self, path: Path) -> set[str]:
-        """The names of all that is in a file. Raises OSError unless it is a plain file."""
-        names: set[str] = set()
-        with opened(path, follow=False) as file:
-            kept = b""
-            while part := file.read(_CHUNK):
-                data = kept + part
-                names.update(self._names(data))
-                kept = data[-self._longest :]
-        return names
-
-    def _names(self, data: bytes) -> Iterator[str]:
-        if len(data) < _WORD or not len(self._words):
-            return
-        numbers = np.frombuffer(data, np.uint8)
-        pairs = numbers[: 1 - _WORD].astype(np.uint16) | (numbers[1 : len(data) - _WORD + 2].astype(np.uint16) << 8)
-        at = np.flatnonzero(self._begins[pairs])
-        windows = np.lib.stride_tricks.sliding_window_view(numbers, _WORD)[at]
-        words = np.ascontiguousarray(windows).view("<u8").ravel()
-        for i in at[np.isin(words, self._words)].tolist():
-            for needle, name in self._by_word[data[i : i + _WORD]]:
-                if data.startswith(needle, i):
-                    yield name
-
-
-def forms(secret: bytes) -> set[bytes]:
-    """How a secret may be written: raw, in hex, and in base64 (both alphabets) after 0, 1 or 2 other bytes."""
-    found = {secret, secret.hex().encode(), secret.hex().upper().encode()}
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + secret + bytes(2))
-        own = text[-(-8 * before // 6) : 8 * (before + len(secret)) // 6]
-        found |= {own, own.replace(b"+", b"-").replace(b"/", b"_")}
-    return found
-
-
-def of_pem(pem: bytes) -> bytes:
-    key = serialization.load_pem_private_key(pem, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("no key of an elliptic curve")
-    return key.private_numbers().private_value.to_bytes(32, "big")

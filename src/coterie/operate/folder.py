@@ -17,7 +17,7 @@ from coterie.crypto import certificates
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
-from coterie.deploy.home import HUB, PLAN, RESTORED, RUN, STATE, decode_json, read_private, write_private
+from coterie.deploy.home import HUB, PLAN, RESTORED, RUN, STATE, read_json, read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, safe
 from coterie.deploy.plan import Plan
 from coterie.operate.members import PlannedMember, read_members
@@ -203,8 +203,7 @@ def certificate_ends(folder: Folder) -> dict[str, float]:
 
 
 def read_joined(folder: Folder, name: str) -> Joined:
-    path = folder.joined_file(name)
-    return decode_json(path, read_private(path), Joined)
+    return read_json(folder.joined_file(name), Joined)
 
 
 def write_joined(folder: Folder, joined: Joined) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry, sign_roster
+from coterie.crypto.roster import sign_roster
 from coterie.data.form import OwnSamples, SampleForm, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
@@ -126,7 +126,7 @@ def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, d
     tls = certificates.sign(ca, authority.ca, home.common_name, public, now_s, days)
     write_private(home.certificate, tls)
     write_private(home.ca, ca)
-    joined = Joined(entry(home.name, home.role, home.identity), public, tls, now_s)
+    joined = Joined(home.entry, public, tls, now_s)
     write_joined(folder, joined)
     return joined
 

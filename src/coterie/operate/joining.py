@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry
 from coterie.data.form import OwnSamples, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import (
@@ -149,7 +148,7 @@ def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | 
 
 def own_fingerprint(place: Home) -> str:
     """Of a home's keys, for its owner to compare with the operator's."""
-    return fingerprint(entry(place.name, place.role, place.identity))
+    return fingerprint(place.entry)
 
 
 def samples_in_words(place: Home) -> str:

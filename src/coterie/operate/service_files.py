@@ -128,28 +128,21 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
         token = safe(name)
         place = STATE / token
         if name == plan.roster.hub:
-            words: tuple[str, ...] = (
-                "coterie",
-                "deploy",
-                "hub",
-                str(place / "deployment"),
-                "--stay",
-                "--metrics",
-                METRICS,
-            )
+            words: tuple[str, ...] = ("hub", str(place / "deployment"), "--stay", "--metrics", METRICS)
             first: tuple[str, ...] = (
                 "copy the operator's folder to deployment/, without authority/",
                 "after start elsewhere copy plan.bin to deployment/: this service begins the run by itself",
             )
         else:
-            words = ("coterie", "deploy", "party", "--stay", "--home", str(place / "home"))
+            words = ("party", "--stay", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""
             first = (
                 f"coterie deploy join {token}.token{data} --home {place / 'home'}",
                 f"coterie deploy join {token}.cert --home {place / 'home'}     # when the operator has approved it",
             )
         host = by_name[name].host or token
-        yield Service(token, host, f"{name}, {role} of a Coterie deployment", words, first, trains=role == client)
+        command = ("coterie", "deploy", *words)
+        yield Service(token, host, f"{name}, {role} of a Coterie deployment", command, first, trains=role == client)
 
 
 def _texts(services: Sequence[Service], kind: Kind) -> Iterator[tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.home import RUNS, decode_json
+from coterie.deploy.home import RUNS
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
 from coterie.operate.folder import Folder, certificate_ends, current_plan
 from coterie.protocol.errors import UserError
-from coterie.record.files import opened, reading
+from coterie.record.files import decoded_json, opened, reading
 
 
 class NotBegunError(UserError):
@@ -44,7 +44,7 @@ def read_status(folder: Path) -> RunStatus:
             "folder that coterie deploy init made"
         )
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
-        return decode_json(path, file.read(), RunStatus)
+        return decoded_json(path, file.read(), RunStatus)
 
 
 def next_run(status: RunStatus, folder: Path) -> str:

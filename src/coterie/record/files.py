@@ -234,6 +234,14 @@ def decoded(path: Path, body: bytes, kind: type[T]) -> T:
         raise UserError(f"{path} is of another version of coterie ({error}): {ADVICE}") from None
 
 
+def decoded_json(path: Path, body: bytes, kind: type[T]) -> T:
+    """Raises UserError for another type."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or of another version of coterie: {error}") from None
+
+
 @contextlib.contextmanager
 def locked(
     folder: Path,

@@ -54,6 +54,11 @@ class Resolved(RunConfig):
         return self.definition.config(**self.settings)
 
     @property
+    def emulated(self) -> bool:
+        """For ``Common.emulated``: also where nothing is encrypted."""
+        return self.crypto == "emulated" or not self.definition.encrypted
+
+    @property
     def holds_out(self) -> bool:
         """Whether a fifth of each client's training samples is kept out of its training."""
         return self.fine_tune == "held_out" or self.early_stop is not None

@@ -85,7 +85,7 @@ def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
     epochs = epochs_of(around.devices, settings, config.seed)
     starts = start_weights(config, settings, inputs.model, inputs.split, inputs.data)
     known = digest + ("" if around.traces is None else around.traces.digest)
-    randomness = fl.Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
+    randomness = fl.Randomness(config.seed, emulated=config.emulated)
     samples = inputs.data.samples
     federation, owns = simulate(
         system, settings, names, inputs.model.spec, starts, config.mode, randomness, samples, epochs, founded
