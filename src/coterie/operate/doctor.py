@@ -10,11 +10,12 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from msgspec.structs import replace
 
 from coterie.crypto import certificates
 from coterie.deploy import plan as plans
@@ -24,6 +25,7 @@ from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
 from coterie.deploy.status import STATUS
 from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
+from coterie.operate.joining import servers_near
 from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.record.leaks import PEM, Patterns
@@ -74,14 +76,18 @@ def doctor(
         found += _of_folder(folder, now_s)
         if ahead_s is not None:
             found.append(_skew(str(folder.path), ahead_s(folder)))
-    held = [*map(current_plan, folders), *_plans(homes)]
-    plan = max(held, key=lambda plan: plan.version, default=None)
+    held = {home.path: _held(home) for home in homes}
+    known = [*map(current_plan, folders), *(one for one in held.values() if isinstance(one, Plan))]
+    newest = {
+        operator: max((one for one in known if one.roster.operator == operator), key=lambda one: one.version)
+        for operator in {one.roster.operator for one in known}
+    }
     for home in homes:
-        found += _of_home(home, plan, now_s)
+        found += _of_home(home, held[home.path], newest.get(home.operator), now_s)
         if check_apart is not None and home.plan.exists():
             found += _apart(home, check_apart)
     found += _modes(folders, homes)
-    found += _shared(homes, plan)
+    found += _shared(homes, newest)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
         found.append(_ok(plural(len(homes), "home"), "no secret of one party lies in another's home"))
@@ -189,33 +195,34 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Diagnos
 # -- who shares what --------------------------------------------------------------------------------------------------
 
 
-def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
-    by_name: dict[str, Home] = {}
+def _shared(homes: Sequence[Home], newest: Mapping[bytes, Plan]) -> Iterator[Diagnosis]:
+    by_name: dict[tuple[bytes, str], Home] = {}
     for home in homes:
-        if (other := by_name.setdefault(home.name, home)) is not home:
+        if (other := by_name.setdefault((home.operator, home.name), home)) is not home:
             yield _warning(str(home.path), f"is a second home of {home.name}, beside {other.path}")
     for home in homes:
         for other in homes:
             if other is not home and other.path.resolve() in home.path.resolve().parents:
                 yield _problem(str(home.path), f"lies in the home of {other.name}: move it out")
-    if plan is None or plan.settings.rehearsal:
-        return
-    here = sorted({home.name for home in homes if home.role != plan.client_role})
-    if len(here) > 1:
-        yield _problem(
-            ", ".join(here),
-            "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
-        )
+    for operator in dict.fromkeys(home.operator for home in homes):
+        servers = [home for home in homes if home.serves and home.operator == operator]
+        here = sorted({one.name for home in servers for one in (home, *servers_near(home))})
+        if len(here) > 1 and not (operator in newest and newest[operator].settings.rehearsal):
+            yield _problem(
+                ", ".join(here),
+                "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one "
+                "away",
+            )
 
 
 # -- plans, keys, certificates, clocks --------------------------------------------------------------------------------
 
 
-def _plans(homes: Sequence[Home]) -> Iterator[Plan]:
-    for home in homes:
-        with suppress(PeerError):
-            if home.plan.exists():
-                yield plans.check(read_private(home.plan), home.operator)
+def _held(home: Home) -> Plan | PeerError | None:
+    try:
+        return plans.check(read_private(home.plan), home.operator) if home.plan.exists() else None
+    except PeerError as error:
+        return error
 
 
 def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
@@ -233,15 +240,13 @@ def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
         yield _warning(str(file), "is an invitation that was not used yet")
 
 
-def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
+def _of_home(home: Home, plan: Plan | PeerError | None, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
     where = f"{home.name} ({home.path})"
-    if not home.plan.exists():
+    if plan is None:
         yield _warning(where, "has no certificate yet: the operator is to approve its request")
         return
-    try:
-        plan = plans.check(read_private(home.plan), home.operator)
-    except PeerError as error:
-        yield _problem(where, f"{error}; ask the operator for the certificate again")
+    if isinstance(plan, PeerError):
+        yield _problem(where, f"{plan}; ask the operator for the certificate again")
         return
     yield _ok(where, f"holds the plan, {plan.shown}")
     if newest is not None and newest.session == plan.session:
@@ -257,11 +262,7 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
     if home.name in plan.revoked:
         yield _warning(where, "is revoked")
     elif (listed := plan.roster.by_name.get(home.name)) != ours:
-        same_keys = listed is not None and (listed.verify_key, listed.sealing_key) == (
-            ours.verify_key,
-            ours.sealing_key,
-        )
-        what = "another role" if same_keys else "other keys"
+        what = "another role" if listed is not None and replace(listed, role=ours.role) == ours else "other keys"
         yield _problem(where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
     yield from _clock(where, plan, now_s)
     advice = f"{_RENEW}, and the hub brings a new one; after its end, coterie deploy join NAME.cert --home {home.path}"

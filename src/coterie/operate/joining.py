@@ -103,7 +103,8 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
             agree(home, taken)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
-    if not taken.settings.rehearsal and home.role != taken.client_role and (others := _servers_near(home, taken)):
+    others = sorted({one.name for one in servers_near(home)} - {home.name})
+    if home.serves and others and not taken.settings.rehearsal:
         warnings.warn(
             f"{home.path} is on one machine with the home of {', '.join(others)}: whoever owns it learns the secrets "
             "of both servers. Join on a machine of another owner",
@@ -113,16 +114,16 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
     return taken
 
 
-def _servers_near(home: Home, plan: Plan) -> list[str]:
-    """Other servers of this deployment with a home up to two folders away."""
-    found = set()
+def servers_near(home: Home) -> list[Home]:
+    """Homes of this deployment's servers up to two folders away, also this one."""
+    found = {}
     for place in home.path.resolve().parents[:2]:
         for info in (*place.glob(f"*/{INFO}"), *place.glob(f"*/*/{INFO}")):
             with suppress(UserError, OSError):
                 other = read_home(info.parent)
-                if other.operator == home.operator and other.role not in (home.role, plan.client_role):
-                    found.add(other.name)
-    return sorted(found)
+                if other.operator == home.operator and other.serves:
+                    found[other.path] = other
+    return list(found.values())
 
 
 def _samples(invitation: Invitation, data: Path | None) -> OwnSamples | None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from coterie.deploy.names import HOST, check_name
+from coterie.deploy.names import HOST, check_name, is_loopback
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
@@ -96,7 +96,7 @@ def check_hosts(servers: Sequence[PlannedMember]) -> None:
     for one in servers:
         if not one.host:
             raise UserError(f"{one.name} has no host: name the machine that it runs on, which no other server shares")
-        other = of_host.setdefault(one.host.lower(), one.name)
+        other = of_host.setdefault("localhost" if is_loopback(one.host) else one.host.lower(), one.name)
         if other != one.name:
             raise UserError(
                 f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "
