@@ -39,7 +39,7 @@ def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.
     )
     if late:
         threading.Timer(0.1, exchange.engine, [late]).start()
-    wait_for_parties(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
+    wait_for_parties(lambda: plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
 
 
 def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
@@ -63,7 +63,7 @@ def test_a_hub_that_is_stopped_waits_no_longer() -> None:
     stopped = threading.Event()
     stopped.set()
     wait_for_parties(
-        msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
+        lambda: msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
         Exchange(NAMES).engine(HUB),
         stopped,
     )

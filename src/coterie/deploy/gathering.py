@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 from coterie.deploy import logs
 from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
@@ -67,7 +66,7 @@ def wait_for_begin(
 
 
 def wait_for_parties(
-    plan: Plan,
+    plan: Callable[[], Plan],
     engine: Engine,
     stopped: threading.Event,
     tell: Tell = lambda here, away: None,
@@ -76,12 +75,12 @@ def wait_for_parties(
 ) -> None:
     """Wait until all servers and a quorum of the clients are connected, or ``stopped``.
 
-    Raises RunError, naming the missing, after the plan's ``patience_s``.
+    plan: as it is now. Raises RunError, naming the missing, after its ``patience_s``.
     """
-    missing = partial(awaited, plan, tell)
-    if away := wait_for(lambda: missing(engine.nodes()), stopped, plan.settings.patience_s, poll_s):
+    patience_s = plan().settings.patience_s
+    if away := wait_for(lambda: awaited(plan(), tell, engine.nodes()), stopped, patience_s, poll_s):
         raise RunError(
-            f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
+            f"the first round has not begun: {', '.join(away)} did not connect within {patience_s:g} "
             "seconds; start their processes, and then the hub again"
         )
 

@@ -72,7 +72,7 @@ class Plans:
         return False
 
     def check_begins(self) -> None:
-        """Before the set-up. Raises RunError if it needs a party that was revoked."""
+        """Before each attempt of the set-up. Raises RunError if it needs a party that was revoked."""
 
     def check_shown(self, data: bytes) -> None:
         """Raises NewPlanError for a newer plan, and PeerError for somebody else's."""
@@ -136,8 +136,6 @@ class HubNode(Node):
                     break  # no party has a model of this run
                 self.kept.stops = self.kept.done
                 continue
-            if r == 0:
-                self.plans.check_begins()
             steps = party.setup if r == 0 else party.finish if r > last else partial(party.round, r)
             one = self._round(r, steps)
             on_round(one)
@@ -253,6 +251,8 @@ class HubNode(Node):
                 spool.drop(one.ticket)
             member.inbox = self._inbox
         self._pass_on()
+        if era[0] == 0:
+            self.plans.check_begins()
         self.enter(era, secrets.randbelow(1 << 62))
         self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]

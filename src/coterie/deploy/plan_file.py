@@ -9,6 +9,8 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from coterie.deploy import plan as plans
 from coterie.deploy.gathering import POLL_S, Tell, awaited
 from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, plan_of, read_json, read_private
@@ -55,19 +57,32 @@ class PlanFile(Plans):
         return found
 
     def over(self) -> bool:
+        plan = self._newest()
+        return plan.run > self._plan.run or plan.aborted
+
+    def present(self) -> Plan:
+        """The plan of this run, without those that were revoked since."""
+        return replace(self._plan, revoked=self._newest().revoked)
+
+    def _newest(self) -> Plan:
         with contextlib.suppress(PeerError):  # the hub refuses it with the reason
-            plan = plans.check(read_private(self._path), self._hub.operator)
-            return plan.run > self._plan.run or plan.aborted
-        return False
+            return plans.check(read_private(self._path), self._hub.operator)
+        return self._plan
 
     def check_begins(self) -> None:
-        plan = plan_of(self._hub)
-        gone = [name for name in plan.revoked if name in plan.roster.by_name]
-        if gone and KEY_CENTRE in plan.roster.by_name:
+        plan, folder = plan_of(self._hub), self._path.parent
+        listed = plan.roster.by_name
+        gone = [name for name in plan.revoked if name in listed]
+        begun = f"{', '.join(gone)} was revoked before run {plan.run} began"
+        if servers := [name for name in gone if listed[name].role != plan.client_role]:
             raise RunError(
-                f"{', '.join(gone)} was revoked before run {plan.run} began, and its key centre deals keys to all "
-                f"members or none: for a run of those that are left run coterie deploy abort {self._path.parent}, and "
-                "then coterie deploy start"
+                f"{begun}, and a run has all its servers: let it join with new keys (coterie deploy invite {folder} "
+                f"{servers[0]} --again), and start the hub again"
+            )
+        if gone and KEY_CENTRE in listed:
+            raise RunError(
+                f"{begun}, and its key centre deals keys to all members or none: for a run of those that are left run "
+                f"coterie deploy abort {folder}, and then coterie deploy start"
             )
 
     def check_shown(self, data: bytes) -> None:
