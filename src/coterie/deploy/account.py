@@ -1,6 +1,6 @@
-"""A party's own ledger of what it has released of its data; nobody else has it.
+"""A party's own ledger of what it has released of its data, in every attempt, also those given up.
 
-It counts every attempt of a round, also those given up. Reported scores are releases without a proof.
+Nobody else has it. Reported scores are releases without a proof.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class Account:
         return list((self._known - before).elements())
 
     def count(self, entries: Entries, sent: Sequence[Sent], counted_to: int) -> int:
-        """Add what is new, and what these messages release. counted_to: the number of the last message that is in the
-        entries. Returns it for those then.
-        """
+        """Add what is new, and what these messages release after number counted_to. Returns the newest number."""
         add(entries, *self.new())
         for envelope in (one.envelope for one in sent):
             if envelope.number > counted_to:
@@ -50,7 +48,7 @@ class Account:
         return said or "nothing was released yet"
 
     def facts(self, entries: Entries) -> dict[str, Any]:
-        """For the log: epsilon by relation and observer, delta, and releases by kind."""
+        """For the log: epsilon by relation and observer, and releases by kind."""
         counts: Counter[str] = Counter()
         for entry in entries:
             counts[entry.release.what] += len(entry.rounds)

@@ -1,7 +1,4 @@
-"""One party, from a home and its plan.
-
-Only in a rehearsal (``deploy try``) do all parties share the seed of the config.
-"""
+"""One party, from a home and its plan. Only in a rehearsal do all parties share the config's seed."""
 
 from __future__ import annotations
 
@@ -129,7 +126,7 @@ def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
 
 
 def _remember(party: fl.Party, home: Home) -> None:
-    """At the beginning of a further run, what the party must know of all former ones, from the oldest on."""
+    """Tell a party that begins a further run what it must know of all former ones."""
     if home.run is not None or home.state.exists() or not party.remembers:
         return
     for one in home.formers:

@@ -1,4 +1,4 @@
-"""What a process waits for before its node starts: the hub's first packet, or the parties."""
+"""Waits before a node starts: for the hub's first packet, or for the parties."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Tell = Callable[..., None]
 def wait_for_begin(
     home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Say = lambda words: None
 ) -> Delivery | None:
-    """Wait until the hub has begun and the home holds the newest plan. Returns its first packet, None if ``stopped``.
+    """Wait until the hub has begun and the home has the newest plan. Returns the first packet, None if ``stopped``.
 
-    say: is told once if the engine has nothing for this party, as a broker that does not know the approvals. Raises
-    NotAdmittedError, and NewPlanError for the plan of a later run.
+    say: is told once if the engine has nothing for this party, as before it knows the approvals. Raises
+    NotAdmittedError, and NewPlanError for a later run's plan.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
@@ -86,7 +86,7 @@ def wait_for_parties(
 
 
 def awaited(plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
-    """Those who are not here; nobody if all servers and a quorum of the clients are."""
+    """Who is not here; nobody if all servers and a quorum of the clients are."""
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))

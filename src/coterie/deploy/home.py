@@ -1,7 +1,4 @@
-"""The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state.
-
-Files are written whole.
-"""
+"""The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state."""
 
 from __future__ import annotations
 
@@ -29,10 +26,11 @@ from coterie.runs.keyring import PartyKeys
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
 RUNS = "runs"
-"""A folder for each former run, by its number: of a home, with its plan and state; of an operator, its run folder."""
+"""A folder for each former run, by its number: a home's plan and state, an operator's run folder."""
 HUB, RUN, RESTORED = "hub", "run", "restored"
-"""In an operator's folder: the hub's home, the run folder, and a file while its plan may be older than the parties'.
-The newest plan is there as in a home."""
+"""In an operator's folder, beside the newest plan: the hub's home, the run folder, and a file while parties may have a
+newer plan.
+"""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -42,10 +40,10 @@ Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``home.json``. server: URL.  operator: the operator's public key, hex.
+    """``home.json``. server: URL.  operator: the public key, hex.
 
-    report: scores that the owner allows to be sent to the hub.  epochs: local epochs in a round; 0 for the plan's
-    maximum.  accelerator: of this machine.
+    report: scores that the owner allows to be sent.  epochs: local ones in a round; 0 for the most.  accelerator: of
+    this machine.
     """
 
     name: str
@@ -66,11 +64,11 @@ class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Home:
-    """Where things are in a home, and ``About`` it.
+    """The files of a home, and ``About`` it.
 
-    common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of the secret keys.  tls_key:
+    common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of secret keys.  tls_key:
     SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest seen.  data: own samples.  state:
-    what its node stores in the run of this plan.  run: a former one, whose plan and state are meant.
+    of the run of this plan.  run: a former one, whose plan and state are meant.
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
@@ -89,7 +87,7 @@ class Home:
 
     @property
     def identity(self) -> Identity:
-        """SECRET: the keys for signing and for opening. Raises UserError if they are missing or cut."""
+        """SECRET: its keys for signing and opening. Raises UserError if they are missing or cut."""
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     @property
@@ -99,7 +97,7 @@ class Home:
 
     @property
     def formers(self) -> list[Home]:
-        """This home in each run before this one that its party has begun, the oldest first."""
+        """This home in each earlier run that its party has begun, the oldest first."""
         runs = sorted(int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}"))
         return [Home(self.path, self.about, run) for run in runs if self.run is None or run < self.run]
 
@@ -166,10 +164,9 @@ def plan_of(home: Home) -> Plan:
 
 
 def take_plan(home: Home, data: bytes) -> Plan:
-    """Keep a plan that came, and the renewed certificate in it. Returns the plan that the home then holds.
+    """Keep a plan that came, and the certificate that it renews. Returns the plan that the home then holds.
 
-    With a new run, the former one's plan and state move to ``RUNS``. Raises as ``check_plan``, and then changes
-    nothing.
+    A new run moves the former one's plan and state to ``RUNS``. Raises as ``check_plan``, and then changes nothing.
     """
     old, new = check_plan(home, data)
     if old is not None and new.version == old.version:
@@ -208,7 +205,7 @@ def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
 
 
 def renewed(home: Home, held: Plan, data: bytes) -> Plan:
-    """As ``take_plan``, while the run of ``held`` goes on. Raises NewPlanError for the plan of a later run."""
+    """As ``take_plan``, while the run of ``held`` goes on. Raises NewPlanError for a later run's plan."""
     if check_plan(home, data)[1].run > held.run:
         raise NewPlanError(data)
     plan = take_plan(home, data)
@@ -227,7 +224,7 @@ def _put_by(home: Home, run: int) -> None:
 
 
 def take_back(home: Home, plan: Plan) -> None:
-    """Put the state of this plan's run back, if the party was stopped while it took the next plan."""
+    """Put this plan's state back, if the party was stopped while it took the next plan."""
     former = Home(home.path, home.about, plan.run)
     if former.state.exists():
         with files.writing(home.state):
@@ -235,12 +232,12 @@ def take_back(home: Home, plan: Plan) -> None:
 
 
 def agree(home: Home, plan: Plan) -> None:
-    """Record that the home's owner agrees to the run of this plan."""
+    """Record that the owner agrees to the run of this plan."""
     write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan.sha256)) + b"\n")
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
-    """Whether the owner has: to the first run by joining, to a further one by ``agree``. The hub's is the operator."""
+    """Who joins has agreed to the first run, and with ``agree`` to a further one. The hub is the operator's."""
     if home.name == plan.roster.hub:
         return True
     given = read_json(home.agreed, AgreedRun) if home.agreed.exists() else AgreedRun()
@@ -255,7 +252,7 @@ def agreement_words(home: Home, plan: Plan) -> str:
 
 
 def _renewed(home: Home, plan: Plan) -> bytes | None:
-    """A certificate that ends later than the home's, if any. Raises PeerError for one of other keys."""
+    """A certificate that ends later than the home's. Raises PeerError for one of other keys."""
     found = plan.certificates.get(home.name)
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
         return None
@@ -265,7 +262,7 @@ def _renewed(home: Home, plan: Plan) -> bytes | None:
 
 
 def check_ours(home: Home, plan: Plan) -> None:
-    """Raises PeerError unless the plan's roster has the keys of this home, and its role."""
+    """Raises PeerError unless the roster has this home's keys and role."""
     listed, ours = plan.roster.by_name.get(home.name), home.entry
     if listed is None or replace(listed, role=ours.role) != ours:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
@@ -274,7 +271,7 @@ def check_ours(home: Home, plan: Plan) -> None:
 
 
 def check_secret(home: Home, plan: Plan) -> None:
-    """Raises UserError for a plan by which a party between machines would keep nothing secret."""
+    """Raises UserError for a plan by which a party between machines keeps nothing secret."""
     rehearsal, version = plan.settings.rehearsal, f"version {plan.version} of the plan"
     if rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
         raise UserError(
@@ -317,7 +314,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_private(path: Path, size: int | None = None) -> bytes:
-    """Raises UserError for a link, a pipe, a large file, or another size than this."""
+    """Raises UserError for a link, a pipe, a large file, or another size."""
     with files.reading(path, ADVICE), files.opened(path, follow=False) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES or (size is not None and len(data) != size):

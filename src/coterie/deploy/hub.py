@@ -21,7 +21,7 @@ from coterie.transport.envelope import Waiting
 from coterie.transport.wire import Parcel
 
 FORCED = 5
-"""In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
+"""In so many rounds a party may have an attempt repeated; then it is asked nothing until it is enrolled anew."""
 EXCLUDED = {
     "revoked": "it was revoked",
     "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
@@ -39,10 +39,10 @@ class LeaderStoppedError(RunError):
 
 @dataclass
 class RoundOutcome:
-    """round: 0 is the set-up.  notes: the hub's own, as in a run.
+    """round: 0 is the set-up.  notes, traffic: the hub's own.
 
-    attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  traffic: the hub's own.
+    attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".  gone: why a
+    party was absent when asked.
     """
 
     round: int
@@ -58,8 +58,7 @@ class RoundOutcome:
 class Plans:
     """What the operator's folder says of the plan during a run; here it never changes.
 
-    asks_all: the folder was restored, so all are asked for their newest plan first.  invites: owners must agree to this
-    run.
+    asks_all: all show their newest plan first, since the folder was restored.  invites: owners must agree to this run.
     """
 
     asks_all = invites = False
@@ -90,7 +89,7 @@ OnRound = Callable[[RoundOutcome], None]
 
 
 class HubNode(Node):
-    """Its store also holds which rounds are done, and the current round's attempt."""
+    """Its store also has which rounds are done, and the round's attempt."""
 
     answers_while_leading = True
 
@@ -151,7 +150,7 @@ class HubNode(Node):
         return ran
 
     def _gather(self) -> None:
-        """After a restore wait for all parties' newest plans, and before a further run for agreement."""
+        """After a restore wait for all newest plans, and before a further run for agreement."""
         if self._gathers:
             plan = self.plans.newest() or b""
             for name in self.others:
@@ -237,7 +236,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Also commit messages that wait for the next attempt, so that they need not come again."""
+        """Also messages for the next attempt, so that they need not come again."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]

@@ -32,12 +32,11 @@ def as_hub(
     say: Say = silent,
     adopted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early.
+    """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early, and UserError for
+    what does not mend itself, or if it runs already.
 
-    serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  say: as for a
-    party.
-    adopted: called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does not
-    mend itself, or if it runs already.
+    serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  adopted: called
+    when a party has shown a newer plan, which the folder has then.
     """
     home = read_home(folder / HUB)
     with running(home, stderr=stderr) as stopped:

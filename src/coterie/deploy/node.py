@@ -1,7 +1,7 @@
 """A node drives one party's ``Member`` over an engine.
 
-A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a killed node
-pushes again what may not have left, and takes again what it had not committed.
+The consequences of a packet are committed at once (``store.py``) and pushed, then it is done. So a killed node pushes
+again what may not have left, and takes again what it had not committed.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
 BEHIND_S = 0.05
-"""A party that has found out that it is behind waits so long for the Begin of a still later round."""
+"""So long a party that is behind waits for the Begin of a still later round."""
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
 """Why a request gets no answer, as nodes tell each other."""
 
 
 class RolledBackError(UserError):
-    """Stored state is older than the hub knows: the party would use numbers again, so it starts no more."""
+    """The hub knows newer state: the party would use numbers again, so it starts no more."""
 
 
 class Node(StoredNode):
-    """stopped: ends it after the current packet.  scores, samples: reported.  renew: takes newer plans in.  former: its
-    last commit of the run before.
-    announces: tells the hub that it takes part, before it is asked.
+    """stopped: ends it after the current packet.  scores, samples: reported.  former: its last commit of the run
+    before. announces: tells the hub that it takes part, before it is asked.
 
     lead: its coordination, if any.  interrupted: killed while it coordinated, so it waits for another attempt.
-    awaits_begin: until the hub says which of its commits it has heard of.  apart: the hub has begun an attempt of this
-    number before, so it takes nothing of this one.
+    awaits_begin: until the hub says which commits it has heard of.  apart: takes nothing of this attempt, whose number
+    the hub has used before.
     """
 
     answers_while_leading = False
@@ -74,7 +73,7 @@ class Node(StoredNode):
         self.stopped.set()
 
     def open(self) -> None:
-        """Go on from the last commit with new numbers, and push what may not have left."""
+        """Go on from the last commit, and push what may not have left."""
         self.load()
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
@@ -183,7 +182,7 @@ class Node(StoredNode):
         self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> bytes:
-        """This party's newest plan then; nothing if this one is refused, but for its age."""
+        """This party's newest plan then; nothing if this one is refused, but for age."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
@@ -298,8 +297,8 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
-        """The hub repeats an attempt, so its disk was put back, and it may ask for something else. A party answers once
-        in an attempt, so it takes nothing of this one and asks for another.
+        """The hub repeats an attempt, so its disk was put back, and it may ask for something else: a party, which
+        answers once, asks for another attempt.
         """
         if not self.apart:
             self.give_up()

@@ -31,8 +31,8 @@ def may_score(work: OwnWork) -> tuple[str, ...]:
 def own_scores(
     work: OwnWork, observer: Evaluator, model: fl.ClientModel, told: NDArray[np.int64] | None
 ) -> dict[str, float]:
-    """Scores that it may report, with the prior of its labels (``PRIOR``), too. told: (classes,) the label counts of
-    the model's training data, or None.
+    """Those that it may report, also with the labels' prior (``PRIOR``). told: (classes,) label counts of the model's
+    training data, or None.
     """
     wanted, models = may_score(work), {work.name: model}
     found = observer.scores(models).means()

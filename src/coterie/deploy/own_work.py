@@ -33,7 +33,7 @@ class OwnWork:
 
 
 def own_work(home: Home, plan: Plan, config: Resolved, model: Model, device: Profile | None) -> OwnWork:
-    """Raises UserError for a client without data, and without the GPU that it says it has."""
+    """Raises UserError for a client without data, and without a GPU that it has named."""
     data, settings = _data(home, plan), plan.settings
     if data is None and home.role == plan.client_role:
         raise fl.UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")

@@ -24,7 +24,7 @@ from coterie.report.words import plural
 
 
 def adopt(folder: Path, home: Home, data: bytes) -> None:
-    """Put this plan into an operator's folder, unless that one is no older."""
+    """Put this plan into an operator's folder, unless it is no newer."""
     with locked(folder, wait=True):
         if _version(home, data) > _version(home, read_private(folder / PLAN)):
             atomic_write(folder / PLAN, data)
@@ -61,7 +61,7 @@ class PlanFile(Plans):
         return plan.run > self._plan.run or plan.aborted
 
     def present(self) -> Plan:
-        """The plan of this run, without those that were revoked since."""
+        """This run's plan, without those that were revoked since."""
         return replace(self._plan, revoked=self._newest().revoked)
 
     def _newest(self) -> Plan:
@@ -107,7 +107,7 @@ def wait_for_run(folder: Path, hub: Home, plan: Plan, stopped: threading.Event) 
 
 
 def put_by(folder: Path, plan: Plan) -> None:
-    """Before this plan's run, move a former run's folder to one by its number."""
+    """Before this plan's run, move a former run's folder away, by its number."""
     path = folder / RUN / STATUS
     if not path.exists():
         return

@@ -1,7 +1,7 @@
-"""Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
+"""Parties' reports, checked and summed up, and the hub's ``result.json``.
 
-Nothing proves a number of a report. The checks keep out impossible ones, so a party can spoil its own numbers and the
-means, and nothing else.
+Nothing proves a reported number. Impossible ones are kept out, so a party can spoil its own numbers and the means, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Check:
         self.shares = {name for name, share in names.items() if share}
 
     def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
-        """The report with the fields that count; None for an impossible one. Only clients have scores."""
+        """The fields that count; None for an impossible report. Only clients have scores."""
         counts = (report.commit, *report.refused.values())
         if max(report.bytes_up, report.bytes_down) > _MOST_BYTES or max(counts) > _MOST_COUNT:
             return None
@@ -98,7 +98,7 @@ def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
 
 
 def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
-    """Means of reported scores, the leading one first, each with that of the prior."""
+    """The leading score first, each with that of the prior."""
     forms = (form + f"local_{metric.name}" for metric in measures for form in ("", PRIOR))
     names = (*forms, "local_loss")
     return {name: score(line, name) for name in names if name in line["reported"]}
@@ -117,7 +117,7 @@ def why_missed(words: str) -> str:
 
 
 def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
-    """``result.json`` without sums of lines. running: whether the run goes on."""
+    """``result.json`` without sums of lines. running: the run goes on."""
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     deployment = {
         "engine": status.engine,

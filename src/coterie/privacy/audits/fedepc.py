@@ -1,4 +1,4 @@
-"""What the parties of FedEPC find out from their views, as numbers.
+"""What the parties of FedEPC find out from their views.
 
 An attacker's labelled samples are the hub's public ones, or else test samples.
 """
@@ -35,7 +35,7 @@ BOAST = 10.0
 AGAINST = 10.0
 """How many times its step a spoiling device goes, backwards."""
 RAISED = 1.5
-"""A cluster counts as spoiled if its loss, over the rounds, is at least so many times what it was without the liar."""
+"""A cluster counts as spoiled by at least so many times its loss without the liar, over the rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,10 +241,7 @@ def selected(run: Recorded) -> Counter[str]:
 
 
 def loss_of(run: Recorded) -> dict[str, float]:
-    """By device, its cluster's mean loss over the rounds after the first.
-
-    A mean, since a cluster in which honest devices train recovers.
-    """
+    """By device, its cluster's mean loss over the rounds after the first: honest devices make it recover."""
     found: dict[str, list[float]] = {}
     for line in run.lines[1:]:
         notes = line["notes"]

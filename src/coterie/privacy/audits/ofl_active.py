@@ -1,6 +1,5 @@
-"""What parties of OFL gain that deviate: a recorded run once more, by the same seed, with a deviating client or leader.
-
-Real keys and ciphers are fresh.
+"""A recorded run of OFL once more, by the same seed, with a deviating client or leader; real keys and ciphers are
+fresh.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from coterie.systems.ofl.messages import MODEL
 Doubles = NDArray[np.float64]
 COALITION = "all leaders but one, with the server"
 ONE_LEADER = "one leader, deviating"
-"""The same words for all runs, so that findings of several seeds are one row."""
+"""The same words for all runs, so that their findings are one row."""
 BOAST = 10.0
 """How many times its device's speed a boasting client reports."""
 LENGTHS = (10.0, -10.0)
-"""How many times its change of the global model a forging leader sends; backwards, if it is negative."""
+"""A forging leader sends so many times its change of the global model; backwards, if negative."""
 
 
 def active(run: Recorded) -> list[Finding]:
@@ -73,9 +72,8 @@ def stealing(run: Recorded) -> Iterator[Measured]:
 
 @attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its device's speed, and constant presence.
-
-    Chance is how often it led honestly, with the spread of elections by lot.
+    """The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
+    honestly, with the spread of elections by lot.
     """
     led = terms(run)
     name = min(run.clients, key=lambda one: led[one])
@@ -108,8 +106,8 @@ def boasted(status: Status, step_s: float) -> Status:
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
     """The client that led most often sends its change this many times as long.
 
-    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy, of which chance is
-    the honest run's accuracy, with its spread over the later half.
+    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy; chance is the honest
+    run's, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -158,7 +156,7 @@ def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
 
 
 Own = Mapping[tuple[int, str], tuple[Doubles, Doubles]]
-"""By round and leader, its memory when it encrypts: (d,) the model that it began with, and its own."""
+"""By round and leader, when it encrypts: (d,) the model that it began with, and its own."""
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
@@ -180,9 +178,8 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
 @attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, beside its memory.
-
-    Also what the models reveal: label shares of a leader's clients.
+    """What all others with the server find of the leader with the largest weight, beside its memory, and of its
+    clients' label shares.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial

@@ -23,7 +23,7 @@ Wrong = Literal["labels", "trigger"]
 
 
 def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """(n,) labels, of which this share becomes the next class (after the last comes 0)."""
+    """(n,) labels, of which this share becomes the next class (after the last: 0)."""
     found = y.clone()
     some = _some(len(y), share, seed)
     found[some] = (y[some] + 1) % classes
@@ -31,9 +31,8 @@ def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
 
 
 def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
-    """Samples (n, ...) with a trigger: the last features of a row, or a square in the corner of an image.
-
-    An eighth of the sample long, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access 2019).
+    """Samples (n, ...) with a trigger: the last features of a row, or a square in an image's corner, an eighth of the
+    sample long, 2 to 4, in every channel (BadNets: Gu et al., IEEE Access 2019).
     """
     found = x.clone()
     axes = min(2, x.ndim - 1)  # of an image the last two: its channels come first
@@ -56,7 +55,7 @@ def _some(n: int, share: float, seed: int) -> Tensor:
 
 
 class Poison(NamedTuple):
-    """How an attacker's own samples are changed. share: of the labels.  value: of the trigger.  seed: which samples."""
+    """share: of the labels.  value: of the trigger.  seed: which samples."""
 
     wrong: Wrong
     share: float
