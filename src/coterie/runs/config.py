@@ -29,14 +29,14 @@ SIDES = frozenset(
 _OF_SCHEMA = ("target", "gaps", "categories", "kind", "task", "scaling")
 
 MOST_EVALUATED = 1000
-"""Clients that are scored where nobody asks for more. Audits of recorded views want all."""
+"""Clients that are scored by default. Audits of recorded views want all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunConfig):
-    """A run whose every option has a value and has passed all checks that need no data (``resolve``).
+    """A run whose every option has a value and has passed all checks that need no data.
 
-    clients: None where the data decide their number.  settings: every setting of the system.
+    clients: None where the data decide.  settings: all of the system's.
     """
 
     rounds: int
@@ -60,7 +60,7 @@ class Resolved(RunConfig):
 
     @property
     def holds_out(self) -> bool:
-        """Whether a fifth of each client's training samples is kept out of its training."""
+        """Whether a fifth of each client's training samples is held out."""
         return self.fine_tune == "held_out" or self.early_stop is not None
 
     @property
@@ -87,7 +87,7 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> Resolved:
     """Fill in defaults, and check all that needs no data. Raises UserError.
 
-    Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
+    Settings: the system's defaults, then those for the data set, then the mode's, then those given.
     """
     if isinstance(config, Resolved):
         return config

@@ -1,4 +1,4 @@
-"""Why a round moved no model, and why a run has no result, in words."""
+"""Why a round moved no model, or a run has no result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 class NoAttackError(RunError):
-    """Attackers did only honest clients' work, so the run measures no attack."""
+    """Attackers did only honest work, so no attack was measured."""
 
 
 def is_divergence(error: BaseException | None) -> bool:

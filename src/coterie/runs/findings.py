@@ -1,4 +1,4 @@
-"""Rows of attacks: the worst first, means over seeds, and what servers learn by topic."""
+"""Rows of attacks: the worst first, means over seeds, and what servers learn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.runs.intervals import mean_and_interval
 Content = dict[str, Any]
 Row = Mapping[str, Any]
 OF_ROUNDS = ("models", "identity")
-"""Topics with something new in every round. A client's labels, groups and samples are learned once."""
+"""Topics with something new in every round; labels, groups and samples are learned once."""
 
 
 def is_control(name: str) -> bool:
@@ -30,7 +30,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
-    """Each reason once: the first folder that it has left out, and how many more. left_out: reasons, by folder."""
+    """Each reason once: the first folder left out, and how many more. left_out: reasons, by folder."""
     alike: dict[str, list[str]] = {}
     for folder, why in left_out.items():
         alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")
@@ -39,9 +39,8 @@ def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
 
 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
-    """``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
-
-    Runs are of one method if their options and settings differ only in the seed.
+    """``methods``, each with its runs and merged rows, ``runs`` and ``left_out``. Runs of one method differ only in the
+    seed.
     """
     by_work: dict[str, list[Path]] = {}
     for folder, content in contents.items():
@@ -122,9 +121,8 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 
 def widened(attacks: int) -> float:
-    """By how much wider than the 95 % interval of one attack is the one that the best of so many exceeds as rarely.
-
-    Bonferroni's bound, for leaks that are normal by chance.
+    """By how much wider than one attack's 95 % interval is that which the best of so many exceeds as rarely:
+    Bonferroni's bound, for leaks normal by chance.
     """
     normal = NormalDist()
     return normal.inv_cdf(1 - 0.025 / max(attacks, 1)) / normal.inv_cdf(1 - 0.025)
@@ -149,8 +147,8 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; of ``OF_ROUNDS`` a round without a result counts 0.  interval: the
-    ``noise``, ``widened`` by the number of attacks: what the best of them finds within it may be luck, and counts 0.
-    None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
+    ``noise``, ``widened`` by the number of attacks, within which the best may be luck, and counts 0. None: one attack
+    cannot tell, and none found much. Empty if there is nothing to attack.
     """
     rows = [row for row in merged(runs) if row["topic"] is not None]
     wider = widened(len(rows))

@@ -50,7 +50,7 @@ def numbered(stem: str, make: Callable[[Path], None]) -> Path:
 
 
 def claim(config: Resolved) -> Path:
-    """Create a new run's folder with its ``config.toml``, all at once; raises UserError or RunError."""
+    """Create a new run's folder with its ``config.toml``, at once; raises UserError or RunError."""
     if config.out is None:
         words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
         return numbered("-".join(words), lambda out: _create(out, config))

@@ -1,7 +1,4 @@
-"""The options of a run, with words, bounds and completions, for command line and API.
-
-The command line reads this file at its start: it imports little.
-"""
+"""The options of a run, for command line and API. The command line reads this file first: it imports little."""
 
 from __future__ import annotations
 

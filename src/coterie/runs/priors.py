@@ -82,7 +82,7 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
 
 
 def with_prior(scores: Doubles, prior: Prior) -> tuple[Doubles, str]:
-    """(n, classes) of a batch with the prior, unless the guard leaves it out; and which, in words."""
+    """(n, classes) of a batch with the prior, unless the guard leaves it out; and which."""
     if not prior.fits(scores.argmax(axis=1), np.random.default_rng(0)):
         return scores, "the prior is left out: the batch does not look like the client's own labels"
     shifted = scores * np.exp(prior.shift - prior.shift.max())

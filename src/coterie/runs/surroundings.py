@@ -38,7 +38,7 @@ def surroundings_of(config: Resolved, names: Sequence[str], known_as: Sequence[s
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
-    """Delays for the share of clients that a round may ask."""
+    """For the share of clients that a round may ask."""
 
     def asked(r: int) -> Sequence[str]:
         here = fl.joined(clients, settings, r) if hasattr(settings, "founders") else clients

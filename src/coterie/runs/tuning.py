@@ -22,9 +22,8 @@ PATIENCE = 5
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged.
-
-    gains: whether the client predicts with them, not with its start.
+    """weights: (d,) float32.  epochs: so far.  diverged: the next epoch did.  gains: the client predicts with them, not
+    with its start.
     """
 
     weights: Vector
@@ -33,7 +32,7 @@ class Tuned:
     gains: bool = True
 
     def of(self, start: Vector) -> Vector:
-        """The weights (d,) that the client predicts with. start: the model that it was left with."""
+        """The weights (d,) that the client predicts with. start: its model before."""
         return self.weights if self.gains else start
 
 
@@ -48,9 +47,9 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client.  seed(client, epoch): of batches.  A client without held-out samples keeps its model. Ties
-    go to fewer epochs. Momentum starts anew in each epoch. The model ``gains`` if held-out loss and, of a classifier,
-    accuracy are better than the start's by a standard error of their paired differences.
+    models: (d,) by client; without held-out samples one is kept.  seed(client, epoch): of batches. Ties go to fewer
+    epochs; momentum starts anew in each. The model ``gains`` if held-out loss and, of a classifier, accuracy are better
+    than the start's by a standard error of their paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
