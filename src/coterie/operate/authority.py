@@ -1,6 +1,5 @@
-"""The operator's acts: invite members, approve their requests, renew certificates, revoke members.
-
-The operator's key is the root of trust. Every change of the roster is a new version of the plan.
+"""The operator's acts: invite, approve, renew, revoke. The operator's key is the root of trust; every change of the
+roster is a new version of the plan.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ class Approval:
 
 
 def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
-    """SECRET: the text of an invitation, which replaces the member's earlier one.
-
-    again: for a member that has lost its home and comes with new keys. Raises UserError.
+    """SECRET: an invitation, which replaces the member's earlier one. again: for new keys, after a lost home. Raises
+    UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         role = _role(folder, plan, name)
@@ -98,9 +96,8 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
 
 def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
-    """The verified request, and its invitation, None if this very request is already approved.
-
-    Raises UserError for a request that cannot be approved, with the reason.
+    """The verified request, and its invitation, None if this very request is approved. Raises UserError with the
+    reason.
     """
     folder = open_folder(path)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
@@ -108,10 +105,8 @@ def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
 
 
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
-    """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
-
-    This uses the invitation up. If a run without the sender has begun, the next one brings its certificate
-    (``runs.start``).
+    """Put the sender of a request on the roster, and write its certificate (``NAME.cert``), which uses the invitation
+    up. If a run without it has begun, the next one brings the certificate (``runs.start``). Raises UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
@@ -231,8 +226,8 @@ def renew(
 ) -> tuple[str, ...]:
     """Sign new certificates for the same keys; returns their holders. Raises UserError.
 
-    By default of all, also operator and server, whose certificate ends within 30 days. The hub brings parties theirs in
-    a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has ended.
+    By default of all whose certificate ends within 30 days, also operator and server. The hub brings parties theirs in
+    a new version of the plan, which is valid as long; ``NAME.cert`` is for those whose own has ended.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         ca = read_private(folder.ca)
@@ -308,8 +303,8 @@ def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authorit
 
 
 def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
-    """The next version of the plan, signed and stored. Its number is the Unix time if no plan lies beside the
-    operator's keys, as after a restore: unknown versions may have been signed, and no number may be used twice.
+    """The next version of the plan, signed and stored. Its number is the Unix time if none lies beside the operator's
+    keys, as after a restore: no number may be used twice.
     """
     known = (folder.authority / PLAN).exists()
     version = plan.version + 1 if known else max(plan.version + 1, int(now_s))

@@ -1,6 +1,5 @@
-"""``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
-
-It tells where a secret lies, never the secret.
+"""``coterie deploy doctor``: checks the places of secrets, files, clocks, certificates and plans. It tells where a
+secret lies, never the secret.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _RENEW = "let the operator run coterie deploy renew DIR"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """level: a ``problem`` must be mended before any party is started.  where: a file, a folder or a party."""
+    """level: a ``problem`` must be mended before a party starts.  where: a file, a folder or a party."""
 
     level: Literal["problem", "warning", "ok"]
     where: str
@@ -63,9 +62,8 @@ def doctor(
     ahead_s: Callable[[Folder], float] | None = None,
     check_apart: Callable[[Home], None] | None = None,
 ) -> list[Diagnosis]:
-    """All findings about deployments' folders and homes. ahead_s: how far the server's clock is ahead of this one;
-    None: not asked.  check_apart: ``engines.check_apart``, or None: not asked. Raises UserError for a folder that is
-    neither.
+    """All findings about deployments' folders and homes. ahead_s: how far the server's clock is ahead; check_apart:
+    ``engines.check_apart``; None: not asked. Raises UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)

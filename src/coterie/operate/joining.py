@@ -1,4 +1,4 @@
-"""A party joins: makes its home and keys, asks the operator, and takes in the answer."""
+"""A party joins: makes its home and keys, asks, and takes in the answer."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ def join(
 ) -> tuple[Home, Path]:
     """Make a party's home from its invitation; returns it, and the path of its request.
 
-    text: of the invitation.  data: ``.npz``, which is copied.  report: scores that the owner allows to be sent.
-    epochs: local ones in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves no
-    home behind.
+    data: ``.npz``, which is copied.  report: scores that the owner allows to be sent.  epochs: local ones in a round;
+    None for the most.  out: folder for the request. Raises UserError, and then leaves no home behind.
     """
     invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
     samples = _samples(invitation, data)
@@ -79,10 +78,10 @@ def join(
 
 
 def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
-    """Take in the operator's certificate. Returns the plan in it.
+    """Take in the operator's certificate. Returns the plan in it. Warns of two servers' homes near each other.
 
-    Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
-    with an older plan than the home has seen. Warns of a server's home near that of another server.
+    Raises UserError, and keeps nothing, for one that is forged, another party's, of other keys, expired, or with an
+    older plan than the home has seen.
     """
     try:
         found = tokens.read_certificate(text, home.operator)
@@ -148,7 +147,7 @@ def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | 
 
 
 def own_fingerprint(place: Home) -> str:
-    """Of a home's keys, for its owner to compare with the operator's."""
+    """Of a home's keys, for its owner to compare."""
     return fingerprint(place.entry)
 
 

@@ -1,12 +1,8 @@
-"""``members.toml``: the parties of a deployment, each with its role and, for servers, the host that it runs on.
+"""``members.toml``: the parties of a deployment, each with its role and, for servers, its host.
 
-[[member]]
-role = "server"          # a server is named as its role
-host = "hub.example.org"
+[[member]] role = "server"          # a server is named as its role host = "hub.example.org"
 
-[[member]]
-name = "hospital-a"      # a client
-role = "client"
+[[member]] name = "hospital-a"      # a client role = "client"
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole =
 
 
 class PlannedMember(msgspec.Struct, frozen=True):
-    """One party. host: DNS name or address of its machine, "" if unknown, as a client's may be."""
+    """host: DNS name or address of its machine, "" if unknown, as a client's may be."""
 
     name: str
     role: str
@@ -57,10 +53,10 @@ def read_members(path: Path) -> tuple[PlannedMember, ...]:
 def check_members(
     members: Sequence[PlannedMember], system: System, config: Any, mode: str, *, rehearsal: bool = False
 ) -> tuple[PlannedMember, ...]:
-    """The members in the order of the roster: the hub, the other servers, the clients as named.
+    """The members in the roster's order: the hub, the other servers, the clients as named.
 
-    Raises UserError unless they are exactly the mode's parties, with different names, and each server has its own host.
-    rehearsal: all are on one machine.
+    Raises UserError unless they are exactly the mode's parties, with different names, and, but in a rehearsal, each
+    server has its own host.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
     by_name: dict[str, PlannedMember] = {}
@@ -91,7 +87,7 @@ def check_members(
 
 
 def check_hosts(servers: Sequence[PlannedMember]) -> None:
-    """Raises UserError unless each of these servers has a host of its own."""
+    """Raises UserError unless each of these servers has its own host."""
     of_host: dict[str, str] = {}
     for one in servers:
         if not one.host:

@@ -1,7 +1,5 @@
-"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone.
-
-One thread answers one request at a time, within two seconds each, so that local users who connect slowly take neither
-memory nor threads.
+"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone. One thread answers one request at a
+time, within two seconds, so that slow local users take neither memory nor threads.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ _COUNTS: Mapping[str, tuple[str, str, Callable[[PartyStatus], Mapping[str, int]]
 
 
 def text(status: RunStatus) -> str:
-    """In the exposition format. Labels are names of parties, roles, kinds and settings."""
+    """In the exposition format. Labels are parties, roles, kinds and settings."""
 
     class Numbers(Collector):
         def collect(self) -> Iterator[Metric]:
@@ -92,7 +90,7 @@ def _families(status: RunStatus) -> Iterator[Metric]:
 def _family(
     name: str, words: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float | None]]
 ) -> CounterMetricFamily | GaugeMetricFamily:
-    """rows: values of the labels, and the number; None for none."""
+    """rows: the labels' values, and the number; None for none."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family = kind(f"coterie_{name}", words, labels=labels)
     for of, value in rows:
@@ -103,9 +101,8 @@ def _family(
 
 @contextlib.contextmanager
 def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
-    """Answer ``GET /metrics`` on 127.0.0.1 during the block; gives the port (0 chooses a free one).
-
-    read: the present status; called in another thread. Raises UserError if the port is taken.
+    """Answer ``GET /metrics`` on 127.0.0.1 meanwhile; gives the port (0 chooses a free one). read: called in another
+    thread. Raises UserError if the port is taken.
     """
     try:
         server = _Server((LOOPBACK, port), read)

@@ -1,4 +1,4 @@
-"""What an operator and a party see: the hub's status, and parties' logs."""
+"""What an operator and a party see: status and logs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def joined_in_words(plan: Plan) -> str:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if the hub has written none
-    yet.
-    """
+    """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if there is none yet."""
     path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
     if path is None and (place := Folder(folder)).plan.is_file():
         raise NotBegunError(
@@ -48,7 +46,7 @@ def read_status(folder: Path) -> RunStatus:
 
 
 def next_run(status: RunStatus, folder: Path) -> str:
-    """In words, a run that is signed, and that the hub has not taken up; "" without one."""
+    """A signed run that the hub has not taken up, in words; "" without one."""
     place = Folder(folder)
     run = current_plan(place).run if place.plan.is_file() else 0
     if run <= status.run:
@@ -66,7 +64,7 @@ def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
 
 
 def all_statuses(folder: Folder) -> Iterator[RunStatus]:
-    """Of all runs that the hub has begun, in order. Raises UserError."""
+    """Of all runs begun, in order. Raises UserError."""
     former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
     places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
     yield from (read_status(place) for place in places if (place / STATUS).exists())
@@ -85,7 +83,7 @@ Line = dict[str, Any]
 
 
 def log_files(place: Path) -> list[Path]:
-    """Of a party's home, or the homes below an operator's folder. Raises UserError without a log."""
+    """Of a home, or the homes below an operator's folder. Raises UserError."""
     if not place.is_dir():
         raise UserError(f"{place}: no such folder; name a party's home, or the folder of a deployment")
     found = sorted({path.parent for pattern in (LOG, f"*/{LOG}", f"*/*/{LOG}") for path in place.glob(pattern)})
@@ -95,7 +93,7 @@ def log_files(place: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> Iterator[Line]:
-    """With older files, oldest first, without lines cut off by a kill."""
+    """With older files, oldest first, without cut lines."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1)]
     for one in (*older, path):
         if one.exists():

@@ -1,4 +1,4 @@
-"""The result of a rehearsal, which alone can know every party's model."""
+"""A rehearsal's result, which alone knows every party's model."""
 
 from __future__ import annotations
 

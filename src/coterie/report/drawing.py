@@ -23,11 +23,11 @@ DARK = {
 }
 """Of matplotlib's settings, the colours of a report's dark page (``style.html``)."""
 MARKERS = ("o", "s", "^", "D", "v", "p", "*")
-"""Those of ``figure.py``, so a method has one mark in a report and in a paper."""
+"""As in ``figure.py``."""
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks show as a picture, also without an import of ``pyplot``."""
+    """That notebooks show without ``pyplot``."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -35,7 +35,7 @@ class ShownFigure(Figure):
         return file.getvalue()
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
-        """SVG and PDF keep their text, and are the same at every call."""
+        """SVG and PDF keep their text, equal at every call."""
         form = str(kwargs.get("format") or str(fname).rpartition(".")[2]).lower()
         dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         with matplotlib.rc_context(_SAVED):
@@ -48,9 +48,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def looks(names: Iterable[str], *, dark: bool = False) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too.
-
-    dark: for a dark page (``DARK``).
+    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too. dark: for a dark
+    page.
     """
     return {
         name: {"color": METHODS[k % len(METHODS)][dark], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}

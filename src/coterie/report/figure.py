@@ -1,6 +1,5 @@
-"""Figures as plain SVG for a page: panels with axes, marks on them, and a legend below.
-
-Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Lengths are pixels.
+"""Figures as plain SVG: panels with axes, marks, and a legend below. Text stays text and ink is CSS variables, so one
+drawing serves light, dark and print. Lengths are pixels.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def colour(index: int) -> str:
 
 
 def method_colour(number: int) -> str:
-    """A method's ink, which the page sets (``style.html``)."""
+    """Set by ``style.html``."""
     return f"var(--m{number % len(METHODS)})"
 
 
@@ -60,13 +59,12 @@ def rgba(hex_colour: str) -> tuple[int, int, int, int]:
 
 
 def label(text: object, limit: int = 30) -> str:
-    """Other people's words as a label: printable and short."""
+    """Others' words: printable and short."""
     words = "".join(c if c.isprintable() else "\ufffd" for c in str(text))
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
 def plain(value: float) -> str:
-    """A tick: thousands and millions by their letters."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * unit or (abs(value) >= unit and value % (unit / 10) == 0):
             return f"{value / unit:g}{letter}"
@@ -82,10 +80,9 @@ def percent(share: float) -> str:
 
 @dataclass
 class Axis:
-    """low, high: its ends, else those of the marks with some room; low may be the larger. bounds: which the room does
-    not leave.  most: of its ticks.  whole: only whole numbers.
-    ticks: values and words in place of nice numbers.  grid: whether lines cross the panel.
-    side: whether it is on the far side.
+    """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: which the room does not
+    leave. most: of its ticks.  whole: only whole numbers.  ticks: values and words in place of nice numbers.  grid:
+    lines cross the panel.  side: it is on the far side.
     """
 
     name: str = ""
@@ -146,16 +143,15 @@ def _powers(low: float, high: float, most: int) -> list[float]:
 
 class Mark(Protocol):
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
-        """The values along both axes that must be in sight."""
+        """Values along both axes to be in sight."""
 
     def draw(self, x: Place, y: Place) -> str: ...
 
 
 @dataclass
 class Line:
-    """With a gap where a value is not finite. every: which points have a marker; None for none.
-
-    shape, filled, edge: of the markers.  joined: whether there is a line.
+    """With a gap at non-finite values. every: which points have a marker; None for none.  shape, filled, edge: of the
+    markers. joined: with a line.
     """
 
     x: ArrayLike
@@ -205,7 +201,7 @@ class Band:
 
 @dataclass
 class Bars:
-    """Bars around ``at``, from ``base`` to ``top``. colours: one of all, or of each. lying: along the x axis."""
+    """From ``base`` to ``top``. colours: one, or of each.  lying: along the x axis."""
 
     at: ArrayLike
     base: ArrayLike
@@ -255,7 +251,7 @@ class Image:
 
 @dataclass
 class Rules:
-    """Lines that keep rows, or columns, apart. first, last: their ends on the other axis."""
+    """Lines between rows, or columns. first, last: their ends."""
 
     at: Sequence[float]
     first: float
@@ -278,7 +274,7 @@ class Rules:
 
 @dataclass
 class Words:
-    """A word at each point. shift: in pixels.  middle: whether it stands around its point."""
+    """A word at each point. shift: in pixels.  middle: around it."""
 
     x: ArrayLike
     y: ArrayLike
@@ -299,7 +295,7 @@ class Words:
 class Labelled:
     """Words beside marks of these radii, moved where they would cover each other or a mark, or leave the right end.
 
-    right: the value of x beyond which they do not reach.  more: what follows each word where there is room.
+    right: the largest x.  more: follows each word where there is room.
     """
 
     x: Sequence[float]
@@ -336,7 +332,7 @@ class Labelled:
 
 @dataclass
 class Key:
-    """A line of a legend: a patch, or with ``line`` a sample of that line."""
+    """A line of a legend: a patch, or that line."""
 
     words: str
     colour: str
@@ -348,7 +344,7 @@ class Key:
         return _KEY + _wide(self.words) + 18
 
     def draw(self, x: float, y: float) -> str:
-        """At these pixels: its left end and the middle of its height."""
+        """At its left end's pixels, halfway up."""
         if self.line is None:
             box = f"M{x + 3:.1f},{y - 5:.1f}h14v10h-14Z"
             drawing = f'<path d="{box}" fill="{self.colour}" fill-opacity="{self.opacity:g}"/>'
@@ -362,9 +358,7 @@ class Key:
 
 @dataclass
 class Panel:
-    """title: may have several lines.  keys: a legend below it alone.  above: values of x with a triangle above the
-    panel.  frame: whether the axes are drawn as lines.
-    """
+    """title: perhaps several lines.  keys: its legend.  above: values of x with a triangle.  frame: axes are lines."""
 
     title: str = ""
     x: Axis = field(default_factory=Axis)
@@ -425,9 +419,8 @@ class Panel:
 
 @dataclass
 class Figure:
-    """Panels in rows and columns, and a legend below all. width, height: pixels, without the legend.
-
-    heights, widths: weights of rows and columns, for the plots inside the margins.
+    """Panels in rows and columns, and a legend below. width, height: pixels without it.  heights, widths: weights of
+    rows and columns, inside the margins.
     """
 
     width: float
@@ -489,7 +482,7 @@ def swatch(number: int) -> Markup:
 
 
 def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArray[np.uint8]:
-    """Pixels of values between two ends as depths of a colour, for light and dark pages; NaN is clear."""
+    """Values between two ends as depths of a colour, for light and dark pages; NaN is clear."""
     pixels = np.empty((*values.shape, 4), np.uint8)
     pixels[...] = rgba(hex_colour)
     depth = np.clip((values - low) / (high - low), 0, 1)
