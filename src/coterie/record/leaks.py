@@ -1,4 +1,4 @@
-"""Finds secrets in files, in any form in which they may be written."""
+"""Finds secrets in files, in any form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ PEM = b"PRIVATE KEY-----"
 
 
 class Patterns:
-    """Looks for all in one pass over a file. secrets: by their description, 32 bytes or more.  more: other texts by
-    name.
-    """
+    """Looks for all in one pass. secrets: by description, 32 bytes or more.  more: other texts by name."""
 
     def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
         found = [(needle, name) for name, secret in secrets.items() for needle in forms(secret)]

@@ -10,7 +10,7 @@ import coterie
 from coterie.record.schema import FORMAT
 
 Line = dict[str, Any]
-"""What one round left, as it stands in ``metrics.jsonl``."""
+"""A round's line of ``metrics.jsonl``."""
 
 _SCORES = ("global_accuracy", "local_accuracy", "global_loss", "local_loss")
 
@@ -59,7 +59,7 @@ def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[st
 
 
 def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A deployment's ``result.json`` with these facts, and in words what nobody knows of it then."""
+    """A deployment's ``result.json`` with these facts, and in words what nobody knows then."""
     whole = {**found, **facts}
     known = {key for key, value in whole.items() if value is not None}
     if found["deployment"]["rehearsal"]:

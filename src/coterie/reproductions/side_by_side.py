@@ -1,4 +1,4 @@
-"""Runs of a study side by side, each in a process with one torch thread."""
+"""Runs of a study side by side, each a process with one torch thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of a party on its own: real time, or its part of the virtual clock, as in a simulation."""
+"""The clock of a party on its own: real time, or its part of the virtual clock."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NOWHEN: Instant = 0.0, 0
 
 
 class Times(msgspec.Struct):
-    """A party's part of the virtual clock. busy: until when the party works.
+    """A party's part of the virtual clock. busy: until when it works.
 
-    at: the hub's instant in the round.  links: by recipient, when the last message arrives.
-    delayed: messages held back, with the round until which, in the order of writing.
+    at: the hub's instant in the round.  links: by recipient, when the last message arrives. delayed: messages held
+    back, with the round until which, in the order of writing.
     """
 
     at: Instant = NOWHEN
@@ -34,7 +34,7 @@ class Times(msgspec.Struct):
 
 
 class Clock:
-    """Of a party in real time: messages arrive when they come, and none is held back."""
+    """In real time messages arrive when they come, and none is held back."""
 
     rehearsed = False
 
