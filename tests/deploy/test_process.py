@@ -59,6 +59,24 @@ def test_it_tells_meanwhile_who_is_there() -> None:
     assert told[-1] == (set(NAMES), [])
 
 
+def test_a_client_that_is_revoked_meanwhile_is_awaited_no_longer() -> None:
+    *most, last = CLIENTS
+    exchange, told = Exchange(NAMES), list[list[str]]()
+    for name in most:
+        exchange.engine(name)
+    settings = replace(PLAN.settings, quorum=len(CLIENTS), patience_s=20.0)
+    versions = iter([replace(PLAN, settings=settings)] * 3)
+    wait_for_parties(
+        lambda: next(versions, replace(PLAN, settings=settings, revoked=(last,))),
+        exchange.engine(HUB),
+        threading.Event(),
+        lambda here, away: told.append([*away]),
+        poll_s=0.02,
+    )
+    assert told[0] == [last]
+    assert told[-1] == []
+
+
 def test_a_hub_that_is_stopped_waits_no_longer() -> None:
     stopped = threading.Event()
     stopped.set()
