@@ -20,14 +20,13 @@ from coterie.privacy.plain import model_field, some_rounds
 from coterie.transport.transcript import Seen, View
 
 MOST_NUMBERS = 1024
-"""Among more, some follow a few clients' label counts by luck."""
 _LEAST_CLIENTS = 4
 Field = tuple[str, str]
-"""A message's type and one of its fields, by name."""
+"""A message's type and one of its fields."""
 
 
 class NotJudged(NamedTuple):
-    """A field of clients' messages that no attack has read. role: its receiver.  why: what it holds."""
+    """A field that no attack has read. role: its receiver.  why: what it holds."""
 
     role: str
     message: str
@@ -37,8 +36,8 @@ class NotJudged(NamedTuple):
 
 @dataclass
 class SentField:
-    """What clients sent to one role in one field, or in all single numbers of a message together, by round and client's
-    number.
+    """What clients sent to one role in one field, or in all single numbers of a message, by round and
+    client's number.
     """
 
     role: str
@@ -165,7 +164,7 @@ def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
 
 
 def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
-    """The same run, and the growing set of fields that are read in it."""
+    """The same run, and the growing set of fields read in it."""
     read: set[Field] = set()
     kinds: dict[type[fl.Message], type[fl.Message]] = {}
     clients = frozenset(run.clients)

@@ -1,7 +1,7 @@
 """Attacks on label counts that clients are told in sums, for every system (``padded_counts``, ``hidden_counts``).
 
 The server knows the sum of each list, but of hidden groups none. A client takes its own counts off what it is told; all
-but one together know that one's. Each guesses label shares of single clients.
+but one together know that one's. Each guesses single clients' label shares.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OpenedSums:
 
 
 def opened_sums(run: Recorded) -> list[OpenedSums]:
-    """All models with label counts, from what the server was sent and what clients were told."""
+    """All models with label counts."""
     return _of_lists(run) or _of_hidden_groups(run)
 
 
@@ -98,7 +98,6 @@ def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
 
 @attack("counts-by-member", "client", "labels", "takes its own label counts off the sum, and the rest for each other's")
 def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
-    """Of three clients, the rest is the sum of two."""
     role = run.federation.common.roster.client_role
     for model in opened:
         for client in model.clients:
@@ -109,7 +108,6 @@ def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured
 
 @attack("counts-by-all-but-one", "clients", "labels", "all but one of a model take their label counts off the sum")
 def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
-    """The rest is that client's: nothing hides it from all others."""
     for model in opened:
         own = run.label_counts[model.clients].sum(axis=0)
         for client in model.clients:
@@ -132,7 +130,7 @@ ATTACKS: tuple[Attack, ...] = (_by_list, _by_member, _by_all_but_one)
 
 
 def label_sum_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and why some do not apply; nothing without the setting."""
+    """These attacks' findings, and why some do not apply; nothing without the setting."""
     if not counts_labels(run.settings, run.mode):
         return [], {}
     return applied(ATTACKS, run, [opened] if (opened := opened_sums(run)) else [], NONE_OPENED)

@@ -91,7 +91,7 @@ def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> 
 
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
-    """The variety of clients' labels, from numbers (n,) that may grow with it."""
+    """The variety of labels, from numbers (n,) that may grow with it."""
     entropy = labels.label_entropy(label_counts)
     return tried(who, f"variety of labels, by {by}", lambda: labels.rank_correlation(values, entropy, "label entropy"))
 
@@ -119,8 +119,8 @@ class Auxiliary:
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``. clusters: (n,) by name, whose mean
-    estimate is each client's guess.
+    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``. clusters: (n,) whose mean estimate is
+    each client's guess.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))

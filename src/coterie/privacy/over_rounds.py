@@ -1,8 +1,7 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
 The change of such a model is a weighted mean of updates. Its sender, who knows who answered, solves for each client's
-part, or takes the difference of two rounds that differ by one client. Holders of the model look in it for others'
-samples.
+part, or takes the difference of two rounds that differ by one client. Holders of the model look for others' samples.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ SENDER = "party that sends models in the clear"
 
 @dataclass(eq=False)
 class SentModel:
-    """By round: models (d,), and answered, the clients that got it then and answered.  holders: clients that ever got
-    it.
-    """
+    """By round: models (d,), and answered, the clients that got it then and answered.  holders: ever got it."""
 
     sender: str
     models: dict[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -49,7 +46,7 @@ class SentModel:
 
 
 def lines(run: Recorded) -> list[SentModel]:
-    """All moving models that clients were sent in the clear, each linked with the last round's nearest."""
+    """All moving models sent in the clear, each linked with the last round's nearest."""
     got: dict[str, dict[int, dict[bytes, Sent]]] = {}
     for client, name in enumerate(run.clients):
         for seen in run.views[name].seen if name in run.views else ():
@@ -138,5 +135,5 @@ ATTACKS: tuple[Attack, ...] = (_by_names, _differences, _members)
 
 
 def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and why some do not apply."""
+    """These attacks' findings, and why some do not apply."""
     return applied(ATTACKS, run, lines(run), NONE_SENT)

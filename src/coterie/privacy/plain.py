@@ -1,6 +1,6 @@
 """Attacks on plain updates, for every system: a party receives single clients' models, or their changes, in the clear.
 
-Such a message holds an array of as many floats as one model, or all, have.
+Such a message holds as many floats as one model, or all, have.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """What one role received in the clear in one round. slow: whether slow attacks run, too.
+    """What one role received in the clear in one round. slow: slow attacks run, too.
 
     clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, of training, 0
     at buffers.
@@ -60,9 +60,9 @@ class _Sent:
     starts: Floats
 
     def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """(d,) the model after training and the step; of several, the one that moved furthest.
+        """(d,) the model after training and the step from the nearest start; of several, the one that moved furthest.
 
-        change: the weights are changes. A model began with the nearest start.
+        change: the weights are changes.
         """
         found = []
         for i, row in enumerate(self.weights.astype(np.float64)):
@@ -140,9 +140,7 @@ def model_field(message: fl.Message, size: int, several: int) -> str | None:
 
 
 def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
-    """The last models that the party had sent to an update's sender by then, of its round or an earlier one; None
-    without.
-    """
+    """The last models that the party had sent to an update's sender by then; None without."""
     asked = getattr(update.message, "round", update.round)
     before: Floats | None = None
     view = run.views.get(update.src)
@@ -156,9 +154,7 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
 
 
 def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
-    """Both parties know; here numbers decide: training leaves most weights near the start in a model, near 0 in a
-    change.
-    """
+    """Training leaves most weights near the start in a model, near 0 in a change."""
     votes = 0
     for one in sent[:_VOTERS]:
         for row in one.weights:
@@ -314,5 +310,5 @@ ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike,
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and why some do not apply."""
+    """These attacks' findings, and why some do not apply."""
     return applied(ATTACKS, run, plain_updates(run), NONE_IN_THE_CLEAR)

@@ -25,8 +25,8 @@ def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
 class ReceivedKind:
     """Messages of one kind between two roles, as one role received them.
 
-    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them.  rounds: how many had any, with
-    the set-up.
+    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them.  rounds: that had any, with the
+    set-up.
     """
 
     role: str

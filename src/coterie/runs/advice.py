@@ -1,4 +1,4 @@
-"""Warnings: options without effect, and scores no better than chance or than in an earlier round."""
+"""Warnings: options without effect, and scores no better than chance or an earlier round's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
         "the data are not looked for there",
     ),
 }
-"""When options have an effect, and why they may not."""
+"""When options have an effect, and why not."""
 
 
 def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str]:
@@ -55,7 +55,7 @@ def surplus_clusters(config: Resolved) -> str | None:
 
 
 def nothing_added(config: Resolved, clients: int, reasons: Sequence[str]) -> str | None:
-    """A sentence about clients that silently keep their model or add nothing. reasons: theirs."""
+    """A sentence about clients that silently keep their model or add nothing."""
     if not clients:
         return None
     many = (
@@ -130,7 +130,7 @@ CLEARLY = 0.05
 
 
 def past_its_best(config: Resolved, rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about a run on own data whose last line is clearly worse than its best, by local scores."""
+    """A sentence about a run on own data whose last line's local scores are clearly worse than its best."""
     if not is_path(config.data) or config.early_stop is not None or config.attack is not None:
         return None
     first, *_ = run_metrics(config)

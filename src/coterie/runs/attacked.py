@@ -16,7 +16,6 @@ from coterie.runs.findings import Content, worst_first
 from coterie.runs.registry import SYSTEMS, audit_of
 
 ON_EVERY_SYSTEM: tuple[Attack, ...] = (*plain.ATTACKS, *over_rounds.ATTACKS, *label_sums.ATTACKS, short_arrays)
-"""The attacks that need no audit of a system's own."""
 
 
 class Attacked(NamedTuple):

@@ -21,7 +21,7 @@ _SHOWN = 5  # names in an error
 
 @dataclass(frozen=True)
 class Attackers:
-    """attack: None without attackers.  names: of these clients, in order.  deeds: in this process."""
+    """attack: None without attackers.  names: in order.  deeds: in this process."""
 
     attack: Poisoning | None = None
     names: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Attackers:
         return system if self.attack is None else attacked(system, self.attack, self.names, self.deeds)
 
     def costs(self) -> dict[str, Any]:
-        """For a round's line: how often each one's work was replaced since the last."""
+        """For a round's line: how often each one's work was replaced since."""
         if self.attack is None:
             return {}
         found = dict(self.deeds.replaced)
@@ -83,8 +83,8 @@ class Attackers:
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
     def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """For ``result.json``, with how well the system distinguished them, and by attacker how often its work was
-        replaced.
+        """For ``result.json``, with how well the system distinguished them, and how often each one's
+        work was replaced.
         """
         lines = list(lines)
         found = detection((line["notes"] for line in lines), self.names)

@@ -29,10 +29,10 @@ from coterie.runs.metrics import METRICS, Metric
 
 PREDICTIONS = "predictions.npz"
 FORMS = ("", "fine_tuned_")
-"""Of a client's model: as it is, and after its own fine-tuning."""
+"""A client's model as it is, and fine-tuned by it."""
 DRAWS = 1000
 SLOW_DRAWS, MOST_VALUES = 200, 100_000
-"""Of a metric without a fast form: draws, and values in all. Fewer than half of the draws judge nothing."""
+"""Of a metric without a fast form: draws, and values in all. Fewer than half judge nothing."""
 _ACCURACY = METRICS["classes"]["accuracy"]
 _BLOCK = 1 << 22  # counts that are in memory together
 
@@ -50,7 +50,7 @@ class Predicted:
 
 
 def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
-    """Write ``predictions.npz``, of tuned models as last scored. Raises RunError."""
+    """``predictions.npz``, of tuned models as last scored. Raises RunError."""
     if experiment.model.outputs is None or not models:
         return
     owns, observer = [experiment.data[name] for name in models], experiment.observer

@@ -38,7 +38,7 @@ BUDGET = (
 """The shared settings, in order."""
 
 OPTIONS = ("delta", "delay", "public")
-"""The run's options in a budget, whose defaults differ between systems."""
+"""The run's options in a budget, with systems' own defaults."""
 
 _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
 
@@ -97,14 +97,14 @@ def with_budget(
 
 
 LOCAL = "local"
-"""Every comparison's baseline: training without a federation."""
+"""Every comparison's baseline, without a federation."""
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
     """methods: by label, ``system`` or, for a mode other than ``paper``, ``system@mode``.
 
-    budget: None if each has its own.  budget_from: label of the method it is from.
+    budget: None if each has its own.  budget_from: its method's label.
     """
 
     methods: Mapping[str, Resolved]

@@ -5,7 +5,7 @@ one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the he
 head (``Checkpoint``), with each party's place in the log, and the frames under way. Files of different checkpoints
 cannot be mixed, and a killed process's additions do not count.
 
-All of it is private. A digest detects damage and is no signature; every length, place and shape is checked.
+All of it is private. A digest detects damage and is no signature.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def log_file(out: Path, number: int) -> Path:
 
 def read_parties(out: Path, kept: Checkpoint, names: Iterable[str]) -> Iterator[KeptParty]:
     """SECRET: these parties at the checkpoint, each from its own bytes alone. Raises UserError for damaged bytes, and
-    for another party or digest than the checkpoint's.
+    for another party or digest.
     """
     path = log_file(out, kept.log)
     for name, body in _bodies(path, {name: kept.parties[name] for name in names}):
@@ -128,8 +128,6 @@ def _kept(roster: fl.Roster) -> fl.Roster | None:
 
 
 class Saver:
-    """Writes checkpoints, with the parties that have changed."""
-
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
         self._log: files.Log | None = None
@@ -201,9 +199,7 @@ class Saver:
             self._log.close()
 
     def restore(self, kept: Checkpoint) -> None:
-        """Raises UserError for states of another system, data or own code, and for an experiment without the
-        checkpoint's roster.
-        """
+        """Raises UserError for states of another system, data or own code, and without the checkpoint's roster."""
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
         if kept.fingerprint != experiment.fingerprint:

@@ -1,7 +1,7 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training, never by test data.
 
 Every candidate is a run with the first seed, without fine-tuning. The lowest loss on a fifth of each client's training
-samples wins: the mean over clients, after the last round (or the best, with ``early_stop``). All seeds run with it.
+samples wins: the mean over clients, after the last round (or the best, with ``early_stop``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coterie.runs.failures import is_divergence
 from coterie.runs.finished import FinishedRun
 
 TUNING = ".tuning"
-"""The folder of the candidates, in the comparison's."""
+"""The candidates' folder, in the comparison's."""
 WHY = "chosen by --tune"
 
 Texts = Mapping[str, str]
@@ -54,9 +54,7 @@ class HeldOutChoice:
         return [self._name(label, place) for label, places in self.candidates.items() for place in places]
 
     def run(self, seed: int, folder: Path, one: RunOne) -> tuple[ComparisonPlan, ChosenSettings]:
-        """Run all candidates, and plan the comparison with the best. Raises RunError if all candidates of a method
-        diverge.
-        """
+        """Run all candidates, and plan the comparison with the best. Raises RunError if all of a method's diverge."""
         methods = []
         for number, (label, places) in enumerate(self.candidates.items()):
             found = [self._tried(label, place, seed, folder / TUNING / f"{number}-{place}", one) for place in places]
@@ -125,7 +123,7 @@ def choice(
     **how: Any,
 ) -> HeldOutChoice:
     """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, repeated, or
-    invalid. Other arguments: of ``budget.plan``.
+    invalid. how: of ``budget.plan``.
     """
     for key, values in tune.items():
         if key in settings:

@@ -29,12 +29,12 @@ SIDES = frozenset(
 _OF_SCHEMA = ("target", "gaps", "categories", "kind", "task", "scaling")
 
 MOST_EVALUATED = 1000
-"""Clients that are scored by default. Audits of recorded views want all."""
+"""Clients that are scored by default; in audits all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunConfig):
-    """A run whose every option has a value and has passed all checks that need no data.
+    """A run whose every option has a value and has passed all checks without data.
 
     clients: None where the data decide.  settings: all of the system's.
     """
@@ -55,7 +55,7 @@ class Resolved(RunConfig):
 
     @property
     def emulated(self) -> bool:
-        """For ``Common.emulated``: also where nothing is encrypted."""
+        """Also where nothing is encrypted."""
         return self.crypto == "emulated" or not self.definition.encrypted
 
     @property
@@ -69,7 +69,7 @@ class Resolved(RunConfig):
 
 
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks names and types; raises UserError. ``settings`` pass: ``resolve`` knows the system."""
+    """Checks names and types, but of ``settings``; raises UserError."""
     for key in given:
         if key not in OPTIONS and key != "settings":
             hint = fl.suggest(key, [*OPTIONS, "settings"])
@@ -87,7 +87,7 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> Resolved:
     """Fill in defaults, and check all that needs no data. Raises UserError.
 
-    Settings: the system's defaults, then those for the data set, then the mode's, then those given.
+    Settings: the system's defaults, then those for the data set, the mode's, those given.
     """
     if isinstance(config, Resolved):
         return config

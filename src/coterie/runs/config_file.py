@@ -64,7 +64,7 @@ def to_toml(config: Resolved) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """``"seed: 0, now 1"`` for each difference that keeps one run from continuing as the other."""
+    """``"seed: 0, now 1"`` for each difference that keeps one run from continuing the other."""
     found = []
     for f in dataclasses.fields(RunConfig):
         a, b = getattr(old, f.name), getattr(new, f.name)

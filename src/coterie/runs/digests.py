@@ -37,7 +37,7 @@ def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
 def fingerprint(
     inputs: str, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """Equal for two builds of the same work: of data, code, partition, tasks and initial weights."""
+    """Equal for two builds of the same work: data, code, partition, tasks and initial weights."""
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []

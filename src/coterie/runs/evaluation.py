@@ -55,12 +55,12 @@ class Scores:
     sampled: SampleRecord | None = None
 
     def beside(self, **others: Scores | None) -> Scores:
-        """With other scores of the same clients, by these prefixes."""
+        """With the same clients' other scores, by these prefixes."""
         more = {f"{word}{name}": values for word, one in others.items() if one for name, values in one.values.items()}
         return replace(self, values={**self.values, **more})
 
     def means(self) -> dict[str, float]:
-        """Over clients with a number. A non-finite loss counts, of a diverged model."""
+        """Over clients with a number. A diverged model's non-finite loss counts."""
         return {name: float(values.mean()) if len(values) else float("nan") for name, values in self._known().items()}
 
     def _known(self) -> dict[str, Doubles]:
@@ -84,13 +84,12 @@ class Scores:
 
 Some = slice | NDArray[np.int64]
 Measured = Callable[[Some], dict[str, float]]
-"""The values of all metrics on some of the samples."""
 
 
 class Evaluator:
     """data: of every client, scored on its own task's test set.  device: that computes outputs, in float32, since fewer
     bits would tie logits.  metrics: beside the loss, by default the task's (``runs.metrics.metrics_of``).  seed: of the
-    sample that many models are scored on; None scores all on everything.
+    sample for many models; None scores all on everything.
     """
 
     def __init__(

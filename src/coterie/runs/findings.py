@@ -16,7 +16,7 @@ from coterie.runs.intervals import mean_and_interval
 Content = dict[str, Any]
 Row = Mapping[str, Any]
 OF_ROUNDS = ("models", "identity")
-"""Topics with something new in every round; labels, groups and samples are learned once."""
+"""Topics with something new in every round."""
 
 
 def is_control(name: str) -> bool:
@@ -30,7 +30,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
-    """Each reason once: the first folder left out, and how many more. left_out: reasons, by folder."""
+    """Each reason once: the first folder left out, and how many more. left_out: reasons."""
     alike: dict[str, list[str]] = {}
     for folder, why in left_out.items():
         alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")
@@ -39,7 +39,7 @@ def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
 
 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
-    """``methods``, each with its runs and merged rows, ``runs`` and ``left_out``. Runs of one method differ only in the
+    """``methods``, each with its runs and merged rows, ``runs`` and ``left_out``. Runs of one method differ in the
     seed.
     """
     by_work: dict[str, list[Path]] = {}
@@ -88,7 +88,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def noise(row: Row) -> float:
-    """What a row's leak must exceed: half of its 95 % interval, over rounds and seeds."""
+    """Half of a leak's 95 % interval, over rounds and seeds, which it must exceed."""
     return float(max(row.get("interval") or 0.0, 2 * row["error"]))
 
 
@@ -129,7 +129,7 @@ def widened(attacks: int) -> float:
 
 
 def learned(audits: Mapping[Path, Content]) -> Content:
-    """For a row of ``compare.json``: ``learned`` (``by_topic``), or why it is None."""
+    """For ``compare.json``: ``learned`` (``by_topic``), or why it is None."""
     for folder, content in audits.items():
         if content["stopped"] is not None:
             return {"learned": None, "not_attacked": cut_short(folder, content["stopped"])}

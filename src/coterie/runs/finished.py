@@ -84,7 +84,7 @@ def finished(config: Resolved, inputs: str) -> FinishedRun | None:
 
 
 load = load_result
-"""The name of ``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
+"""``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
 
 
 def resumable(config: Resolved) -> Path:

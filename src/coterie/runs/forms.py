@@ -26,7 +26,7 @@ from coterie.training.mixing import mixing_shares
 from coterie.training.prior import LEAST_BATCH, Counts, Prior, bears_out
 
 Told = Mapping[str, Counts | None]
-"""By client, (classes,) label counts of its model's training data, as told by messages; None for none."""
+"""By client, (classes,) label counts of its model's training data, as told by messages, or None."""
 
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
@@ -134,7 +134,7 @@ class _Alone:
                         yield f"{form}/{mix}_{metric.name}", metric(labels, probabilities)
 
     def _outputs(self, batch: TensorSamples) -> dict[str, Any]:
-        """(n, classes) by form, and whether the guard has ``dropped`` the prior, NaN if unchecked."""
+        """(n, classes) by form, and whether the guard has ``dropped`` the prior, or NaN."""
         plain = self.observer.outputs(self.model, batch)
         found: dict[str, Any] = {"": plain}
         if self.kept is not None:

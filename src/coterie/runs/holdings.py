@@ -1,4 +1,4 @@
-"""The data that each party holds, or that are made when asked for."""
+"""The parties' data, or what makes them when asked for."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Te
 
 
 class Holdings(Mapping[str, ClientData]):
-    """Only the last few clients' data are in memory. make, size: a client's data and number of training samples, by its
-    number.  others: of other parties.
+    """Only the last few clients' data are in memory. make, size: a client's data and training samples, by its number.
+    others: of other parties.
     """
 
     def __init__(

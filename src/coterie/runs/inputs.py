@@ -39,7 +39,7 @@ class Inputs:
     givers: tuple[int, ...]
 
     def exchanged(self) -> Inputs:
-        """After the drift, in place: ``data`` change, too."""
+        """After the drift; ``data`` change in place."""
         self.data.exchange(self.givers)
         return replace(self, split=drifted(self.split, self.givers))
 

@@ -37,7 +37,7 @@ start model, of another model.
 
 
 class OpenedCache:
-    """Values of opened ciphertexts, read-only and shared; drops the least recently used."""
+    """Opened ciphertexts' values, read-only and shared; drops the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -110,8 +110,8 @@ class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
     data: of every party that trains, and of a hub with public samples.  chunk: messages whose vectors stay within
-    memory_bytes.  emulated: whether keys must be; None for all.  traces: of presence; None if all are there.  workers:
-    None for this process.
+    memory_bytes.  emulated: keys must be; None for all.  traces: of presence; None for always.  workers: None for this
+    process.
     """
 
     def __init__(

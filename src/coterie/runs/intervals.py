@@ -1,4 +1,4 @@
-"""Measures over seeds: means and their intervals."""
+"""Means over seeds, and their intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """And half of Student's 95 % interval, None of a single value."""
+    """And half of Student's 95 % interval, None of one value."""
     from scipy.special import stdtrit  # slow to import, and scipy.stats much slower
 
     if len(values) < 2:

@@ -18,7 +18,7 @@ _HELD = 8192
 class PartyKeys(Keyring):
     """All public keys, and some parties' secret ones. Raises PeerError for a missing one.
 
-    roster: already checked.  identities: SECRET, of this keyring's users.
+    roster: already checked.  identities: SECRET.
     """
 
     overhead = OVERHEAD_BYTES

@@ -1,5 +1,5 @@
-"""Every round's numbers as they come, for other tools, named as in ``metrics.jsonl`` (``bytes_up.client``). A resumed
-run continues the same log.
+"""Every round's numbers for other tools, named as in ``metrics.jsonl`` (``bytes_up.client``). A resumed run continues
+the same log.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ TARGETS: Mapping[str, Callable[[Path, Resolved, Sequence[Line]], AbstractContext
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-"""Each opens a log in a run folder, after the lines of the rounds before."""
+"""Each opens a log in a run folder, after the lines of earlier rounds."""
 
 
 def targets(log: str | None) -> list[str]:
@@ -142,7 +142,7 @@ def check_installed(log: str | None) -> None:
 
 @contextlib.contextmanager
 def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """before: lines of the rounds that are done. Raises RunError if a log fails: it was asked for."""
+    """before: lines of the rounds that are done. Raises RunError if a log fails."""
     with contextlib.ExitStack() as held:
         logs = {}
         for name in targets(config.log):

@@ -1,4 +1,4 @@
-"""What follows from this machine: its accelerator, precision and paths."""
+"""This machine's accelerator, precision and paths."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Metric:
 
 
 def _sklearn(name: str) -> Callable[..., float]:
-    """scikit-learn takes a second to import: at the first use."""
+    """scikit-learn takes a second to import."""
 
     def measure(*args: Any, **kwargs: Any) -> float:
         from sklearn import metrics
@@ -112,7 +112,6 @@ def _balanced_accuracy(labels: NDArray[Any], scores: Doubles) -> float:
 
 
 def _answered(measure: Callable[..., float]) -> Measure:
-    """NaN for a single class."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) > 1 else float("nan")
@@ -202,9 +201,7 @@ def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable
 
 
 def _prevalence(shares: Doubles) -> float:
-    """Average precision of equal scores: the share of class 1 of two, else the mean over a set's
-    classes, if several.
-    """
+    """Average precision of equal scores: the share of class 1 of two, else a set's classes' mean."""
     present = (shares > 0).sum(axis=1)
     found = (shares[:, 1] if shares.shape[1] == 2 else 1 / np.maximum(present, 1))[present > 1]
     return float(found.mean()) if len(found) else float("nan")

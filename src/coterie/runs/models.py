@@ -85,7 +85,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
-    """Write every distinct model (``Experiment.models(r)``), and then the index, and remove an earlier round's. Raises
+    """Write every distinct model (``Experiment.models(r)``) and the index, and remove an earlier round's. Raises
     RunError, and UserError if ``models`` is a link or another user's.
     """
     folder, everybody = out / MODELS, experiment.data.clients
@@ -245,9 +245,7 @@ def load_exported(path: str | Path) -> TrainedModel:
 
 
 def export_model(model: TrainedModel, path: str | Path) -> None:
-    """Write one self-contained file, whole or not at all. Raises UserError if the path exists or has another format,
-    and RunError.
-    """
+    """Write one self-contained file. Raises UserError if the path exists or has another format, and RunError."""
     if check_new(path).suffix not in ("", SUFFIX):
         raise UserError(
             f"{path}: a model is written as FILE{SUFFIX}, and in no other format. load_exported(FILE).module() gives "
@@ -283,7 +281,7 @@ def encode(model: TrainedModel) -> bytes:
 
 
 def decode(data: bytes, where: str) -> TrainedModel:
-    """where: for errors. Raises UserError for what is no model; ``TrainedModel.module`` checks the architecture."""
+    """Raises UserError for what is no model; ``TrainedModel.module`` checks the architecture."""
     facts = _told(data, len(data), where)
     try:
         tensors = safetensors.torch.load(data)

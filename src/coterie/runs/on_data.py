@@ -1,5 +1,5 @@
 """Trainings and evaluations on parties' own data, in this process (``Here``) or on workers (``runs/workers.py``): pure
-functions of effect and data, so the same in both.
+functions of effect and data.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class OnData(Protocol):
         """In order; a diverged training gives its DivergedError, a refused effect its PeerError."""
 
     def drift(self) -> None:
-        """From now on clients have each other's data."""
+        """Clients have each other's data."""
 
     def close(self) -> None: ...
 
 
 class Here:
-    """In this process. class_weights: of the training loss."""
+    """class_weights: of the training loss."""
 
     def __init__(
         self, model: Model, data: Mapping[str, ClientData], how: How, class_weights: ClassWeights | None = None

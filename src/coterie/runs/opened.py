@@ -1,4 +1,4 @@
-"""What holders of key shares state that they have opened, as files."""
+"""What holders of key shares state to have opened, as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a run, for command line and API. The command line reads this file first: it imports little."""
+"""A run's options, for command line and API. The command line reads this file first: it imports little."""
 
 from __future__ import annotations
 
@@ -281,4 +281,3 @@ RunConfig.__doc__ = f"{RunConfig.__doc__}\n" + "".join(
 )
 
 OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
-"""The types of each option."""

@@ -179,8 +179,8 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 
 
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
-    """A formula, without code: weights, gradients and one more vector; a batch's activations with gradients; the
-    client's samples; the largest message, as bytes and decoded. Numbers take four bytes.
+    """Without code: weights, gradients and one more vector; a batch's activations with gradients; the client's samples;
+    the largest message, as bytes and decoded. Numbers take four bytes.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

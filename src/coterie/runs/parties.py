@@ -126,7 +126,7 @@ class Parties(Mapping[str, Party]):
             self.restart(name)
 
     def touched(self, name: str) -> bool:
-        """Whether it was asked for or replaced; else it is in its first state."""
+        """Whether it was asked for or replaced."""
         return name in self._awake or name in self._asleep
 
     def dumped(self, name: str) -> bytes:

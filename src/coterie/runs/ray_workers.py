@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 _REPEATS = 3
-"""Of a chunk whose worker has died; one that kills so many has too little memory."""
+"""Of a chunk whose worker has died, probably of too little memory."""
 
 
 class _Actor:
@@ -57,7 +57,7 @@ class RayWorker:
 
 
 def got(coming: Any) -> Any:
-    """Raises a worker's own error, and RunError for one that has died too often."""
+    """Raises a worker's own error, and RunError for one that died too often."""
     try:
         return ray.get(coming)
     except RayTaskError as error:
@@ -74,9 +74,9 @@ def got(coming: Any) -> Any:
 
 
 class RayCluster:
-    """address: of a cluster, or None for one on this machine.  gpu: whether each needs one.  count: None for one a
-    core, or a GPU.  make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for
-    workers that differ from this process.
+    """address: of a cluster, or None for one on this machine.  gpu: each needs one.  count: None for one a core, or a
+    GPU. make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for workers that
+    differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The systems that can be run, by name, imported only when needed, and their settings."""
+"""The systems that can be run, by name, imported when needed, and their settings."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """Its own audit, or the built-in one of its name, or None. Raises UserError for
-    ``module:ATTRIBUTE`` that is none.
-    """
+    """Its own audit, or the built-in one, or None. Raises UserError for ``module:ATTRIBUTE`` that is none."""
     from coterie.privacy.audits import Audit, built_in_audit
 
     if system.audit == "":
@@ -133,7 +131,7 @@ def _check_noise(given: Mapping[str, Any], known: Mapping[str, Any], name: str) 
 
 
 def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:
-    """Settings (``--set`` texts, if not said otherwise) as this system's values; raises UserError."""
+    """Settings, as ``--set`` texts by default, as this system's values; raises UserError."""
     kind, what = get(name).config, f"setting of {name}"
     _check_noise(given, field_types(kind), name)
     check_settings(given, field_types(kind), what)

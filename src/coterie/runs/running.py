@@ -38,8 +38,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Best:
-    """Early stopping: the round with the least loss on samples held out of clients' training, and its models, known to
-    the observer alone. A resumed run finds them in ``models/``.
+    """Early stopping: the round with the least loss on samples held out of clients' training, and its models. A resumed
+    run finds them in ``models/``.
     """
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
@@ -63,7 +63,7 @@ class Best:
         return (self.models, self.round) if self.models else None
 
     def recall(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Go on after these lines, without models of rounds yet to come again."""
+        """Go on after these lines, without models of later rounds."""
         for line in lines:
             self._improves(line)
         try:

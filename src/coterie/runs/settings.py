@@ -26,7 +26,6 @@ _WORDS: Mapping[Any, str] = {
     str: "text",
     types.NoneType: NONE,
 }
-"""Types in words; the others are choices."""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
@@ -35,7 +34,7 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a repeated key."""
+    """``["lr=0.1", ...]`` as a dict. Raises UserError without ``=``, or for a repeated key."""
     given: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -89,8 +88,7 @@ def values_of(config: Any) -> dict[str, Any]:
 
 
 def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, in plain text, "" if nothing is said, by the docstrings of the
-    class and its bases.
+    """What each field of a settings dataclass does, in plain text, or "", by the docstrings of the class and its bases.
 
     A field begins a line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without a
     text refers to one whose text names it.

@@ -98,9 +98,9 @@ class TrainedModel:
 
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.  zero, unit: float32,
     what inputs subtract and divide by; they broadcast over a sample.  where: file or folder and client, for errors.
-    home: the run folder, or None; ``module:FACTORY`` is never imported out of it, since no file decides which code
-    runs.  target_zero, target_unit: (numbers,) float64, the same for a regression; else None.  limits: the least and
-    the largest input that is not refused as unscaled.
+    home: the run folder, or None; ``module:FACTORY`` is never imported out of it: no file decides which code runs.
+    target_zero, target_unit: (numbers,) float64, the same for a regression; else None.  limits: the least and the
+    largest input that is not refused as unscaled.
     """
 
     facts: ModelFacts

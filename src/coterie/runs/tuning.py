@@ -37,7 +37,7 @@ class Tuned:
 
 
 def gain_shown(differences: NDArray[Any]) -> bool:
-    """Whether the mean of paired differences (n,) is above 0 by a standard error or more."""
+    """The mean of paired differences (n,) is above 0 by a standard error or more."""
     n, mean = len(differences), float(differences.mean())
     return n > 1 and mean > 0 and mean * n**0.5 >= float(differences.std(ddof=1)) * (1 - 1e-9)
 
@@ -49,7 +49,7 @@ def tune_by_held_out(
 
     models: (d,) by client; without held-out samples one is kept.  seed(client, epoch): of batches. Ties go to fewer
     epochs; momentum starts anew in each. The model ``gains`` if held-out loss and, of a classifier, accuracy are better
-    than the start's by a standard error of their paired differences.
+    by a standard error of paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 

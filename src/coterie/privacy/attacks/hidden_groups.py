@@ -1,7 +1,6 @@
 """Members of hidden groups, and what they send, from sums by name and from steps of a grouping.
 
-``weights`` (rounds, n): how much of each client's upload a round has added. Steps are the choices of
-``clustering/correlation.py``.
+``weights`` (rounds, n): how much of each client's upload a round has added. Steps: ``clustering/correlation.py``.
 """
 
 from __future__ import annotations
@@ -165,8 +164,8 @@ def found_again(counts: Floats) -> AttackResult:
 
 
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
-    """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label, else minus that:
-    so the grouping tells.
+    """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label,
+    else minus that.
     """
     labels = len(of.tau)
     width = RANK * (3 + FEATURES)

@@ -1,7 +1,7 @@
 """A client's true cluster, from the sets of clusters that it joins, by MingledPie's server.
 
-It is in every set. Unequal clusters, whose sizes the server can estimate, and fresh sets break the paper's bound 1/T
-(theorem 2). Accuracies share ties among the likeliest clusters.
+Unequal clusters, whose sizes the server can estimate, and fresh sets break the paper's bound 1/T (theorem 2).
+Accuracies share ties among the likeliest clusters.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets: (n, k), truth: (n,), of one round. It is below that with known sizes.
+    sets: (n, k), truth: (n,), of one round.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -131,7 +131,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 
 
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
-    """(k,): entry i is the probability that i false clusters are in all these independent sets of one client."""
+    """(k,) the probabilities that i false clusters are in all these independent sets of one client."""
     from scipy.stats import hypergeom  # slow to import
 
     others = laws[0].clusters - 1

@@ -25,7 +25,7 @@ from coterie.privacy.audits import Delays, Measured, Recorded, attack
 from coterie.privacy.views import check_real
 
 Guess = NDArray[np.int64]
-"""(N,) coefficients of the joint secret: within +-1 for each of those who made it."""
+"""(N,) coefficients of the joint secret: within +-1 for each of its makers."""
 SHARE = 32.0
 """K is the scale over it, so K s hides others' changes, and spoils the model for a round or more."""
 
@@ -33,7 +33,7 @@ SHARE = 32.0
 class JointThief(KeyThief):
     """A client that forges one update and reads the next model.
 
-    group: the holders of the key, once it is made.  guess: (N,) its reading, or None.
+    group: the key's holders, once it is made.  guess: (N,) its reading, or None.
     """
 
     def __init__(self, spec: fl.ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
@@ -66,7 +66,7 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """parties: all clients, for the truth. name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
+    """parties: all clients. name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
         super().__init__(party.spec, SHARE)

@@ -2,7 +2,7 @@
 
 Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1 + K) opens to K
 s more than (c_0, c_1), and the coefficients of s are -1, 0 and 1. No check of ciphertexts helps: c_1 + K is as uniform
-as c_1. With one-time pads (``crypto/pads.py``) a client does not choose c_1, and what it adds to c_0 opens without s.
+as c_1. With one-time pads (``crypto/pads.py``) a client chooses no c_1, and what it adds to c_0 opens without s.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ Coefficients = NDArray[np.int64]
 
 LEAST, MOST = 64.0, 256.0
 """K is the scale over such a number, 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext of
-one client's update. A smaller K spoils the model less; a larger one reads the key sooner.
+an update. A smaller K spoils the model less; a larger one reads the key sooner.
 """
 _ROUGH = 0.06
-"""Mean squared distance from -1, 0 and 1, in these units, of a reading that holds no key: uniform noise has .08,
-Gaussian .13.
-"""
+"""Mean squared distance from -1, 0 and 1 of a reading without a key: uniform noise has .08, Gaussian .13."""
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:
@@ -53,8 +51,8 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 
 
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
-    """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if it is correct. Both
-    signs are tried.
+    """(N,) changes of weights where a ciphertext was forged -> the likeliest s of both signs, and the key if it is
+    correct.
 
     summands: ternary polynomials that make up the key.
     """

@@ -18,7 +18,7 @@ from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, 
 
 
 def last_bias(spec: fl.ModelSpec) -> slice:
-    """Where the model's last part named ``bias`` or ``*.bias`` lies. Raises UserError without one."""
+    """Where the last part named ``bias`` or ``*.bias`` lies. Raises UserError without one."""
     for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
         if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
             return slice(part.offset, part.offset + part.size)
@@ -45,8 +45,8 @@ def share_correlation(
     """Pearson correlation of estimated with true deviations of label shares, (n, classes). label_counts: (n, classes)
     samples.
 
-    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,) within which alone,
-    by chance too, clients are compared.
+    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,) within which alone
+    clients are compared.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
@@ -100,8 +100,8 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
-    """Where the last layer's weights lie, and the number of its classes, each with a row before the bias. Raises
-    UserError for other models.
+    """Where the last layer's weights lie, and its classes, each with a row before the bias. Raises UserError for other
+    models.
     """
     bias = last_bias(spec)
     classes = bias.stop - bias.start
@@ -113,7 +113,7 @@ def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
 
 def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
     """(n, classes) deviations of the label shares, by the last layer's rows in updates (n, d): a row moves further, the
-    more samples its class has, whatever training does to the bias.
+    more samples its class has, whatever happens to the bias.
     """
     where, classes = last_rows(spec)
     lengths = np.linalg.norm(real_rows("steps", steps)[:, where].reshape(len(steps), classes, -1), axis=2)
@@ -122,8 +122,8 @@ def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.
 
 
 def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """(n, d) chosen parameters -> (n, classes) each class's share in the last layer. Raises UserError for a model
-    without rows by class.
+    """(n, d) chosen parameters -> (n, classes) each class's share in the last layer. Raises UserError
+    as ``last_rows``.
     """
     where, classes = last_rows(spec)
     weights = chosen[:, where].reshape(len(chosen), classes, -1)
@@ -217,7 +217,7 @@ def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
 
 
 def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) entropy of each client's label shares, in nats. label_counts: (n, classes)."""
+    """(n,) entropy of label shares, in nats. label_counts: (n, classes)."""
     shares = shares_of(label_counts)
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 

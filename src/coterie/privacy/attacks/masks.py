@@ -39,8 +39,8 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
 
 
 def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
-    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real; decoys'
-    are uniform.
+    """(late + 1,) probabilities of each number, from the patterns of all sets of sums: one is real,
+    decoys are uniform.
     """
     posterior = _prior(late) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):

@@ -19,8 +19,8 @@ def membership_auc(
 
     trained, others: by client, its model's losses (m,) on training samples and (n,) on others. An area's variance by
     chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the clients, which may
-    share the others. same_pool: whether those are drawn as the training samples are; else chance is not known. Raises
-    UserError if losses are empty or NaN.
+    share the others. same_pool: those are drawn as the training samples are; else chance is not known. Raises UserError
+    if losses are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -58,7 +58,6 @@ def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray
 
 
 def _confidence(losses: NDArray[Any]) -> NDArray[np.float64]:
-    """log(p / (1 - p)), kept finite."""
     bounded = np.clip(np.asarray(losses, np.float64), 1e-9, 1e3)
     return np.asarray(-bounded - np.log(-np.expm1(-bounded)))
 
@@ -75,12 +74,12 @@ def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[
 
 
 Losses = tuple[NDArray[Any], NDArray[Any]]
-"""A client's samples' losses (m,) under the model that the leader sent, and under its upload's."""
+"""A client's samples' losses (m,) under the model that the leader sent, and the upload's."""
 
 
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses], *, same_pool: bool = True) -> AttackResult:
     """Samples whose loss the upload has lowered the most are taken for training samples: the loss at the start is their
-    difficulty (Watson et al., ICLR 2022). Scored by ``membership_auc``. Chance: 0.5.
+    difficulty (Watson et al., ICLR 2022). As ``membership_auc``. Chance: 0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered, same_pool=same_pool)

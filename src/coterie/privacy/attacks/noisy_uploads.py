@@ -24,7 +24,7 @@ from coterie.dp.uploads import Standard
 Doubles = NDArray[np.float64]
 
 SPREAD = 3.0
-"""How many times wider the values of the heuristic's neighbour are spread."""
+"""How many times wider the heuristic's neighbour spreads its values."""
 VALUES = 8
 """At the centroid of the cluster in the heuristic's audit."""
 TRIALS = 4000
@@ -50,7 +50,6 @@ class NoiseAudit:
         return max(self.lower_bound, self.exact or 0.0) <= self.claimed
 
     def row(self) -> dict[str, Any]:
-        """For ``result.json``."""
         return {
             "mechanism": self.mechanism,
             "neighbours": self.neighbours,
@@ -70,7 +69,7 @@ def audit_standard(
     """The standard mechanism on changes of ``size`` parameters as far apart as clipping allows: C and -C. The
     likelihood ratio grows with the outputs' sum along the direction.
 
-    uploads: of one client, looked at together.
+    uploads: of one client, together.
     """
     draw = fl.Secrets(fl.rng(seed, "audit", "standard"))
     found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)

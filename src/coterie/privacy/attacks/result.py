@@ -16,8 +16,8 @@ from coterie.protocol.errors import UserError
 class AttackResult:
     """One measured attack. chance: of the metric, without the leak.  perfect: all leaks.
 
-    n: clients that were scored.  chance_sd: the metric's standard deviation over random guesses, 0 where chance is
-    none. chance_known: False where other things than the leak differ, too.
+    n: clients that were scored.  chance_sd: the metric's standard deviation over random guesses. chance_known: False
+    where other things than the leak differ, too.
     """
 
     metric: str
@@ -35,7 +35,7 @@ class AttackResult:
 
     @property
     def leak(self) -> float:
-        """0 at chance (also where chance is already perfect), 1 for a full leak, negative below chance."""
+        """0 at chance (also where chance is perfect), 1 for a full leak, negative below chance."""
         return (self.value - self.chance) / self.room if self.room else 0.0
 
 
@@ -53,8 +53,7 @@ BLIND = 0.5
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
     """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. An interval with 0 and ``BLIND``
-    in it tells nothing.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02.
     """
     if not leak > max(noise, _LEAST):
         return VERDICTS[0] if chance_known and max(leak, 0.0) + noise < BLIND else CANNOT_TELL
@@ -63,9 +62,8 @@ def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> st
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score. accuracy: its mean.  sd: of one client's score.
-
-    drawn_sd: the same for an attacker that breaks ties at random.
+    """The closed form of a score. accuracy: its mean.  sd: of one client's score.  drawn_sd: for an attacker that
+    breaks ties at random.
     """
 
     accuracy: float
@@ -94,7 +92,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) shares that sum to 1 in each row. Raises UserError for a client without samples."""
+    """(n, classes) shares that sum to 1. Raises UserError for a client without samples."""
     counts = real_rows("label counts", label_counts)
     if (counts < 0).any() or (counts.sum(axis=1) <= 0).any():
         raise UserError("label counts must not be negative, and every client needs a sample")

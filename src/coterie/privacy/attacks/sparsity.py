@@ -15,7 +15,7 @@ from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, 
 from coterie.protocol.errors import UserError
 
 DRAWS = 50
-"""Guesses of the same kind that say what luck gives for vectors without names."""
+"""Guesses of the same kind, for the luck of vectors without names."""
 _SUM_TO_ONE = 1e3
 
 
@@ -31,8 +31,8 @@ def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> ND
 
 
 def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.float64]:
-    """Vectors (n, C) and class means (classes, C) -> (n, classes) estimated label shares: the w >= 0 with sum 1 that
-    minimizes |w means - vector_i|; 0 for an unknown mean. Raises UserError where no class is known.
+    """Vectors (n, C) and class means (classes, C) -> (n, classes) label shares: the w >= 0 with sum 1 that minimizes
+    |w means - vector_i|; 0 for an unknown mean. Raises UserError where no class is known.
     """
     from scipy.optimize import nnls  # slow to import
 
@@ -50,7 +50,7 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
 
 
 def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
-    """Each client's guess is the mean estimate (n, classes) of its cluster (n,)."""
+    """The mean estimate (n, classes) of each client's cluster (n,)."""
     rows = real_rows("estimate", estimate)
     _, own = np.unique(clusters, return_inverse=True)
     sums = np.zeros((own.max() + 1, rows.shape[1]))

@@ -27,7 +27,7 @@ def deviate(party: fl.Party, instead: Instead) -> None:
 
 
 def wrap(party: fl.Party, between: Between) -> None:
-    """From now on results of the party's effects pass through ``between``."""
+    """Results of the party's effects pass through ``between``."""
     deviate(party, {kind: partial(_changed, change) for kind, change in between.items()})
 
 

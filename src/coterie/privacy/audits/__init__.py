@@ -25,17 +25,17 @@ from coterie.transport.transcript import View
 
 __all__ = ["Attack", "Audit", "Delays", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
 Meddle = Callable[[fl.Federation, Delays], None]
-"""Changes a run before it begins: its parties, and when clients answer."""
+"""Changes a run's parties, and when clients answer, before it begins."""
 Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
-"""Of a finding. Methods are compared by each topic's best attack."""
+"""Methods are compared by each topic's best attack."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuditSamples:
     """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: whether it held these out of
-    its training samples; test samples may be harder or easier.
+    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: it held these out of its
+    training samples; test samples may be harder or easier.
     """
 
     x: Tensor
@@ -53,8 +53,8 @@ class Recorded:
     initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.  again(meddle):
     the same run once more, changed.  stopped: the round in which recording ended early, which the views lack, or None.
     lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.  samples: of a client, by name, or the
-    hub's public ones. drifted: the round before which clients exchanged data, or None; views and lines hold earlier
-    rounds only.
+    hub's public ones. drifted: the round before which clients exchanged data, or None; views and lines then end
+    earlier.
     """
 
     system: fl.System
@@ -80,7 +80,7 @@ class Recorded:
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
-        """(d,) the coordinates of a model that messages have."""
+        """(d,) the coordinates that messages have."""
         hub = self.federation.look(self.federation.hub)
         return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
@@ -107,7 +107,7 @@ class Measured(NamedTuple):
 
 
 def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic | None = None) -> Measured:
-    """With a UserError as the reason why the attack does not apply."""
+    """A UserError is the reason why the attack does not apply."""
     try:
         return Measured(who, what, score(), topic=topic)
     except fl.UserError as error:
@@ -161,7 +161,6 @@ class Finding:
         return max(over_rounds, by_chance)
 
     def _expected_leak(self) -> float:
-        """0 where theory says nothing."""
         if not self.expected:
             return 0.0
         forms = zip(self.results, self.expected, strict=True)
@@ -171,7 +170,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The leak in words; the closed form's, where it says more than the noisy measurement."""
+        """The leak in words; the closed form's, where it says more."""
         measured = verdict(self.leak, 2 * self.error, chance_known=self._chance_known)
         return max(measured, verdict(self._expected_leak()), key=VERDICTS.index)
 
@@ -226,7 +225,7 @@ def _finding(measured: list[Measured], topic: Topic) -> Finding:
 
 @dataclass(frozen=True)
 class Attack:
-    """adversary: its party.  summary: what it does.  measure: yields its results."""
+    """adversary: its party.  summary: what it does."""
 
     name: str
     adversary: str
@@ -278,7 +277,7 @@ class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.
 
     active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.  noise: rows
-    that test claims of noise (``attacks/noisy_uploads.py``), for ``result.json``.
+    that test claims of noise, for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]

@@ -1,6 +1,6 @@
 """What the parties of Coterie find out from their views, beside ``hidden_coalitions`` and ``hidden_grouping``.
 
-A party "if" something were so is a control: it shows what the protocol hides, or what its noise is for.
+A party "if" something were so is a control: it shows what the protocol, or its noise, hides.
 """
 
 from __future__ import annotations

@@ -65,9 +65,7 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 
 
 def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
-    """The name behind every row of ``csp_rows``. shown: (m,) by name. Raises UserError for rows that are no differences
-    of these.
-    """
+    """The name behind every row of ``csp_rows``. shown: (m,) by name. Raises UserError for other rows."""
     for first in shown.values():
         names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
         for name, values in shown.items():
@@ -117,7 +115,7 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
 
 
 def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """By name, what the service was to see, and the model."""
+    """What the service was to see, and the model."""
     shown, models = {}, {}
     for name, m in uploads.items():
         models[name] = key.decrypt(key.public.from_bytes(m.cipher))
@@ -147,7 +145,6 @@ def participants_help(protection: str, size: int) -> Unprotect:
 
 
 def _inverse(size: int, dim: int, secret: bytes) -> Rows:
-    """(dim, size) the pseudo-inverse of a secret projection."""
     return np.asarray(np.linalg.pinv(np.stack([project(unit, dim, secret) for unit in np.eye(size)])))
 
 
@@ -180,7 +177,7 @@ def relinked_by_distances(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
 
 
 def _following(rounds: Sequence[ServiceRound]) -> Iterator[tuple[ServiceRound, ServiceRound, NDArray[np.int64]]]:
-    """Consecutive rounds, and by row of the second its client's row in the first, or -1."""
+    """Consecutive rounds, and by row of the second its client's in the first, or -1."""
     for a, b in pairwise(rounds):
         row_of = {i: row for row, i in enumerate(a.who)}
         yield a, b, np.array([row_of.get(i, -1) for i in b.who])
@@ -247,7 +244,7 @@ def characterised(hub: View, key: Any) -> dict[str, Rows]:
 
 def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
     """(n, labels) the squared length of each label's block, in the shortest signatures with these projections (n, 2 d),
-    less the mean row, for the common mask. A longer block has more samples.
+    less the mean row, for the common mask. Longer blocks have more samples.
     """
     inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
     halves = np.split(rows - rows.mean(axis=0), 2, axis=1)
@@ -280,7 +277,6 @@ def passive(run: Recorded) -> list[Finding]:
 
 
 def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
-    """The attacks on rounds in which the service opens models or sketches."""
     return [
         *similar_rows(run, rounds),
         *label_shares(run, rounds),

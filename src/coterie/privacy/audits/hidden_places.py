@@ -49,7 +49,7 @@ class RowShares:
 
 
 def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
-    """By round, the rows that were grouped first, by both servers' views."""
+    """By round, the rows that were grouped first."""
     length = described_length(run.federation.look(hub))
     sent = {one.sealed: seen.src for seen, one in run.views[hub].messages(SharedRow)}
     if not length or not sent:

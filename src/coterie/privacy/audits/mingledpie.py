@@ -82,7 +82,7 @@ def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
 
 
 def keys_of(config: MingledPieConfig, r: int) -> int:
-    """The number of the keys of round r's sets, under which a client shows one set per cluster."""
+    """The number of round r's keys, under which a client shows one set per cluster."""
     return 0 if config.keep_sets else max(since for since in config.rates() if since <= r)
 
 
@@ -215,7 +215,7 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """What several sets under the same keys reveal of a client's current cluster, beyond the last alone.
 
-    Over clients with more than one, at the end of each keys. The closed form holds if each has two.
+    Over clients with more than one, at the end of each keys. The closed form holds for two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -269,7 +269,7 @@ def by_key(
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Raises UserError for a record without updates, or without the key that scores the attacks."""
+    """Raises UserError for a record without updates, or without the clients' key."""
     if run.settings.keys == "threshold":
         raise fl.UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
     opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)

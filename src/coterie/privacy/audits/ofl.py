@@ -68,9 +68,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
 
 @attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """Two or three numbers name no class, but can reveal variety, the number of samples, and which leaders' data are
-    similar.
-    """
+    """Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar."""
     for line in run.lines:
         note = line["notes"]
         opened = {name: row for name, row in note.get("scalars", {}).items() if None not in row}
@@ -149,7 +147,7 @@ def within(
 ) -> AttackResult:
     """How well a guess gives label shares among each leader's own members. Raises UserError.
 
-    placed: of the uploads whose places are known.
+    placed: of the uploads with known places.
     """
     uploads = _placed(uploads) if placed else uploads
     if not uploads:
@@ -213,7 +211,7 @@ AUDITED = 256
 
 
 def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
-    """An empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
+    """A lower bound beside the claim (``attacks/noisy_uploads.py``)."""
     config = federation.look(federation.hub).config
     if config.mechanism != "paper":
         size = min(AUDITED, federation.common.spec.size)

@@ -30,11 +30,11 @@ from coterie.systems.ofl.messages import MODEL
 Doubles = NDArray[np.float64]
 COALITION = "all leaders but one, with the server"
 ONE_LEADER = "one leader, deviating"
-"""The same words for all runs, so that their findings are one row."""
+"""The same words for all runs, for one row."""
 BOAST = 10.0
 """How many times its device's speed a boasting client reports."""
 LENGTHS = (10.0, -10.0)
-"""A forging leader sends so many times its change of the global model; backwards, if negative."""
+"""A forging leader sends so many times its change of the global model."""
 
 
 def active(run: Recorded) -> list[Finding]:
@@ -61,7 +61,6 @@ def most_often(run: Recorded) -> str:
 
 @attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
 def stealing(run: Recorded) -> Iterator[Measured]:
-    """The thief is the client that led most often."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found
@@ -91,7 +90,6 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 
 def boasted(status: Status, step_s: float) -> Status:
-    """``BOAST`` times as fast, always available."""
     faster = {
         name: BOAST * getattr(status, name)
         for name in ("compute_flops_per_s", "cpu_ghz", "memory_gib", "up_bytes_per_s", "down_bytes_per_s")
@@ -131,7 +129,7 @@ def weight(run: Recorded, client: str) -> list[float]:
 
 
 def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
-    """Mean weight of its forged models over that of its honest ones."""
+    """Its forged models' mean weight over that of its honest ones."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise fl.UserError("no round with its model was opened, or its honest models have no weight")

@@ -50,7 +50,7 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A member is taken to begin with that round's server model, which is certain only if it downloads everything.
+    A member is taken to begin with that round's server model, certain only if it downloads everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -103,7 +103,7 @@ def global_models(run: Recorded) -> dict[int, fl.Vector]:
 
 
 def clusters(run: Recorded) -> dict[int, dict[str, int]]:
-    """By round, the cluster of each client, as the server told the leaders."""
+    """By round, each client's cluster, as the server told the leaders."""
     found: dict[int, dict[str, int]] = {}
     for _, view in leaders_views(run):
         for seen, lead in view.messages(Lead):
@@ -113,7 +113,7 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
 
 
 def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of the clients that each of these leaders represented."""
+    """(n, classes) label counts of the clients that each leader represented."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 

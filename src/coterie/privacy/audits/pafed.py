@@ -87,7 +87,7 @@ def recorded_rounds(
 
 
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
-    """Opened by the helper of a request, which counts groups of ``each``."""
+    """A request's, opened by the helper, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = fl.unbundle(message.ciphers, each * message.count)
         return np.array([float(opened(key, part)[0]) for part in parts])
@@ -113,7 +113,6 @@ def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = Fals
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
-    """(late + 1,) what the helper believes."""
     if hidden:
         return masks.count_among_decoys([_classes(one) for one in sums], late)
     signs = int((shown < 0).sum()), late, dummies
@@ -124,7 +123,6 @@ def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: boo
 
 
 def _classes(sums: Doubles) -> masks.Classes:
-    """Which classes have anybody in them, by their masked sums."""
     if abs(sums[0]) < _NO_WEIGHT:
         return "conflicting"
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
@@ -132,7 +130,6 @@ def _classes(sums: Doubles) -> masks.Classes:
 
 @attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
-    """Uniform numbers would hide the model."""
     from scipy.stats import kstest  # slow to import
 
     key = held_key(views[HELPER], SERVICE)
@@ -188,7 +185,6 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
 
 
 def _models(view: View) -> dict[int, bytes]:
-    """By round, as encrypted for a client."""
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
@@ -225,7 +221,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 LATE = 1
 """Rounds by which a thief is late. A late update enters by the weight of its class, however long it is. One in time
-makes |m|^2 implausible to the helper if others are late, and the round is skipped.
+makes |m|^2 implausible to the helper if others are late.
 """
 
 
@@ -252,7 +248,7 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> tuple[Recorded, Ke
 def by_theft(client: str, run: Recorded, thief: KeyThief) -> Iterator[Measured]:
     """How much of the last reading is correct; if all, also the error of others' updates opened with it.
 
-    Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for.
+    Chance guesses zero. In mode ``hardened`` the client forges what its padded upload has room for.
     """
     truth = whole_key(run.views)
     if thief.guess is None:

@@ -43,7 +43,7 @@ def opened(key: Any, cipher: bytes) -> Doubles:
 
 
 def whole_key(views: Mapping[str, View]) -> Any:
-    """sk_s, from all who hold a part of it. Raises UserError where recording began too late."""
+    """sk_s, from all holders of its parts. Raises UserError where recording began too late."""
     key = held_key(views[HELPER], SERVICE)
     held = (granted(view).get(f"secret {SERVICE}") for view in views.values() if view.role == CLIENT)
     shares = [CommitteeShare.load(share) for share in held if share is not None]

@@ -19,7 +19,7 @@ from coterie.privacy.attacks.wrapping import deviate
 from coterie.protocol.import_path import import_object, is_object
 
 ATTACKERS = 0.2
-"""The share of the clients that attack, where nothing is said."""
+"""The usual share of clients that attack."""
 _MOST = 1e6  # a strength beyond this ends as numbers that every server refuses
 
 
@@ -39,7 +39,7 @@ class Poisoning:
 class Kind:
     """words: what an attacker does.  strength: the usual one.  means: what it says.  most: the largest.
 
-    needs_classes: whether it changes labels as classes.  deviation: replaces a training.
+    needs_classes: it changes labels as classes.  deviation: replaces a training.
     """
 
     words: str
@@ -147,7 +147,7 @@ def parse(text: str) -> Poisoning:
 
 
 def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The attackers among these clients, drawn by the seed, in order; the same for every attack.
+    """The attackers among these clients, drawn by the seed, in order.
 
     share: rounded. Raises UserError unless somebody attacks and somebody is honest.
     """

@@ -20,15 +20,15 @@ from coterie.privacy.attacks.wrapping import Instead
 
 Doubles = NDArray[np.float64]
 Replaced = Callable[[fl.Party, fl.Message, fl.Fit, str], fl.Work[fl.Fitted] | None]
-"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result; None if it
-stays honest.
+"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result; None if
+honest.
 """
 
 
 @dataclass
 class Deeds:
     """What a run's attackers did in this process. replaced: results, by attacker.  honest: trainings.  computed: by
-    function, computations from their data (``Local``).
+    function, computations from their data.
     """
 
     replaced: Counter[str] = field(default_factory=Counter)
@@ -145,7 +145,7 @@ def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
 
 
 class ReceivedModels(msgspec.Struct):
-    """The attacker's starts, (d,): ``now`` of round ``round``, its last, and ``before`` of the one before."""
+    """The attacker's starts, (d,): ``now`` of round ``round``, and ``before`` of the one before."""
 
     round: int = 0
     now: list[fl.Vector] = msgspec.field(default_factory=list)
@@ -153,7 +153,6 @@ class ReceivedModels(msgspec.Struct):
 
 
 def remember(party: fl.Party) -> None:
-    """Adds room for received models to the party's state."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
@@ -200,7 +199,7 @@ def noisy(weights: fl.Vector, deviation: float, rng: np.random.Generator) -> fl.
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Of two vectors (d,), in float64; 0 if one is zero."""
+    """Of vectors (d,), in float64; 0 if one is zero."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else 0.0
@@ -225,7 +224,7 @@ def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length:
 
 
 def _across(unit: Doubles) -> Doubles:
-    """A vector (d,) at a right angle to this one; 0 where d = 1."""
+    """(d,) at a right angle to this unit vector; 0 where d = 1."""
     least = int(np.abs(unit).argmin())
     across: Doubles = -unit[least] * unit
     across[least] += 1

@@ -15,7 +15,7 @@ from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, job_of
 
 TARGET = 0
-"""The class that a backdoor wants."""
+"""A backdoor's class."""
 TRIGGER = 3.0
 """The value of the trigger's pixels, where data have mean 0 and standard deviation 1."""
 _LARGEST = 4
@@ -70,7 +70,7 @@ class Poison(NamedTuple):
 
 @fl.local("training on poisoned samples")
 def poisoned_fit(own: fl.OwnData, poison: Poison, fit: fl.Fit) -> fl.Fitted:
-    """The training ``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
+    """``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
