@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InFolder(ABC):
-    """A run or a comparison. folder: where it lies."""
+    """A run or a comparison.  folder: where it lies."""
 
     folder: Path
 
@@ -161,8 +161,8 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     of several their ``methods`` with means over the seeds, their ``runs``, and in ``left_out`` those that can't be
     audited. ``result.json`` keeps a run's audit, and ``compare.json`` what servers learn. In a notebook it is a table.
 
-    >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated") >>> [(row["name"], row["verdict"],
-    row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
+    >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
+    >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
 
     Raises UserError if no run has views.
     """

@@ -52,8 +52,9 @@ def run(
     progress: show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
-    >>> import coterie >>> result = coterie.run("fedavg", data="digits", lr=0.1, rounds=5) >>>
-    result.summary["global_accuracy"]
+    >>> import coterie
+    >>> result = coterie.run("fedavg", data="digits", lr=0.1, rounds=5)
+    >>> result.summary["global_accuracy"]
 
     Raises UserError before the run folder is made, RunError if the run cannot go on.
     """

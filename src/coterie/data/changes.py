@@ -87,7 +87,7 @@ def recoloured(turn: Fraction) -> SampleChange:
 
 
 def changes_of(kind: str, dataset: Dataset, groups: int, draw: np.random.Generator) -> list[SampleChange | None]:
-    """What each group sees; the first sees samples as they are. draw: of gains and offsets. Raises UserError for
+    """What each group sees; the first sees samples as they are.  draw: of gains and offsets. Raises UserError for
     samples that cannot be changed so.
     """
     _check(kind, dataset, groups)

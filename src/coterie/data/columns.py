@@ -80,8 +80,8 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"columns": "column"}):
-    """What all parties' tables have in common. label: the column of labels, one of ``classes``.  positive: the class of
-    a probability, such as ``ill``. Raises ValueError.
+    """What all parties' tables have in common.  label: the column of labels, one of ``classes``.  positive: the class
+    of a probability, such as ``ill``. Raises ValueError.
     """
 
     label: Word

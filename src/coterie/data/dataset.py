@@ -33,7 +33,7 @@ _KINDS: dict[int, Kind] = {2: "tabular", 3: "series", 4: "image", 5: "volume"}  
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Labelled nodes. x: (n, f) float32, rows sum to 1, empty ones to 0.  edges: (2, E) int64 node pairs; undirected,
+    """Labelled nodes.  x: (n, f) float32, rows sum to 1, empty ones to 0.  edges: (2, E) int64 node pairs; undirected,
     each once, no self-loops, unless the file says otherwise.  y: (n,) int64 classes, -1 for none.  train, val, test:
     int64 node numbers, disjoint.
     """
@@ -259,7 +259,7 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.float32]:
-    """The same samples or targets (n, ...); raises UserError for non-finite ones. gaps: advice for NaN."""
+    """The same samples or targets (n, ...); raises UserError for non-finite ones.  gaps: advice for NaN."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(

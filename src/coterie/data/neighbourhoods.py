@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Nodes(Dataset):
-    """Samples are neighbourhoods: ``input_shape`` is (rows, f + 1). inside: (n,) bool, the subgraph in which training
+    """Samples are neighbourhoods: ``input_shape`` is (rows, f + 1).  inside: (n,) bool, the subgraph in which training
     nodes are seen; None for the whole.
     """
 
@@ -59,8 +59,8 @@ def as_nodes(dataset: Dataset) -> Nodes:
 
 
 def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
-    """A (n, n) as scipy's CSR: 1 for linked nodes, in both directions, but the diagonal. inside: (n,) nodes whose links
-    are kept.
+    """A (n, n) as scipy's CSR: 1 for linked nodes, in both directions, but the diagonal.  inside: (n,) nodes whose
+    links are kept.
     """
     from scipy.sparse import csr_array  # slow to import
 
@@ -83,7 +83,7 @@ def normalised(links: Any) -> Any:
 
 
 def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
-    """(len(nodes), rows, f + 1). x: (n, f).  links: ``adjacency``.
+    """(len(nodes), rows, f + 1).  x: (n, f).  links: ``adjacency``.
 
     Of more neighbours rows - 1 are drawn (without a seed), weighted by neighbours / drawn: A^ H1 is right in
     expectation, A^ X exact.
@@ -103,7 +103,7 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
 
 
 def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
-    """The nodes (n,) of each party's subgraph, disjoint. dealt: to each. Others join a neighbour's: first those beside
+    """The nodes (n,) of each party's subgraph, disjoint.  dealt: to each. Others join a neighbour's: first those beside
     a dealt one, then those beside these; among several by lot.
     """
     owner = np.full(len(graph.y), -1, np.int64)

@@ -158,7 +158,7 @@ def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
 def to_arrays(
     parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None, folds: int | None = None
 ) -> Arrays:
-    """An npz file's arrays, which :func:`load_own` reads as the same data set. folds: data with these are not split
+    """An npz file's arrays, which :func:`load_own` reads as the same data set.  folds: data with these are not split
     here.
     """
     one = _join(parts, test_share, None if folds is None else (folds, 0))
@@ -197,7 +197,7 @@ def dataset(
     task: TaskKind = "classes",
     fold: Fold | None = None,
 ) -> Dataset:
-    """The data set of all samples. column: names their clients. Raises UserError.
+    """The data set of all samples.  column: names their clients. Raises UserError.
 
     test_share: of every client's samples without a split (by default .2), evenly over labels, without a seed.  fold:
     tests instead.

@@ -308,7 +308,7 @@ def _refuse(found: Iterable[Remark], advice: str = "") -> None:
 def propose(
     paths: Sequence[Path], label: str | None, positive: str | None = None, categories: Collection[str] = ()
 ) -> tuple[Schema, list[Remark]]:
-    """A schema for csv or parquet files, and what its reader should know. label: None for one of ``TARGETS``.
+    """A schema for csv or parquet files, and what its reader should know.  label: None for one of ``TARGETS``.
     positive: None for the last of two.  categories: columns of numbers. Raises UserError.
     """
     tables = [read_table(path) for path in paths]
@@ -389,7 +389,7 @@ def _forms(words: Sequence[str]) -> Sequence[str]:
 
 
 def _far(numbers: Sequence[float], format: str | None) -> Iterator[str]:
-    """A sentence about the farthest value, if it is strange. format: of dates."""
+    """A sentence about the farthest value, if it is strange.  format: of dates."""
 
     def word(value: float) -> str:
         return f"{value:g}" if format is None else (_EPOCH + timedelta(days=value)).strftime(format)

@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples of one client, or of many. where: the client and file, for errors.
+    """Samples of one client, or of many.  where: the client and file, for errors.
 
     x: (N, ...) numbers.  y: (N,) whole numbers or text; (N, k) if several.  owner: (N,) names of clients, or None.
     test: (N,) bool, or None if a share is to be split off.  features, targets: a table's columns of x and y.  kind:
@@ -62,7 +62,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns (N,). where: client and file.  lines: of the file, one a row."""
+    """Columns (N,).  where: client and file.  lines: of the file, one a row."""
 
     where: str
     columns: Mapping[str, NDArray[Any]]
@@ -80,7 +80,7 @@ class Table:
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """The samples of one file. prepared: for tables with gaps or categories. Raises UserError."""
+    """The samples of one file.  prepared: for tables with gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")

@@ -190,7 +190,7 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 
 
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
-    """Move samples until every client has ``floor``. log_q: (clients, K), label proportions, unnormalised.
+    """Move samples until every client has ``floor``.  log_q: (clients, K), label proportions, unnormalised.
 
     Clients that are short get classes by their proportions, from lots of those above: the skew stays, and a class's
     mean count.

@@ -79,7 +79,7 @@ def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """The split of synthetic data, without lists of indices. count: of the clients.  tasks: of the groups.  law: of a
+    """The split of synthetic data, without lists of indices.  count: of the clients.  tasks: of the groups.  law: of a
     client's samples.  public: indices of reference samples.
     """
 

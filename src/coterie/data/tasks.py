@@ -30,7 +30,7 @@ Load = Callable[[str], Dataset]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A group's: changed samples of a data set, with renamed labels. names: (classes,) int64, what each becomes; None
+    """A group's: changed samples of a data set, with renamed labels.  names: (classes,) int64, what each becomes; None
     for itself.
     """
 

@@ -1,6 +1,6 @@
 """A party's own ledger of what it has released of its data, in every attempt, also those given up.
 
-Nobody else has it. Reported scores are releases without a proof.
+Reported scores are releases without a proof.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Account:
         return list((self._known - before).elements())
 
     def count(self, entries: Entries, sent: Sequence[Sent], counted_to: int) -> int:
-        """Add what is new, and what these messages release after number counted_to. Returns the newest number."""
+        """Add what these messages release after number counted_to. Returns the newest number."""
         add(entries, *self.new())
         for envelope in (one.envelope for one in sent):
             if envelope.number > counted_to:

@@ -48,7 +48,7 @@ class BuiltParty:
         return self.party.samples if "samples" in self.work.allowed else 0
 
     def scores(self) -> dict[str, float]:
-        """The current model's scores on own held-out samples, as far as it may report them."""
+        """The current model's, on own held-out samples, as far as it may report them."""
         model = self.own_model() if may_score(self.work) else None
         return {} if model is None else own_scores(self.work, self.observer, model, self.told)
 
@@ -115,7 +115,7 @@ def build_party(home: Home) -> BuiltParty:
 
 
 def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
-    """The party as of the last commit, of any run, and the rest of that commit. Raises UserError."""
+    """The party as of the last commit, of any run, and that commit's rest. Raises UserError."""
     at = home if home.state.exists() else home.former
     stored = None if at is None else FileStore(at.state).read()
     if at is None or stored is None:
@@ -126,7 +126,7 @@ def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
 
 
 def _remember(party: fl.Party, home: Home) -> None:
-    """Tell a party that begins a further run what it must know of all former ones."""
+    """What a party in a further run must know of all former ones."""
     if home.run is not None or home.state.exists() or not party.remembers:
         return
     for one in home.formers:

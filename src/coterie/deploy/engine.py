@@ -16,15 +16,15 @@ from coterie.deploy.names import safe
 STREAM, SUBJECT = "COT", "cot"
 PRESENCE = "$SYS.REQ.SERVER.PING.CONNZ"
 OWN_RIGHTS = "$SYS.REQ.USER.INFO"
-"""Tells a user its account and its permissions."""
+"""A user's account and permissions."""
 
 
 class EngineError(Exception):
-    """The engine cannot be reached, or fails: what, where, and the remedy."""
+    """The engine fails: what, where, and the remedy."""
 
 
 class UndeliverableError(EngineError):
-    """Never to be stored: no such recipient, too large, or not permitted."""
+    """Never to be stored: unknown recipient, too large, or not permitted."""
 
 
 class FullError(EngineError):
@@ -32,11 +32,11 @@ class FullError(EngineError):
 
 
 class NotAdmittedError(EngineError):
-    """The party's certificate was revoked or has expired. It ends the node."""
+    """The party's certificate was revoked or has expired."""
 
 
 class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
-    """body: wrapped. key: nobody else may guess it, since a packet under a known key is dropped."""
+    """body: wrapped.  key: unguessable, since a packet under a known key is dropped."""
 
     dst: str
     key: str
@@ -54,7 +54,7 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """Its consequences are stored: it comes no more. Never raises or waits."""
+        """Its consequences are stored. Never raises or waits."""
 
     def working(self) -> None:
         """It must not come again yet. Called every few seconds. Never raises."""
@@ -130,7 +130,7 @@ class Access:
     """Who may use the server.
 
     parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; one None admits any
-    certificates. watchers: may ask who is connected.  operator: of the operator's own key.  members: may be admitted
+    certificates.  watchers: may ask who is connected.  operator: of the operator's own key.  members: may be admitted
     later.  refused: keys of parties that are told so.
     """
 
@@ -150,7 +150,7 @@ class Access:
 
 
 def mark(access: Access) -> str:
-    """A right of the operator, which a server names once it has read this access."""
+    """The operator's right that a server names once it has read this access."""
     known = sorted(access.parties.items()), sorted(access.watchers), sorted(access.members), access.pinned()
     return f"coterie.access.{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"
 

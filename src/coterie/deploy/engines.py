@@ -1,4 +1,4 @@
-"""The connection of a party, by the server and the certificate in its home."""
+"""A party's connection, by the server and the certificate in its home."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from coterie.protocol.errors import PeerError, RunError
 POLL_S = 0.5
 
 Tell = Callable[..., None]
-"""``tell(here, away)`` is told repeatedly who is here, and who is awaited."""
+"""``tell(here, away)`` is told repeatedly who is here and awaited."""
 
 
 def wait_for_begin(

@@ -1,4 +1,4 @@
-"""The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state."""
+"""A party's home: a private folder (files 0600, folders 0700) with its keys, data and state."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from coterie.runs.keyring import PartyKeys
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
 RUNS = "runs"
-"""A folder for each former run, by its number: a home's plan and state, an operator's run folder."""
+"""Folders of former runs, by number: a home's plan and state, an operator's run folder."""
 HUB, RUN, RESTORED = "hub", "run", "restored"
-"""In an operator's folder, beside the newest plan: the hub's home, the run folder, and a file while parties may have a
-newer plan.
-"""
+"""In an operator's folder: the hub's home, the run folder, and a file while parties may have a newer plan."""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -40,7 +38,7 @@ Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``home.json``. server: URL.  operator: the public key, hex.
+    """``home.json``.  server: URL.  operator: the public key, hex.
 
     report: scores that the owner allows to be sent.  epochs: local ones in a round; 0 for the most.  accelerator: of
     this machine.
@@ -57,7 +55,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``agreed.json``: the newest run to which the owner has agreed, and its plan's hash then."""
+    """``agreed.json``: the newest run to which the owner has agreed, and its plan's hash."""
 
     run: int = 1
     plan_sha256: str = ""
@@ -68,7 +66,7 @@ class Home:
 
     common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of secret keys.  tls_key:
     SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest seen.  data: own samples.  state:
-    of the run of this plan.  run: a former one, whose plan and state are meant.
+    of this plan's run.  run: a former one, whose plan and state are meant.
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
@@ -87,7 +85,7 @@ class Home:
 
     @property
     def identity(self) -> Identity:
-        """SECRET: its keys for signing and opening. Raises UserError if they are missing or cut."""
+        """SECRET: its keys. Raises UserError if they are missing or cut."""
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     @property
@@ -97,7 +95,7 @@ class Home:
 
     @property
     def formers(self) -> list[Home]:
-        """This home in each earlier run that its party has begun, the oldest first."""
+        """This home in each earlier run that it has begun, the oldest first."""
         runs = sorted(int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}"))
         return [Home(self.path, self.about, run) for run in runs if self.run is None or run < self.run]
 
@@ -224,7 +222,7 @@ def _put_by(home: Home, run: int) -> None:
 
 
 def take_back(home: Home, plan: Plan) -> None:
-    """Put this plan's state back, if the party was stopped while it took the next plan."""
+    """Put this plan's state back, if the party was stopped while it took the next."""
     former = Home(home.path, home.about, plan.run)
     if former.state.exists():
         with files.writing(home.state):
@@ -232,12 +230,12 @@ def take_back(home: Home, plan: Plan) -> None:
 
 
 def agree(home: Home, plan: Plan) -> None:
-    """Record that the owner agrees to the run of this plan."""
+    """The owner agrees to this plan's run."""
     write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan.sha256)) + b"\n")
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
-    """Who joins has agreed to the first run, and with ``agree`` to a further one. The hub is the operator's."""
+    """Who joins has agreed to the first run, and with ``agree`` to a further one."""
     if home.name == plan.roster.hub:
         return True
     given = read_json(home.agreed, AgreedRun) if home.agreed.exists() else AgreedRun()
@@ -252,7 +250,7 @@ def agreement_words(home: Home, plan: Plan) -> str:
 
 
 def _renewed(home: Home, plan: Plan) -> bytes | None:
-    """A certificate that ends later than the home's. Raises PeerError for one of other keys."""
+    """A later certificate. Raises PeerError for one of other keys."""
     found = plan.certificates.get(home.name)
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
         return None

@@ -21,7 +21,7 @@ from coterie.transport.envelope import Waiting
 from coterie.transport.wire import Parcel
 
 FORCED = 5
-"""In so many rounds a party may have an attempt repeated; then it is asked nothing until it is enrolled anew."""
+"""In so many rounds a party may have an attempt repeated until it is enrolled anew."""
 EXCLUDED = {
     "revoked": "it was revoked",
     "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
@@ -41,8 +41,8 @@ class LeaderStoppedError(RunError):
 class RoundOutcome:
     """round: 0 is the set-up.  notes, traffic: the hub's own.
 
-    attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".  gone: why a
-    party was absent when asked.
+    attempts: why each failed one was given up.  skipped: the last of these if all failed, or "".  gone: why a party was
+    absent.
     """
 
     round: int
@@ -150,7 +150,7 @@ class HubNode(Node):
         return ran
 
     def _gather(self) -> None:
-        """After a restore wait for all newest plans, and before a further run for agreement."""
+        """After a restore wait for all newest plans; before a further run, for agreement."""
         if self._gathers:
             plan = self.plans.newest() or b""
             for name in self.others:
@@ -223,7 +223,7 @@ class HubNode(Node):
         return one
 
     def _reached(self) -> Era:
-        """An attempt at least as late as more than half of the others claim to be in."""
+        """At least as late as more than half of the others claim to be in."""
         most, eras = len(self.others) // 2, sorted(self._ahead.values(), reverse=True)
         return eras[most] if len(eras) > most else self.era
 
@@ -236,7 +236,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Also messages for the next attempt, so that they need not come again."""
+        """Also messages for the next attempt."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]

@@ -36,7 +36,7 @@ def as_hub(
     what does not mend itself, or if it runs already.
 
     serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  adopted: called
-    when a party has shown a newer plan, which the folder has then.
+    when the folder has a newer plan that a party has shown.
     """
     home = read_home(folder / HUB)
     with running(home, stderr=stderr) as stopped:

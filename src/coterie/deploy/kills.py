@@ -92,7 +92,6 @@ class Doomed(NodeObserver):
 
 
 def doomed(kill: Kill | None, effects: Effects, observer: NodeObserver) -> tuple[Effects, NodeObserver]:
-    """The effects and the observer of a node that is killed so."""
     if kill is None:
         return effects, observer
     watched = Doomed(kill, observer)

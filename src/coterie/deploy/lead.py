@@ -27,8 +27,8 @@ def waiting(letter: Letter, spool: Spool) -> Parcel:
 class CoordinationDriver:
     """In a rehearsal an event waits until all that can precede it on the virtual clock are known.
 
-    quiescent: whether nothing is under way (only the hub can know).  request: packet and letter that it answers; None
-    for the hub's round.  at: when it begins.
+    quiescent: nothing is under way (only the hub can know).  request: packet and letter that it answers; None for the
+    hub's round.  at: when it begins.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
 Only here stands the reason of a refusal, which may hold the party's own numbers. Fields are numbers and short words;
-others are written as their type's name, so no secret or model gets into a log by mistake.
+others are written as their type's name, so no secret or model gets into a log.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
 def plain(value: Any, *, depth: int = 2) -> Any:
-    """A field as written: numbers, short words, small lists and tables of those; else the type's name.
-
-    depth: of nested ones.
-    """
+    """A field as written: numbers, short words, small lists and tables of those; else the type's name."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -106,7 +103,7 @@ class RateLimited:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """A field with the count of unwritten events; None for one that comes too fast."""
+        """A field with the count of unwritten events; None for one too soon."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:

@@ -1,4 +1,4 @@
-"""Names of parties and addresses of servers, also in subjects, file names and certificates."""
+"""Names of parties and addresses of servers, also in subjects, files and certificates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from coterie.protocol.errors import UserError
 MAX_NAME = 40
 OPERATOR, ENGINE = "operator", "engine"
 RESERVED = frozenset({OPERATOR, ENGINE, "authority", "nats"})
-"""Of certificates and services, so no party has them."""
+"""Of certificates and services, never of parties."""
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
-"""A DNS name or an address, which hides no path: folders are named by hosts."""
+"""A DNS name or an address, which hides no path."""
 PORT = 4222
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:[-/][a-z0-9_]+)*")
 _STEP = re.compile(r"([-/])([a-z0-9_]+)")
@@ -79,7 +79,7 @@ def bracketed(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, so that no other reaches it."""
+    """Whether a host is this machine, out of others' reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

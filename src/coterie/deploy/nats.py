@@ -57,14 +57,14 @@ from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketP
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 PULL_S = 2.0
-"""A request for a packet ends after this, since a server that was started again has forgotten it."""
+"""A request for a packet ends after this: a server that was started again has forgotten it."""
 PRESENCE_S = 2.0
 """Presence is asked again after this."""
 TRIES = 3
 FULL = frozenset({10023, 10047, 10077})
-"""Errors of a server that is full: for one party, of a stream, on its disk."""
+"""Errors of a full server: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
-"""So many done messages are remembered."""
+"""Done messages that are remembered."""
 HEADER = "Coterie-Part"
 ROOM_S = 30.0
 """A party without room for parts asks for them again after this."""
@@ -87,7 +87,7 @@ class _Packet:
 
 @dataclass
 class _Begun:
-    """A packet of which parts are stored. of: server, key, size.  missing: identities of the others, by index.
+    """A packet of which parts are stored.  of: server, key, size.  missing: identities of the others, by index.
     fresh_s: Unix seconds until which stored ones are surely held.
     """
 
@@ -103,7 +103,7 @@ class _Handle(NamedTuple):
 
 
 class NatsEngine(Engine):
-    """Raises EngineError if no server is reached. servers: ``nats://host:port``; several if they form a cluster.
+    """Raises EngineError if no server is reached.  servers: ``nats://host:port``; several if they form a cluster.
     parties: all recipients.  spool: a folder for incomplete packets.  connect_s: for a server at first.  push_s: how
     long to go on while nothing is stored.  largest: bytes of a packet.
     """
@@ -286,7 +286,7 @@ class NatsEngine(Engine):
         raise EngineError(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     async def _publish(self, dst: str, data: bytes, headers: dict[str, str], number: int) -> None:
-        """Raises TimeoutError if neither this part nor an earlier one is answered for ``ANSWER_S``."""
+        """Raises TimeoutError without an answer to this or an earlier part for ``ANSWER_S``."""
         clock = asyncio.get_running_loop().time
         sent_s, answers = clock(), self._link.stream.publish(subject(dst, self.name), data, STALE_S, headers=headers)
         answer = asyncio.ensure_future(answers)

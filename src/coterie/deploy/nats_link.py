@@ -32,7 +32,7 @@ from coterie.deploy.names import bracketed, is_loopback
 T = TypeVar("T")
 
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.getMessage())
-"""Its warning at the end of each TLS connection of the client library is no fault."""
+"""The client library's warning at the end of each TLS connection is no fault."""
 
 ANSWER_S = 5.0
 """A server that is there answers within this."""
@@ -43,18 +43,18 @@ ENDED = (
     "not yet admitted, or is of another authority"
 )
 REFUSAL = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
-"""TLS's words for a certificate that the server refuses. Anybody on the line can bring about other alerts."""
+"""TLS's words for a refused certificate. Anybody on the line can bring about other alerts."""
 OTHERS_S = 0.25
-"""For a cluster's other servers to answer, after the first."""
+"""For a cluster's other servers to answer."""
 AGAIN_S, SELDOM_S = 0.25, 15.0
-"""Until the next attempt to connect; at most, where connections end without a word."""
+"""Between attempts to connect; at most, where connections end without a word."""
 LEAVES_S = 2.0
-"""For the last answer, and for the client library to close, which waits for ever where TLS has failed."""
+"""For the last answer, and for the client library, which waits for ever where TLS has failed."""
 NOT_STORED = (
     f"it does not say within {ANSWER_S:g} s that it has stored it. If its disk is full, or was, make room there and "
     "start it again: it stores nothing until then"
 )
-"""Of a server that is connected and does not answer."""
+"""Of a connected server that does not answer."""
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
@@ -62,7 +62,7 @@ NO_STREAM = "has no stream for packets of this federation (any more). The operat
 PENDING = 16 << 20
 """Bytes that the client library keeps before it waits."""
 LEAST, MOST = 2, 64
-"""Messages of a window: one is sent while the other is answered; a long fast line has up to 8 MiB on it."""
+"""Messages of a window; a long fast line has up to 8 MiB on it."""
 CALM_S = 1.0
 """A window grows while answers take at most so much longer than the quickest, and shrinks at twice as much."""
 
@@ -70,7 +70,7 @@ CALM_S = 1.0
 class Tunnel(TcpTransport):
     """TCP. To port 443 it goes through the proxy of ``HTTPS_PROXY``, unless ``NO_PROXY`` names the host.
 
-    The proxy is told host and port (CONNECT), and passes on TLS, which it cannot read.
+    The proxy is told host and port (CONNECT), and passes on TLS.
     """
 
     def __bool__(self) -> bool:  # or the client library would make one of its own
@@ -107,7 +107,7 @@ class Tunnel(TcpTransport):
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
         """Until the server has shown its certificate, nobody has signed what ends this, so it is no refusal for good
-        (TLS 1.3: the server refuses a certificate later).
+        (TLS 1.3: the server refuses later).
         """
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
@@ -347,8 +347,8 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 class Window:
     """How many messages may be under way.
 
-    As TCP's congestion window it grows by one with each answer. Long answers show that the line is full, and halve it
-    (TCP Vegas), since nothing is lost here.
+    As TCP's congestion window it grows by one with each answer. Long answers show a full line, and halve it (TCP
+    Vegas).
     """
 
     def __init__(self) -> None:
@@ -388,8 +388,8 @@ class Window:
 
 
 class Pulls:
-    """A party's own messages over one connection. subscription: below the inbox.  wait_s: after which the server ends a
-    request.  window: of messages asked for.
+    """A party's own messages over one connection.  subscription: below the inbox.  wait_s: after which the server ends
+    a request.  window: of messages asked for.
     """
 
     def __init__(self, client: Client, token: str, wait_s: float, inbox: str, subscription: Subscription) -> None:
@@ -438,9 +438,7 @@ class Pulls:
 
 
 async def connected(link: Link, most: int) -> frozenset[str]:
-    """Connected parties (``names.safe``). most: connections that a server may list. Raises EngineError without an
-    answer.
-    """
+    """Connected parties (``names.safe``).  most: that a server may list. Raises EngineError without an answer."""
     client = link.client
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
@@ -463,9 +461,7 @@ async def connected(link: Link, most: int) -> frozenset[str]:
 
 
 def rights(link: Link) -> dict[str, Any]:
-    """A connection's user, account and permissions; {} if an earlier version's configuration forbids it. Raises
-    EngineError.
-    """
+    """User, account and permissions; {} if an earlier version's configuration forbids it. Raises EngineError."""
     try:
         return dict(json.loads(link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S)).data)["data"])
     except UndeliverableError:

@@ -17,7 +17,7 @@ from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_parts import MESSAGE, parts_of
 
 ACK_WAIT_S = 30.0
-"""A message that was neither done nor worked on for so long comes again."""
+"""A message neither done nor worked on for so long comes again."""
 SET_UP_S = 20.0
 STORE = 8 << 30
 """Bytes of all packets that are not done."""
@@ -44,7 +44,7 @@ def provision(
 ) -> None:
     """Make the stream and the consumers, or bring them to the newest ``access``. Raises EngineError.
 
-    Packets for or from a party that is gone are removed. tls: the operator's.  largest_store: bytes of all that wait.
+    Packets for or from a party that is gone are removed.  tls: the operator's.  largest_store: bytes of all that wait.
     waiting: messages (at most 128 KiB each) from one party to another.  ack_wait_s: after which a message comes again.
     """
     tokens = sorted(safe(name) for name in access.parties)

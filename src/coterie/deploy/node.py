@@ -36,13 +36,13 @@ from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
 BEHIND_S = 0.05
-"""So long a party that is behind waits for the Begin of a still later round."""
+"""So long a party that is behind waits for a still later Begin."""
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
 """Why a request gets no answer, as nodes tell each other."""
 
 
 class RolledBackError(UserError):
-    """The hub knows newer state: the party would use numbers again, so it starts no more."""
+    """The hub knows newer state: the party would use numbers again."""
 
 
 class Node(StoredNode):
@@ -59,9 +59,7 @@ class Node(StoredNode):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Until the hub has ended the run, or ``stop``, which any thread may call. Raises RolledBackError, and
-        NewPlanError.
-        """
+        """Until the hub has ended the run, or ``stop``, from any thread. Raises RolledBackError, and NewPlanError."""
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
@@ -297,8 +295,8 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
-        """The hub repeats an attempt, so its disk was put back, and it may ask for something else: a party, which
-        answers once, asks for another attempt.
+        """The hub repeats an attempt, so its disk was put back, and it may ask for something else: a party asks for
+        another attempt.
         """
         if not self.apart:
             self.give_up()

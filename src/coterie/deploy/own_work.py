@@ -22,7 +22,7 @@ from coterie.training.model import Model
 
 @dataclass(frozen=True, eq=False)
 class OwnWork:
-    """data: of this party alone, or None.  allowed: scores that the operator asks for and the owner allows."""
+    """data: of this party alone, or None.  allowed: scores that operator and owner agree on."""
 
     name: str
     config: Resolved

@@ -142,7 +142,7 @@ class PacketQueue:
         return never
 
     def put_aside(self, parcel: OutgoingPacket) -> None:
-        """To be pushed with later ones, or by the next ``flush``."""
+        """To be pushed with later ones, or by ``flush``."""
         self._leaving.append(parcel)
         self._leaving_bytes += len(parcel.body)
         if self._leaving_bytes > _TOGETHER:

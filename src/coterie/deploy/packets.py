@@ -1,7 +1,7 @@
 """Packets between two nodes: letters, which carry the protocol's messages, and short notices.
 
-Each is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. An engine
-sees ends, sizes and times, and no message's kind.
+Each is sealed to its recipient and signed by its sender, with the session, both ends and its number. An engine sees
+ends, sizes and times, and no message's kind.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
-    """A message. frame: as of ``Member.send``.
+    """A message.  frame: as of ``Member.send``.
 
-    era: its sender's, which may be later than the envelope's.  arrives: in a rehearsal.  commit: the sender's count.
+    era: its sender's, which may be later than the envelope's.  arrives: in a rehearsal.  commit: the sender's.
     """
 
     envelope: Envelope
@@ -52,7 +52,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
 
 
 class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer. why: one word, not a refusal's reason."""
+    """The request with this number gets no direct answer.  why: one word, not a refusal's reason."""
 
     number: Count
     era: Era
@@ -134,7 +134,7 @@ class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbi
 
 class NewRun(msgspec.Struct, frozen=True, array_like=True, tag="run", forbid_unknown_fields=True):
     """The hub asks for a run that its recipient may not know, or for the newest plan, which a party answers. It alone
-    has number 0 and no session. A repetition tells nothing new.
+    has number 0 and no session.
     """
 
     plan: bytes
@@ -151,11 +151,11 @@ Packet = Letter | NoAnswer | BeginAttempt | Report | Tally | PlanUpdate | NewRun
 
 _TOGETHER = "all parties must run the same version of coterie"
 FORMAT = 2
-"""Of packets. In format 1 a message inside was signed and sealed once more."""
+"""In format 1 a message inside was signed and sealed once more."""
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """As it travels. sealed: for the recipient alone.
+    """sealed: for the recipient alone.
 
     number: grows with every packet of its sender, or 0 (``NewRun``).
     """
@@ -195,8 +195,8 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """For messages in packets, which need no own signature or seal. Their overhead counts all the same, so that a
-    rehearsal's virtual clock is a simulation's.
+    """For messages in packets, which need no own signature or seal. Their overhead counts all the same, for a
+    rehearsal's virtual clock.
     """
 
     def __init__(self, keyring: Keyring) -> None:

@@ -1,4 +1,4 @@
-"""The plan: all that the parties of a deployment share, signed by the operator.
+"""The plan: all that a deployment's parties share, signed by the operator.
 
 A party refuses an older version than it has seen, so nobody can bring back a revoked party.
 """
@@ -34,7 +34,7 @@ MOST_GIB = 3.0
 
 
 class NewPlanError(CoterieError):
-    """This process begins anew with a newer plan. plan: its signed bytes."""
+    """This process begins anew with a newer plan.  plan: its signed bytes."""
 
     def __init__(self, plan: bytes) -> None:
         super().__init__("there is a newer plan")
@@ -51,7 +51,7 @@ class OlderPlanError(PeerError):
 
 @dataclass(frozen=True)
 class NodeLimits:
-    """Equal for all parties. patience_s: the machine's deadline of a step that states none.  grace_s: disconnected for
+    """Equal for all parties.  patience_s: the machine's deadline of a step that states none.  grace_s: disconnected for
     longer, a party is gone.  retries: of a round.  most, most_bytes: of one sender's waiting packets.  poll_s: how
     often a node looks up while nothing comes.
     """
@@ -67,7 +67,7 @@ class NodeLimits:
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """server: URL of the engine's.  patience_s: the deadline of a step that states none.  grace_s: away for longer, a
     party is gone.  quorum: the fewest clients for the set-up; 0, before the founding, for all.  retries: of a round's
-    attempt. scores: that parties may report if their owners allow it.  public: the hub's own samples.  rehearsal: on
+    attempt.  scores: that parties may report if their owners allow it.  public: the hub's own samples.  rehearsal: on
     one machine, with a shared seed and a virtual clock.  begins_s, not_after_s: Unix times between which a plan is
     valid.  packet_gib: of one packet.  store_gib: of all that wait.
     """
@@ -159,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def believed(self) -> Roster:
-        """The roster without revoked parties, unsigned: for keys, never for parties' numbers."""
+        """The roster without revoked parties, unsigned: for keys, never for numbers."""
         left = tuple(one for one in self.roster.entries if one.name not in self.revoked)
         return msgspec.structs.replace(self.roster, entries=left)
 
@@ -214,7 +214,7 @@ def check_parties(plan: Plan, config: Resolved) -> None:
 def common_of(
     config: Resolved, roster: Roster, spec: ModelSpec, starts: NDArray[np.float32], public: int, warm: bool
 ) -> Common:
-    """What all parties know. roster: its last entry is a client.  public: samples of the hub."""
+    """What all parties know.  roster: its last entry is a client.  public: the hub's samples."""
     clients = roster.of_role(roster.entries[-1].role)
     return Common(roster, clients, spec, starts, config.mode, config.emulated, public, deployed=True, warm=warm)
 

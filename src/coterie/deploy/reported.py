@@ -1,7 +1,6 @@
 """Parties' reports, checked and summed up, and the hub's ``result.json``.
 
-Nothing proves a reported number. Impossible ones are kept out, so a party can spoil its own numbers and the means, and
-nothing else.
+Nothing proves a reported number. Impossible ones are kept out, so a party can spoil only its own numbers and the means.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from coterie.runs.metrics import Metric, run_metrics, score
 
 OWN_LOG = "the reason is in its own log"
 PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
-"""What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
+"""What a node refuses besides messages: packets that do not open, words that their sender may not say."""
 OTHER = "other"
 _OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 _EXCLUDED = {words: name for name, words in EXCLUDED.items()}
@@ -105,7 +104,7 @@ def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
 
 
 def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
-    """Parties that the hub went on without, and why (``late``, ``gone``, ...)."""
+    """Parties that the hub went on without, and why (``late``, ``gone``)."""
     return {
         "late": [party for party, why in missed if why == "late"],
         "lost": {f"{party} of round {round}": why for party, why in missed if why != "late"},
@@ -117,7 +116,7 @@ def why_missed(words: str) -> str:
 
 
 def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
-    """``result.json`` without sums of lines. running: the run goes on."""
+    """``result.json`` without sums of lines."""
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     deployment = {
         "engine": status.engine,

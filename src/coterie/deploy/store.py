@@ -22,7 +22,7 @@ _PARTS = "state", "secret", "start", "start secret", "kept"
 
 
 class FileStore:
-    """A private file (0600). Raises UserError where it can't be read, and RunError where it can't be written."""
+    """A private file (0600). Raises UserError where it can't be read, RunError where it can't be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class FileStore:
 
 
 class Numbering(msgspec.Struct):
-    """Of a node's packets, and never back: each start begins beyond all before it. sent: the last number used.  taken:
+    """Of a node's packets, and never back: each start begins beyond all before it.  sent: the last number used.  taken:
     by sender, the highest that has come.  open: those up to it that are not done.
     """
 
@@ -57,12 +57,12 @@ class Numbering(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """Beside the party's state and secret. era: None before the first.  mark: of this attempt.  leads: it coordinates.
+    """Beside the party's state and secret.  era: None before the first.  mark: of this attempt.  leads: it coordinates.
     numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that this one
     took, for another attempt.  retaken: how many of them this attempt has taken.  inbox: for a coordinator of a later
-    round. sent, received: packets of this era, by the other end.  tallies: it tells the hub of them.  times, before: of
-    the virtual clock, now and when the round began.  keys: by party, the public key.  released: its releases, up to
-    message released_to.
+    round.  sent, received: packets of this era, by the other end.  tallies: it tells the hub of them.  times, before:
+    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: up to message
+    released_to.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
     newest known commit.  excluded: why a party is asked nothing until it is enrolled anew.  forced: in how many rounds
@@ -96,7 +96,7 @@ class Kept(msgspec.Struct):
 
 
 def begun_after(former: bytes) -> Kept:
-    """At the beginning of a run. former: the last commit of the former one, whose numbers and releases go on. Raises
+    """At the beginning of a run.  former: the last commit of the former one, whose numbers and releases go on. Raises
     UserError.
     """
     old: Kept = state.load(former, {**dict.fromkeys(_PARTS, object), "kept": Kept})["kept"]
@@ -107,7 +107,7 @@ def begun_after(former: bytes) -> Kept:
 
 
 def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
-    """SECRET: a commit. now, start: the party's state and secret, now and when the round began."""
+    """SECRET: a commit.  now, start: the party's state and secret, now and when the round began."""
     return state.dump(dict(zip(_PARTS, (*now, *start, kept), strict=True)))
 
 

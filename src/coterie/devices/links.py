@@ -84,7 +84,7 @@ class Delays:
 
 class FleetLinks(Links):
     """profiles: by client; all other parties are a SERVER. A client's presence is drawn once a round, dropping out for
-    every request, so a client may upload and then miss its model. In the set-up, round 0, all are there. traces: of
+    every request, so a client may upload and then miss its model. In the set-up, round 0, all are there.  traces: of
     presence on the virtual clock, from round 1 on, which must allow it as well; None for always.
     """
 

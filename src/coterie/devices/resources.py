@@ -22,7 +22,7 @@ def resources(own: OwnData) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Status:
-    """Of a device for a time step. share: of the step's computing and transfer time that it gives, in (0, 1].
+    """Of a device for a time step.  share: of the step's computing and transfer time that it gives, in (0, 1].
     present_s: its expected presence.
     """
 

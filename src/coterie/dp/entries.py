@@ -11,7 +11,7 @@ from coterie.dp.ledger import Ledger, Release
 
 
 class AccountEntry(msgspec.Struct):
-    """All releases of one kind. release: without its round.  rounds: of each, in order; 0 is the set-up."""
+    """All releases of one kind.  release: without its round.  rounds: of each, in order; 0 is the set-up."""
 
     release: Release
     rounds: list[int]

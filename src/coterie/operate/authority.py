@@ -59,7 +59,7 @@ class Approval:
 
 
 def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
-    """SECRET: an invitation, which replaces the member's earlier one. again: for new keys, after a lost home. Raises
+    """SECRET: an invitation, which replaces the member's earlier one.  again: for new keys, after a lost home. Raises
     UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):

@@ -27,7 +27,7 @@ _DEEPEST = 8
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
     """Write an operator's folder to a file (tar, gzip; mode 0600); returns its bytes. The hub may run: its state is
-    copied first, and its next start cuts a newer run folder. authority: with the operator's keys. Raises UserError,
+    copied first, and its next start cuts a newer run folder.  authority: with the operator's keys. Raises UserError,
     RunError.
     """
     folder = open_folder(path)

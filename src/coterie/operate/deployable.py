@@ -123,7 +123,7 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
 def check_works(
     config: Resolved, facts: SampleForm, members: Iterable[tuple[str, str]], settings: Settings, warm: bool = False
 ) -> None:
-    """Raises UserError for settings with which the hub would refuse to begin. members: names and roles, in order."""
+    """Raises UserError for settings with which the hub would refuse to begin.  members: names and roles, in order."""
     spec = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss).spec
     roster = Roster(b"", tuple(Entry(name, role, b"", b"") for name, role in members), b"")
     starts = np.zeros((config.own.models, spec.size), np.float32)

@@ -62,7 +62,7 @@ def doctor(
     ahead_s: Callable[[Folder], float] | None = None,
     check_apart: Callable[[Home], None] | None = None,
 ) -> list[Diagnosis]:
-    """All findings about deployments' folders and homes. ahead_s: how far the server's clock is ahead; check_apart:
+    """All findings about deployments' folders and homes.  ahead_s: how far the server's clock is ahead; check_apart:
     ``engines.check_apart``; None: not asked. Raises UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s

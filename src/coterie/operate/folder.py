@@ -35,7 +35,7 @@ class Folder:
     """config, members: of the operator, for people; the plan is what counts.  authority: SECRET, the operator's keys.
     invitations: unused ones.  requests: approved ones.  operator: the public key, in hex.  tls: certificates of
     authority (ca) and operator.  nats: for the engine's server.  own_certificates: of operator and server, by name.
-    hub: its home. run: the run folder.  restored: there after a backup was put back, until the plan is known to be the
+    hub: its home.  run: the run folder.  restored: there after a backup was put back, until the plan is known to be the
     newest.
     """
 
@@ -87,7 +87,7 @@ class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, repr=False)
 class Authority:
-    """SECRET: the operator's keys. signing: of roster, plan, invitations and certificates.  possession: X25519, for
+    """SECRET: the operator's keys.  signing: of roster, plan, invitations and certificates.  possession: X25519, for
     proofs of possession.  token: for invitations' MACs.  ca: of TLS, PEM.
     """
 
@@ -102,7 +102,7 @@ class Authority:
 
 
 def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    """SECRET: fresh keys, written with certificates of authority and operator. days: of the operator's."""
+    """SECRET: fresh keys, written with certificates of authority and operator.  days: of the operator's."""
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
     tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, AUTHORITY_DAYS)
     secrets = {"signing": found.signing.to_bytes(), "possession": found.possession, "token": found.token}

@@ -75,7 +75,7 @@ def found_here(
 
 
 def prepared(path: Path, experiment: Experiment, scores: Sequence[str], grace_s: float) -> LocalDeployment:
-    """Of an experiment's parties and data. scores: that each reports.  grace_s: for those missed."""
+    """Of an experiment's parties and data.  scores: that each reports.  grace_s: for those missed."""
     config, model, roster = experiment.config, experiment.model, experiment.common.roster
     members = [PlannedMember(name, entry.role) for name, entry in roster.by_name.items()]
     server = f"nats://127.0.0.1:{free_port()}"

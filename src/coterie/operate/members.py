@@ -1,8 +1,12 @@
 """``members.toml``: the parties of a deployment, each with its role and, for servers, its host.
 
-[[member]] role = "server"          # a server is named as its role host = "hub.example.org"
+[[member]]
+role = "server"          # a server is named as its role
+host = "hub.example.org"
 
-[[member]] name = "hospital-a"      # a client role = "client"
+[[member]]
+name = "hospital-a"      # a client
+role = "client"
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ ANSWERED = "10s"
 
 @dataclass(frozen=True)
 class ServerCluster:
-    """One of several servers with the same packets. routes: ``host:port`` of the others.  port: for them.  keys:
+    """One of several servers with the same packets.  routes: ``host:port`` of the others.  port: for them.  keys:
     SHA-256 (hex) of all servers' public keys (DER), which alone may call there.
     """
 
@@ -42,8 +42,8 @@ class ServerCluster:
 
 @dataclass(frozen=True)
 class Listen:
-    """Paths are the server's. certificate: with the hosts that parties call, for serverAuth (in a cluster also
-    clientAuth). largest_store: bytes on disk.
+    """Paths are the server's.  certificate: with the hosts that parties call, for serverAuth (in a cluster also
+    clientAuth).  largest_store: bytes on disk.
     """
 
     store: Path

@@ -101,7 +101,7 @@ def _family(
 
 @contextlib.contextmanager
 def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
-    """Answer ``GET /metrics`` on 127.0.0.1 meanwhile; gives the port (0 chooses a free one). read: called in another
+    """Answer ``GET /metrics`` on 127.0.0.1 meanwhile; gives the port (0 chooses a free one).  read: called in another
     thread. Raises UserError if the port is taken.
     """
     try:

@@ -103,7 +103,7 @@ def offered(home: Home) -> Plan:
 
 
 def agree_to(home: Home, digits: str = "") -> Plan:
-    """Agree to the run of the home's newest plan. digits: that its hash must begin with, or none. Raises UserError if
+    """Agree to the run of the home's newest plan.  digits: that its hash must begin with, or none. Raises UserError if
     they differ or are too few, and without a new run.
     """
     plan = offered(home)

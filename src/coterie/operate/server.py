@@ -58,8 +58,8 @@ def access_of(folder: Folder) -> Access:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``, ... at: the folder's later
-    place.
+    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``, ...  at: the folder's
+    later place.
     """
     place = Folder(at or folder.path).nats.absolute()
     for number in range(len(addresses(current_plan(folder).settings.server))):

@@ -91,8 +91,8 @@ class Supervision:
             self._start(name)
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Return when all parties have ended. tell: called a few times a second. Raises RunError, with a failed party's
-        own words.
+        """Return when all parties have ended.  tell: called a few times a second. Raises RunError, with a failed
+        party's own words.
         """
         until = float("inf")
         while self._running or self._due:

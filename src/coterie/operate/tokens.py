@@ -86,7 +86,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys for the roster. tls: a PKCS #10 request (PEM)."""
+    """Keys for the roster.  tls: a PKCS #10 request (PEM)."""
 
     invitation: Id
     name: Short

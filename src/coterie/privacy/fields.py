@@ -26,7 +26,7 @@ Field = tuple[str, str]
 
 
 class NotJudged(NamedTuple):
-    """A field that no attack has read. role: its receiver.  why: what it holds."""
+    """A field that no attack has read.  role: its receiver.  why: what it holds."""
 
     role: str
     message: str

@@ -29,8 +29,8 @@ SUMS_OF = "by sums of label counts"
 
 @dataclass(frozen=True, eq=False)
 class OpenedSums:
-    """Of one model. lists: client numbers on each opened list.  sums: (lists, labels) as the server knows them; None of
-    a hidden group.  total: (labels,) as these clients were told it.
+    """Of one model.  lists: client numbers on each opened list.  sums: (lists, labels) as the server knows them; None
+    of a hidden group.  total: (labels,) as these clients were told it.
     """
 
     lists: Sequence[Sequence[int]]

@@ -119,7 +119,7 @@ class Auxiliary:
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``. clusters: (n,) whose mean estimate is
+    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.  clusters: (n,) whose mean estimate is
     each client's guess.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)

@@ -37,7 +37,7 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """What one role received in the clear in one round. slow: slow attacks run, too.
+    """What one role received in the clear in one round.  slow: slow attacks run, too.
 
     clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, of training, 0
     at buffers.

@@ -85,7 +85,7 @@ class OwnData:
 
     x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its
     ``coterie.devices.Profile``, if known.  model: the federation's ``coterie.training.model.Model``.  accelerator:
-    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. presence: its seconds between two instants, if known.
+    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: its seconds between two instants, if known.
     """
 
     x: NDArray[np.float32]
@@ -102,7 +102,7 @@ Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """Registered by ``local``, and called like its function. many: the batched form."""
+    """Registered by ``local``, and called like its function.  many: the batched form."""
 
     name: str
     run: Callable[..., T]

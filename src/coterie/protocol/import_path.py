@@ -51,7 +51,7 @@ def check_elsewhere(
     path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
 ) -> None:
     """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``, which others may have written;
-    imports nothing. otherwise: another remedy, for a trusted folder.
+    imports nothing.  otherwise: another remedy, for a trusted folder.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -73,7 +73,7 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name for :func:`import_object`: by the module if importable, else given. what: the kind."""
+    """A name for :func:`import_object`: by the module if importable, else given.  what: the kind."""
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is thing:
@@ -119,7 +119,7 @@ def uncollected() -> Iterator[None]:
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` that imports a package's names (and torch) on use. homes: modules, lightest first."""
+    """A ``__getattr__`` that imports a package's names (and torch) on use.  homes: modules, lightest first."""
 
     def imported(name: str) -> Any:
         if name not in names:

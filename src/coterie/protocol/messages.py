@@ -124,7 +124,7 @@ def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, An
 
 
 def check_about(src: str, answer: Message, asked: Mapping[str, Any]) -> None:
-    """Raises PeerError for an answer to something else. asked: of ``about_of``."""
+    """Raises PeerError for an answer to something else.  asked: of ``about_of``."""
     for name in answer.ABOUT:
         if name in asked and name in answer.__struct_fields__ and getattr(answer, name) != asked[name]:
             stated, wanted = f"{getattr(answer, name)!r:.40}", f"{asked[name]!r:.40}"

@@ -17,7 +17,7 @@ from coterie.protocol.options import TaskKind as TaskKind
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a model. kind: ``"parameter"`` or ``"buffer"``.  scope: ``"shared"`` or ``"personal"``.  offset:
+    """One tensor of a model.  kind: ``"parameter"`` or ``"buffer"``.  scope: ``"shared"`` or ``"personal"``.  offset:
     first index in the flat vector, in elements.
     """
 

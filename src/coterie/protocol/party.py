@@ -135,7 +135,7 @@ class Component:
     and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component. when: with which settings its handlers are asked.
+    and ``party.secret.keys``, a ``Secret()`` of the component.  when: with which settings its handlers are asked.
     """
 
     Secret: ClassVar[type[msgspec.Struct]] = Nothing
@@ -176,7 +176,7 @@ class Component:
         """As ``Party.lasts``. secret: this component's until now."""
 
     def follows(self, former: Any) -> None:
-        """As ``Party.follows``. former: this component's secret in a former run."""
+        """As ``Party.follows``.  former: this component's secret in a former run."""
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
@@ -338,7 +338,7 @@ class Party:
         return any(part.when(self.config, self.common.mode) for part in parts)
 
     def follows(self, former: Party) -> None:
-        """Take over what must survive in a further run on the same data. former: this party at a run's end."""
+        """Take over what must survive in a further run on the same data.  former: this party at a run's end."""
         for name, component in former.parts.items():
             if type(self.parts.get(name)) is type(component) and component.Secret is not Nothing:
                 getattr(self, name).follows(getattr(former.secret, name))

@@ -25,7 +25,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
-    """All parties of a federation in a fixed order, the hub first. session: 16 bytes, of this federation.  operator:
+    """All parties of a federation in a fixed order, the hub first.  session: 16 bytes, of this federation.  operator:
     the operator's Ed25519 key, 32 bytes.  signature: the operator's, over all the rest.
     """
 

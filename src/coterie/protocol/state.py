@@ -83,7 +83,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 
 
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
-    """Of ``dump``. types: each party's state.  shared: known arrays by digest, for several loads; extended. Raises
+    """Of ``dump``.  types: each party's state.  shared: known arrays by digest, for several loads; extended. Raises
     UserError.
     """
     arrays: dict[bytes, NDArray[Any]] = {}

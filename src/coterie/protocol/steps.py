@@ -126,7 +126,7 @@ def ask(
 
 
 def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
-    """Send without waiting. messages: by name, or by any key with ``To(name, message)``."""
+    """Send without waiting.  messages: by name, or by any key with ``To(name, message)``."""
     yield Post(messages)
 
 

@@ -29,7 +29,7 @@ which may return notes, too.
 
 @dataclass(frozen=True)
 class Federation:
-    """A built system: all parties by name. look: gives a party to an observer, which must not change it.  alter: to an
+    """A built system: all parties by name.  look: gives a party to an observer, which must not change it.  alter: to an
     attack that changes it.
     """
 
@@ -121,7 +121,7 @@ def party_type(factory: PartyFactory) -> type[Party]:
 def received(
     parties: Mapping[str, type[Party]], asked: Callable[[Handler], bool]
 ) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives. parties: classes by role, the hub's first."""
+    """By role, the messages that it receives.  parties: classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
@@ -216,8 +216,8 @@ class System:
         return self._own_model()(client)
 
     def check_deployed(self, config: Any, patience_s: float = inf) -> None:
-        """Raises UserError for what separate machines cannot do. patience_s: how long the hub waits for an answer where
-        no setting says so.
+        """Raises UserError for what separate machines cannot do.  patience_s: how long the hub waits for an answer
+        where no setting says so.
         """
         self._own_model()
         for name, waits_s in self.leads_s(config).items():

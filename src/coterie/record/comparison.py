@@ -35,7 +35,7 @@ ACCURACY = Measure("accuracy", "accuracy")
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A method's own setting. value: None without the setting.
+    """A method's own setting.  value: None without the setting.
 
     shared: the value of all others, None for work beyond the budget.  why: in words.
     """
@@ -122,7 +122,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """A client's gain by training together, in the leading metric on its own test samples (``runs/benefit.py``).
 
     name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better. low,
-    high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn. instead: judges a client
+    high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.  instead: judges a client
     whose test samples have one label.
     """
 

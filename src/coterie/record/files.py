@@ -167,7 +167,7 @@ def check_own(folder: Path) -> None:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless nothing, or an empty folder, is there. what: "a home", say."""
+    """Raises UserError unless nothing, or an empty folder, is there.  what: "a home", say."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UserError(f"{folder} is there already, and {what} begins in a new folder: choose another")
 
@@ -249,7 +249,7 @@ def locked(
     *,
     wait: bool = False,
 ) -> Iterator[None]:
-    """Hold the folder, also against other threads. held: the message if another process holds it; {} is the folder.
+    """Hold the folder, also against other threads.  held: the message if another process holds it; {} is the folder.
     wait: for its end, where the system can.
 
     Raises UserError if it is held, or for a linked lock, and RunError. Warns where there are no locks.

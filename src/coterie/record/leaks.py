@@ -16,7 +16,7 @@ PEM = b"PRIVATE KEY-----"
 
 
 class Patterns:
-    """Looks for all in one pass. secrets: by description, 32 bytes or more.  more: other texts by name."""
+    """Looks for all in one pass.  secrets: by description, 32 bytes or more.  more: other texts by name."""
 
     def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
         found = [(needle, name) for name, secret in secrets.items() for needle in forms(secret)]

@@ -110,8 +110,8 @@ class Joules(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """By all clients with one type of device. compute_s, radio_s: virtual seconds of work, and of transfers with
-    latency. there_s: of presence in rounds.  peak_memory_bytes: of the client that needs most.  memory_gib: of the
+    """By all clients with one type of device.  compute_s, radio_s: virtual seconds of work, and of transfers with
+    latency.  there_s: of presence in rounds.  peak_memory_bytes: of the client that needs most.  memory_gib: of the
     device that has least.
     """
 
@@ -133,9 +133,9 @@ class DetectionRecord(msgspec.Struct, frozen=True):
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """plan: its version.  repeated: attempts beyond the first. running: the run goes on.  rehearsal: on one machine,
-    with dealt data.  reporting: the smallest and largest number of clients that reported scores in a round. unknown: in
-    words.
+    """plan: its version.  repeated: attempts beyond the first.  running: the run goes on.  rehearsal: on one machine,
+    with dealt data.  reporting: the smallest and largest number of clients that reported scores in a round.  unknown:
+    in words.
     """
 
     engine: str = ""
@@ -213,7 +213,7 @@ class Drifted(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """``partition.json``. label_counts: (clients, classes).  samples, epochs: for training.  groups: of the data, if
+    """``partition.json``.  label_counts: (clients, classes).  samples, epochs: for training.  groups: of the data, if
     any.  names: the clients' own, or ().  class_names: of label_counts' columns, or ().  drift: which clients exchanged
     data during the run.
     """
@@ -295,9 +295,9 @@ class SampleRecord(msgspec.Struct, frozen=True):
 class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
-    attacker_names: whose scores do not count. set_up, finish: before the first round and after the last.  stopped: why
-    it ended after rounds_done. best_round: whose models are kept and scored, if not the last's. evaluated: clients, if
-    not all.  test_sample, train_sample: None for all samples.
+    attacker_names: whose scores do not count.  set_up, finish: before the first round and after the last.  stopped: why
+    it ended after rounds_done.  best_round: whose models are kept and scored, if not the last's.  evaluated: clients,
+    if not all.  test_sample, train_sample: None for all samples.
     """
 
     system: str

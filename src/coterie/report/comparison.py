@@ -411,8 +411,8 @@ FEWEST_SEEDS = 3
 
 @dataclass(frozen=True)
 class OverAlone:
-    """A method's gain over training alone, above 0 if better, by seed. interval: half of it, None for one seed.  tuned:
-    both are fine-tuned.
+    """A method's gain over training alone, above 0 if better, by seed.  interval: half of it, None for one seed.
+    tuned: both are fine-tuned.
     """
 
     gain: float

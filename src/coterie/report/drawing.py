@@ -48,7 +48,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def looks(names: Iterable[str], *, dark: bool = False) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too. dark: for a dark
+    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too.  dark: for a dark
     page.
     """
     return {

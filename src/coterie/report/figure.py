@@ -81,7 +81,7 @@ def percent(share: float) -> str:
 @dataclass
 class Axis:
     """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: which the room does not
-    leave. most: of its ticks.  whole: only whole numbers.  ticks: values and words in place of nice numbers.  grid:
+    leave.  most: of its ticks.  whole: only whole numbers.  ticks: values and words in place of nice numbers.  grid:
     lines cross the panel.  side: it is on the far side.
     """
 
@@ -150,8 +150,8 @@ class Mark(Protocol):
 
 @dataclass
 class Line:
-    """With a gap at non-finite values. every: which points have a marker; None for none.  shape, filled, edge: of the
-    markers. joined: with a line.
+    """With a gap at non-finite values.  every: which points have a marker; None for none.  shape, filled, edge: of the
+    markers.  joined: with a line.
     """
 
     x: ArrayLike
@@ -201,7 +201,7 @@ class Band:
 
 @dataclass
 class Bars:
-    """From ``base`` to ``top``. colours: one, or of each.  lying: along the x axis."""
+    """From ``base`` to ``top``.  colours: one, or of each.  lying: along the x axis."""
 
     at: ArrayLike
     base: ArrayLike
@@ -251,7 +251,7 @@ class Image:
 
 @dataclass
 class Rules:
-    """Lines between rows, or columns. first, last: their ends."""
+    """Lines between rows, or columns.  first, last: their ends."""
 
     at: Sequence[float]
     first: float
@@ -274,7 +274,7 @@ class Rules:
 
 @dataclass
 class Words:
-    """A word at each point. shift: in pixels.  middle: around it."""
+    """A word at each point.  shift: in pixels.  middle: around it."""
 
     x: ArrayLike
     y: ArrayLike
@@ -419,7 +419,7 @@ class Panel:
 
 @dataclass
 class Figure:
-    """Panels in rows and columns, and a legend below. width, height: pixels without it.  heights, widths: weights of
+    """Panels in rows and columns, and a legend below.  width, height: pixels without it.  heights, widths: weights of
     rows and columns, inside the margins.
     """
 

@@ -42,7 +42,7 @@ def run_page(run: Run) -> str:
 
 
 def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
-    """Several runs: in one picture and one table, then each. told: of ``compare.json``."""
+    """Several runs: in one picture and one table, then each.  told: of ``compare.json``."""
     groups = comparison.group(runs)
     measure, fields = comparison.leading(groups), words.sides(comparison.leading(groups))
     names = list(dict.fromkeys(run.result.name for run in runs))

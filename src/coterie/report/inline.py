@@ -83,7 +83,7 @@ def _named(axis: Axis, letters: int) -> Axis:
 
 
 def _thinned(axis: Axis, letters: int) -> Axis:
-    """As many numbers as have room, evenly. letters: of each."""
+    """As many numbers as have room, evenly.  letters: of each."""
     ticks = list(axis.ticks or ())
     every = -(-(max(len(word) for _, word in ticks) + 1) // max(letters, 1))
     return replace(axis, ticks=ticks[::every])

@@ -39,8 +39,8 @@ AGAINST = ("rounds", "bytes", "time")
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation. known: words that
-    an error names. Raises UserError for an unknown word, and for what a run has not counted.
+    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words
+    that an error names. Raises UserError for an unknown word, and for what a run has not counted.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 
@@ -88,7 +88,7 @@ def leaks(content: Content) -> Figure:
 def draw_leaks(
     axis: Axes, found: Sequence[MethodStanding], measure: Measure, *, dark: bool = False, short: bool = False
 ) -> None:
-    """As ``compared_plots.tradeoff``: a mark a method, its area by bytes sent. dark: for a dark page.  short: without
+    """As ``compared_plots.tradeoff``: a mark a method, its area by bytes sent.  dark: for a dark page.  short: without
     words for bytes.
     """
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy

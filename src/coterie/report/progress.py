@@ -110,7 +110,7 @@ def _kind(name: str) -> str:
 def rounds_of_runs(
     labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
 ) -> dict[str, int]:
-    """By run of a comparison, in order. attacked: views are attacked afterwards."""
+    """By run of a comparison, in order.  attacked: views are attacked afterwards."""
     labels = list(labels)
     found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found

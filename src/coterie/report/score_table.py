@@ -51,7 +51,7 @@ class ScoreColumn:
 
 
 def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[ScoreColumn]:
-    """That any method has. measured: the metrics, the leading one first."""
+    """That any method has.  measured: the metrics, the leading one first."""
     first, *others = measures({"measures": measured})
     name, is_share = first["name"], first["share"]
     head = "%" if not others and name == "accuracy" else _head(first)

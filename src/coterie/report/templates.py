@@ -111,7 +111,7 @@ def folding(rows: str) -> str:
 
 
 def tabled(rows: str, name: str, kind: str = "") -> Markup:
-    """Around its rows (markup), with a link to ``name.csv``. kind: its class."""
+    """Around its rows (markup), with a link to ``name.csv``.  kind: its class."""
     link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
     fold = "</thead>" in rows and least_width(rows) > PHONE
     kinds = " ".join(filter(None, [escape(kind), "fold" * fold]))

@@ -104,7 +104,7 @@ def energy(joules: float | None) -> str:
 
 
 def duration(seconds: float | None, *, whole: bool = False) -> str:
-    """``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``. whole: without fractions of a second."""
+    """``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``.  whole: without fractions of a second."""
     if seconds is None:
         return MISSING
     seconds = round(seconds) if whole else seconds

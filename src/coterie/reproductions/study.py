@@ -107,9 +107,9 @@ def named(*items: Item[Outcome]) -> Mapping[str, Item[Outcome]]:
 @dataclass(frozen=True)
 class Curve:
     """One run over its rounds. Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients'
-    models after each round. diverged: why the rounds end early.  notes: the system's, of each round. groups: each
+    models after each round.  diverged: why the rounds end early.  notes: the system's, of each round.  groups: each
     client's, in the data.  scores: (clients,) of each measure after the last round; empty for a part of a run.
-    grouping: how clusters agree with these groups, None where not evaluated or without clusters. virtual_seconds: at
+    grouping: how clusters agree with these groups, None where not evaluated or without clusters.  virtual_seconds: at
     the end of each round, with the set-up.  seconds: real ones of these rounds, with evaluation.
     """
 

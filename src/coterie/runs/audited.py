@@ -79,7 +79,7 @@ def check_audits(runs: Iterable[Resolved]) -> None:
 
 
 def learning(attack: Callable[[Path], Content]) -> Callable[[Sequence[Path]], Content]:
-    """What a method's servers learn, by run folders. attack: audits a folder."""
+    """What a method's servers learn, by run folders.  attack: audits a folder."""
     return lambda folders: learned({folder: attack(folder) for folder in folders})
 
 

@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptParty(msgspec.Struct, frozen=True):
-    """SECRET: a party in the log. kept: of ``runs.parties.dumped``."""
+    """SECRET: a party in the log.  kept: of ``runs.parties.dumped``."""
 
     name: str
     identity: fl.Identity
@@ -241,7 +241,7 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, without its parties, or None. config: of the run to continue.
+    """The checkpoint in a run folder, without its parties, or None.  config: of the run to continue.
 
     Raises UserError for a checkpoint that is damaged, of another version or run (naming what differs), an unsigned
     roster, and folders that are symbolic links or another user's.

@@ -36,7 +36,7 @@ RunOne = Callable[[str, Resolved], FinishedRun]
 @dataclass(frozen=True)
 class HeldOutChoice:
     """tune: by setting (``key`` or ``method.key``), the values to try.  plans: each combination, and the comparison
-    with it. candidates: by label, combinations in which its settings differ.  again: plans the comparison with more
+    with it.  candidates: by label, combinations in which its settings differ.  again: plans the comparison with more
     settings.
     """
 

@@ -36,7 +36,7 @@ def write_end(
     finish: Line | None,
     best: tuple[Mapping[str, Any], int] | None,
 ) -> dict[str, Any]:
-    """Write all that is known at the end. Returns ``result.json``. best: the models that early stopping keeps, and
+    """Write all that is known at the end. Returns ``result.json``.  best: the models that early stopping keeps, and
     their round.
     """
     done = rounds[-1]["round"]

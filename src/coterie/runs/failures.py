@@ -17,7 +17,7 @@ class AllSkippedError(RunError):
 
 
 def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError, with the reason. lines: of ``metrics.jsonl``."""
+    """Raises AllSkippedError, with the reason.  lines: of ``metrics.jsonl``."""
     skipped = Counter(line["notes"].get("skipped") for line in lines)
     if None in skipped or not lines:
         return

@@ -30,7 +30,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
-    """Each reason once: the first folder left out, and how many more. left_out: reasons."""
+    """Each reason once: the first folder left out, and how many more.  left_out: reasons."""
     alike: dict[str, list[str]] = {}
     for folder, why in left_out.items():
         alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")

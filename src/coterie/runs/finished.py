@@ -57,7 +57,7 @@ class FinishedRun:
 
 
 def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
-    """Raises UserError without a finished run. model: the architecture, if given as a Python object."""
+    """Raises UserError without a finished run.  model: the architecture, if given as a Python object."""
     out = Path(out)
     return FinishedRun(out, read_summary(out), folder.read_lines(out / folder.METRICS), model)
 
@@ -72,8 +72,8 @@ def check_inputs(result: FinishedRun, present: str) -> None:
 
 
 def finished(config: Resolved, inputs: str) -> FinishedRun | None:
-    """The run in ``config.out`` if all its rounds are done, else None. inputs: as of ``check_inputs``. Raises UserError
-    for another run, other inputs or own code.
+    """The run in ``config.out`` if all its rounds are done, else None.  inputs: as of ``check_inputs``. Raises
+    UserError for another run, other inputs or own code.
     """
     out = resumable(config)
     if not (out / folder.RESULT).exists() or (found := load_result(out)).summary["rounds"] != config.rounds:

@@ -62,7 +62,7 @@ class FoundedRun:
 
 
 def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
-    """Raises UserError for any mistake in the config. founded: if it goes on."""
+    """Raises UserError for any mistake in the config.  founded: if it goes on."""
     system, settings = config.definition, config.own
     if system.needs_classes and config.task != "classes":
         raise fl.UserError(f"{system.name} needs classes as labels, and the task is {config.task}: take another system")

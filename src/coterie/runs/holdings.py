@@ -67,7 +67,7 @@ def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Te
 
 
 class Holdings(Mapping[str, ClientData]):
-    """Only the last few clients' data are in memory. make, size: a client's data and training samples, by its number.
+    """Only the last few clients' data are in memory.  make, size: a client's data and training samples, by its number.
     others: of other parties.
     """
 

@@ -22,11 +22,11 @@ Measure = Callable[[NDArray[Any], Doubles], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """One number for a model on samples. share: in 0 to 1, shown in percent.  higher: more is better.
+    """One number for a model on samples.  share: in 0 to 1, shown in percent.  higher: more is better.
 
     measure: computes it, NaN where undefined (no sample of some class).  chance: its best mean for a constant answer,
     by test sets' shares of classes, (sets, classes); None where they do not decide.  drawn: for many draws
-    (``on_draws``). ranks: it ranks each class's samples against the rest.
+    (``on_draws``).  ranks: it ranks each class's samples against the rest.
     """
 
     name: str

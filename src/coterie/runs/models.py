@@ -68,8 +68,8 @@ class ClientEntry(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """``index.json``. round: of the models.  sha256: of each file, in hex.  Others: ``ModelFacts``
-    of the run's data.
+    """``index.json``.  round: of the models.  sha256: of each file, in hex.  Others: ``ModelFacts`` of
+    the run's data.
     """
 
     format: Literal[1]

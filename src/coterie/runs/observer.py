@@ -23,7 +23,7 @@ from coterie.runs.starts import try_loss
 
 
 class RunObserver(Evaluator):
-    """Raises UserError for one's own loss or metrics that fail. scored: honest clients, when last scored.
+    """Raises UserError for one's own loss or metrics that fail.  scored: honest clients, when last scored.
     tuned_outputs: by client, of the models last fine-tuned.
     """
 

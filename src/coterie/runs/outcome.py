@@ -101,7 +101,7 @@ def releases(
     owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
 ) -> dict[str, list[fl.Release]]:
-    """By client, all that it has released, by its state and counted messages. sent: by round and kind of message, the
+    """By client, all that it has released, by its state and counted messages.  sent: by round and kind of message, the
     senders.
     """
     own = {} if system.ledger is None else system.ledger(federation)

@@ -48,7 +48,7 @@ def own_code(config: Resolved) -> dict[str, str]:
 
 
 def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Raises UserError if ``own_code`` has changed. where: its folder."""
+    """Raises UserError if ``own_code`` has changed.  where: its folder."""
     changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     if changed:
         modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"
@@ -82,7 +82,7 @@ def _modules(config: Resolved) -> Iterator[ModuleSpec]:
 
 
 def check_code(config: Path, said: Collection[str] | None = None) -> None:
-    """Raises UserError if a config names code in its own folder. said: options of the command line."""
+    """Raises UserError if a config names code in its own folder.  said: options of the command line."""
     for option, path in named_in(read_toml(config)):
         if option not in (said or ()):
             word = path if option == "system" else f"--{option} {path}"

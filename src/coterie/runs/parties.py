@@ -166,7 +166,7 @@ def dumped(party: Party) -> bytes:
 
 
 def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
-    """Put a new party into the state of ``dumped`` bytes. Raises UserError. arrays: other parties', by digest, to be
+    """Put a new party into the state of ``dumped`` bytes. Raises UserError.  arrays: other parties', by digest, to be
     shared.
     """
     found = state.load(data, {"state": type(party.state), "secret": type(party.secret)}, arrays)

@@ -75,8 +75,8 @@ def got(coming: Any) -> Any:
 
 class RayCluster:
     """address: of a cluster, or None for one on this machine.  gpu: each needs one.  count: None for one a core, or a
-    GPU. make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for workers that
-    differ from this process.
+    GPU.  make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for workers
+    that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

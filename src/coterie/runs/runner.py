@@ -19,7 +19,7 @@ from coterie.runs.running import OnRound, RunInProgress
 
 
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> FinishedRun:
-    """Run to the end and write the run folder, locked meanwhile. on_round: called with each new round's line.
+    """Run to the end and write the run folder, locked meanwhile.  on_round: called with each new round's line.
 
     resume: continue the run in ``config.out``, which must be of the same work, with the numbers of an undisturbed one,
     or start anew without a checkpoint. Raises UserError before anything is written, RunError if the run cannot go on or

@@ -28,7 +28,7 @@ _CHECKPOINT_SHARE = 0.05  # of the time, where nothing is said
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run can be continued from ``folder``. done: rounds that are kept.  kept: in words.  advice: the command."""
+    """The run can be continued from ``folder``.  done: rounds that are kept.  kept: in words.  advice: the command."""
 
     def __init__(self, out: Path, done: int) -> None:
         super().__init__(f"interrupted; {done} rounds are kept in {out}")

@@ -60,7 +60,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """The value as one of these types, None before text. Raises UserError that says what would fit. text: it is
+    """The value as one of these types, None before text. Raises UserError that says what would fit.  text: it is
     written, as ``"0.1"``, ``"true"`` and ``"none"``.
     """
     if types.NoneType in options and isinstance(value, str) and (value.lower() if text else value) == NONE:

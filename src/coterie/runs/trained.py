@@ -209,7 +209,7 @@ class TrainedModel:
         return found
 
     def measured(self, known: NDArray[Any], scores: Doubles) -> list[tuple[Metric, float]]:
-        """The run's metrics but one's own, and the accuracy. known: of ``checked_labels``.  scores: (n, classes)."""
+        """The run's metrics but one's own, and the accuracy.  known: of ``checked_labels``.  scores: (n, classes)."""
         facts = self.facts
         index = {label: k for k, label in enumerate(facts.class_names or range(facts.classes))}
         labels = np.array([index[label] for label in known.tolist()])

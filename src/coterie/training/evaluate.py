@@ -27,8 +27,8 @@ _MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a m
 
 
 class Judged(NamedTuple):
-    """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN if diverged.  right: (k, n) bool: the label
-    is the likeliest.
+    """Of k models on n samples.  losses: (k, n) float32 cross entropies; NaN if diverged.  right: (k, n) bool: the
+    label is the likeliest.
     """
 
     losses: NDArray[np.float32]
@@ -106,8 +106,8 @@ def outputs_of_many(
 def _mixed(
     log_p: NDArray[np.float32], shares: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Losses and right answers (n,) of each mixture, by log-sum-exp in float64. log_p: (k, n, classes).  shares: (s,
-    k). labels: (n,).
+    """Losses and right answers (n,) of each mixture, by log-sum-exp in float64.  log_p: (k, n, classes).  shares: (s,
+    k).  labels: (n,).
     """
     of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up

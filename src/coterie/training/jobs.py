@@ -70,7 +70,7 @@ def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job
 
 
 class DivergedError(RunError):
-    """A loss or weights are not finite, or beyond ``MOST_WEIGHT``. job: its index.  results: of all jobs, in order;
+    """A loss or weights are not finite, or beyond ``MOST_WEIGHT``.  job: its index.  results: of all jobs, in order;
     None where one diverged.
     """
 

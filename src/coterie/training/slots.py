@@ -91,8 +91,8 @@ def batches(job: Job, width: int) -> Batches:
 def run(
     model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int, batch: int
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """Jobs of one solver, each result as it is done. block: steps whose samples are gathered at once.  batch: rows that
-    batches are padded to.
+    """Jobs of one solver, each result as it is done.  block: steps whose samples are gathered at once.  batch: rows
+    that batches are padded to.
     """
     names = list(jobs)
     timeline = plan([jobs[name].steps for name in names], kernel.slots)

@@ -53,8 +53,8 @@ class Pull(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """A hashable dataclass: equal ones are trained together. needs: names of the required ``(d,)`` vectors in the
-    state. takes: of optional ones.
+    """A hashable dataclass: equal ones are trained together.  needs: names of the required ``(d,)`` vectors in the
+    state.  takes: of optional ones.
     """
 
     needs: ClassVar[tuple[str, ...]]
@@ -90,7 +90,7 @@ def is_private(solver: Any) -> bool:
 
 
 def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pull, solver: Solver) -> None:
-    """One step in place; ``gradient`` is used up. velocity: the momentum buffer, zero at first, None without.
+    """One step in place; ``gradient`` is used up.  velocity: the momentum buffer, zero at first, None without.
 
     direction = gradient + shrink * weights + drift;  velocity = momentum * velocity + direction (as torch.optim.SGD).
     """
@@ -197,7 +197,7 @@ class Objective(Sgd):
     """SGD on a loss of one's own.
 
     loss: see ``OwnLoss``. It replaces the run's (``--loss``), and may draw from torch's generator, which the training
-    seeds. settings: what it reads, such as a system's config.
+    seeds.  settings: what it reads, such as a system's config.
     """
 
     loss: Callable[..., Any] = field(kw_only=True)

@@ -37,7 +37,7 @@ _CHUNK_BYTES = 4 << 20  # of one chunk of samples
 
 @dataclass(frozen=True)
 class Rectified:
-    """One ReLU of a forward pass. name: its module's path (``"4"``, ``"block.relu"``; ``"forward"`` for the model's
+    """One ReLU of a forward pass.  name: its module's path (``"4"``, ``"block.relu"``; ``"forward"`` for the model's
     own), with ``:2``, ``:3`` for further ones.  behind: the path of the last linear map or convolution before it, or
     None.  dense: its channels are its last axis, not axis 1.
     """
@@ -96,7 +96,7 @@ def rectified(model: Model) -> list[Rectified]:
 
 
 def relu_layer(model: Model, layer: str = "auto") -> str:
-    """The name of a ReLU. layer: one of ``WORDS``, a name (``Rectified.name``), or the name of the module before it.
+    """The name of a ReLU.  layer: one of ``WORDS``, a name (``Rectified.name``), or the name of the module before it.
     Raises UserError without such a ReLU.
     """
     found = rectified(model)

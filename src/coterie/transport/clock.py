@@ -18,9 +18,9 @@ NOWHEN: Instant = 0.0, 0
 
 
 class Times(msgspec.Struct):
-    """A party's part of the virtual clock. busy: until when it works.
+    """A party's part of the virtual clock.  busy: until when it works.
 
-    at: the hub's instant in the round.  links: by recipient, when the last message arrives. delayed: messages held
+    at: the hub's instant in the round.  links: by recipient, when the last message arrives.  delayed: messages held
     back, with the round until which, in the order of writing.
     """
 

@@ -68,7 +68,7 @@ class Coordination:
         self._missing: dict[Any, str] = {}
 
     def start(self, now_s: float, step: Any = None) -> None:
-        """Run to the first wait. step: one that was yielded already."""
+        """Run to the first wait.  step: one that was yielded already."""
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:

@@ -34,7 +34,7 @@ class LocalTransport:
     """Runs a coordinator's steps against the other parties.
 
     keyring: of all parties.  spool_bytes: most of waiting messages in memory.  batch_bytes: of messages and answers
-    handled together.  retries: a round can be tried again.  intercept: an attacker on the wire. counted: names of
+    handled together.  retries: a round can be tried again.  intercept: an attacker on the wire.  counted: names of
     messages whose senders the ledger counts.
     """
 

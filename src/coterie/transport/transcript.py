@@ -50,7 +50,7 @@ class View:
 class Transcript:
     """Records all parties' views until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
-    views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``. openings: SECRET, by
+    views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``.  openings: SECRET, by
     server, the key that opens what is sealed to it.
     """
 

@@ -26,7 +26,7 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A repeated set counts once; an empty row is an absent client. prior: (k,) sizes or shares of the true clusters, by
+    A repeated set counts once; an empty row is an absent client.  prior: (k,) sizes or shares of the true clusters, by
     default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster. Raises
     UserError for a client without a set or a possible cluster.
     """
@@ -54,7 +54,7 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)). false_rate: p_c, the public
+    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, the public
     `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(sets)[0]

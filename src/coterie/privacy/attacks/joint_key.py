@@ -66,7 +66,7 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """parties: all clients. name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
+    """parties: all clients.  name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
         super().__init__(party.spec, SHARE)

@@ -94,7 +94,7 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
 class KeyThief:
     """A client that forges updates until it has the key: the ciphertext in which its own first update is shortest.
 
-    At each training it subtracts all earlier models from its new start, and tries to read the key. share: K is the
+    At each training it subtracts all earlier models from its new start, and tries to read the key.  share: K is the
     scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its updates are late.
     summands: of the key.  key, round: once it has read it.  guess: (N,) its last reading, or None.  forged_in: rounds
     of forged updates. Raises UserError for emulated keys, and where a model fills no ciphertext.

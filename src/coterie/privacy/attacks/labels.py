@@ -42,10 +42,10 @@ def label_shares(rows: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
 def share_correlation(
     estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None
 ) -> AttackResult:
-    """Pearson correlation of estimated with true deviations of label shares, (n, classes). label_counts: (n, classes)
+    """Pearson correlation of estimated with true deviations of label shares, (n, classes).  label_counts: (n, classes)
     samples.
 
-    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,) within which alone
+    Chance, with its exact standard deviation, hands the estimates to random clients.  groups: (n,) within which alone
     clients are compared.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
@@ -217,7 +217,7 @@ def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
 
 
 def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) entropy of label shares, in nats. label_counts: (n, classes)."""
+    """(n,) entropy of label shares, in nats.  label_counts: (n, classes)."""
     shares = shares_of(label_counts)
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 

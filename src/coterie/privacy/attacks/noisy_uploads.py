@@ -111,7 +111,7 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid, alike but for noise. claimed: in all, by section 5.1.1, so
+    It looks at the ``VALUES`` values at the centroid, alike but for noise.  claimed: in all, by section 5.1.1, so
     epsilon_2 = claimed / VALUES. With ``spread`` infinite one data set's values are all equal, and sent without noise.
     Raises UserError unless spread > 1 and claimed is positive.
     """

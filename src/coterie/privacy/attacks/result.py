@@ -14,9 +14,9 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One measured attack. chance: of the metric, without the leak.  perfect: all leaks.
+    """One measured attack.  chance: of the metric, without the leak.  perfect: all leaks.
 
-    n: clients that were scored.  chance_sd: the metric's standard deviation over random guesses. chance_known: False
+    n: clients that were scored.  chance_sd: the metric's standard deviation over random guesses.  chance_known: False
     where other things than the leak differ, too.
     """
 
@@ -51,7 +51,7 @@ BLIND = 0.5
 
 
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
-    """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
+    """A leak in words.  noise: half of its 95 % interval; a leak within it counts as chance.
 
     ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02.
     """
@@ -62,7 +62,7 @@ def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> st
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score. accuracy: its mean.  sd: of one client's score.  drawn_sd: for an attacker that
+    """The closed form of a score.  accuracy: its mean.  sd: of one client's score.  drawn_sd: for an attacker that
     breaks ties at random.
     """
 

@@ -32,7 +32,7 @@ Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
 
 @dataclass(frozen=True, eq=False)
 class AuditSamples:
-    """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
+    """A client's samples, to score attacks; no attacker has them.  x, y: (m, ...) some that it was trained on.
 
     other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: it held these out of its
     training samples; test samples may be harder or easier.
@@ -53,7 +53,7 @@ class Recorded:
     initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.  again(meddle):
     the same run once more, changed.  stopped: the round in which recording ended early, which the views lack, or None.
     lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.  samples: of a client, by name, or the
-    hub's public ones. drifted: the round before which clients exchanged data, or None; views and lines then end
+    hub's public ones.  drifted: the round before which clients exchanged data, or None; views and lines then end
     earlier.
     """
 
@@ -90,7 +90,7 @@ class Recorded:
 
 
 class Measured(NamedTuple):
-    """The result of one attack in one round. who: a role, or colluding parties.  what: they find out.
+    """The result of one attack in one round.  who: a role, or colluding parties.  what: they find out.
 
     result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: public
     knowledge beside its view.  topic: if not the attack's.  round: of success, for an attack that waits.
@@ -119,7 +119,7 @@ class Finding:
     """One attack on one run; other fields as of ``Measured``.
 
     results: of the rounds with something to attack; none if it does not apply.  expected: the closed form of each, or
-    none. why: it does not apply, or "".
+    none.  why: it does not apply, or "".
     """
 
     who: str

@@ -65,7 +65,7 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 
 
 def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
-    """The name behind every row of ``csp_rows``. shown: (m,) by name. Raises UserError for other rows."""
+    """The name behind every row of ``csp_rows``.  shown: (m,) by name. Raises UserError for other rows."""
     for first in shown.values():
         names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
         for name, values in shown.items():
@@ -82,7 +82,7 @@ class ServiceRound:
 
     rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess: the rows, or of sketches the shortest models under
     a guessed seed.  weights: (n, d) a participant's.  who: (n,) the client behind every row.  models: (n, d) as
-    trained. phi: of ``hub_membership``.
+    trained.  phi: of ``hub_membership``.
     """
 
     number: int
@@ -124,7 +124,7 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 
 
 def participants_help(protection: str, size: int) -> Unprotect:
-    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
+    """What a participant, who has the common seed, makes of the service's rows.  size: d of the model.
 
     It undoes a rotation; of a sketch it gives the shortest models. With a guessed seed the service tries it alone.
     """

@@ -33,7 +33,7 @@ ANEW = "groups may be made anew in this run, and sums are followed through one f
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """What one round has added, which no party sees. names: of the uploads.  weights: (k,) mu.  groups: (k,).
+    """What one round has added, which no party sees.  names: of the uploads.  weights: (k,) mu.  groups: (k,).
 
     updates: (k, d), in steps.  step: mu of an upload on time.  sums: (G, d) the rows' moves, of which a member can tell
     its own group's.

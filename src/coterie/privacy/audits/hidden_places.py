@@ -77,7 +77,7 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 
 @dataclass(frozen=True, eq=False)
 class PlacesFound:
-    """The founding, as the helper sees it. names: the client at each place, unknown to it.
+    """The founding, as the helper sees it.  names: the client at each place, unknown to it.
 
     choices: between places.  labels: (n,) the group of each.  gains: (n, n) of places, unknown to all.  most: groups
     that there may be.  weights: (n,) the helper's shares, of which it knows the places.

@@ -20,10 +20,10 @@ Doubles = NDArray[np.float64]
 
 
 class Heard(NamedTuple):
-    """An upload that a leader has read. member, leader: numbers of clients.
+    """An upload that a leader has read.  member, leader: numbers of clients.
 
     places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None for unknown
-    places. wanted: (w,) parameters that the member wants to download.
+    places.  wanted: (w,) parameters that the member wants to download.
     """
 
     round: int

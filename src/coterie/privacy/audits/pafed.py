@@ -104,7 +104,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
 
 @attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
 def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
-    """From the signs, and the classes that the helper inverts. hidden: by coins, among sets of sums."""
+    """From the signs, and the classes that the helper inverts.  hidden: by coins, among sets of sums."""
     for one in rounds:
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:

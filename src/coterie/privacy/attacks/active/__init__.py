@@ -163,7 +163,7 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def attacked(system: fl.System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> fl.System:
-    """The system in which these clients deviate from the beginning. deeds: counts what they do."""
+    """The system in which these clients deviate from the beginning.  deeds: counts what they do."""
 
     def parties(
         factories: Callable[[Any], Mapping[str, fl.PartyFactory]], config: Any

@@ -27,7 +27,7 @@ honest.
 
 @dataclass
 class Deeds:
-    """What a run's attackers did in this process. replaced: results, by attacker.  honest: trainings.  computed: by
+    """What a run's attackers did in this process.  replaced: results, by attacker.  honest: trainings.  computed: by
     function, computations from their data.
     """
 
