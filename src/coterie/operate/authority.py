@@ -1,6 +1,4 @@
-"""The operator's acts: invite, approve, renew, revoke. The operator's key is the root of trust; every change of the
-roster is a new version of the plan.
-"""
+"""The operator's acts: invite, approve, renew, revoke. Every change of the roster is a new version of the plan."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
-    """certificate: its file.  now: it is there, and the member on the roster; else with the next run."""
+    """now: the member is on the roster; else with the next run."""
 
     certificate: Path
     plan: Plan
@@ -96,9 +94,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
 
 def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
-    """The verified request, and its invitation, None if this very request is approved. Raises UserError with the
-    reason.
-    """
+    """The verified request, and its invitation, None if this very request is approved. Raises UserError."""
     folder = open_folder(path)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
@@ -268,7 +264,7 @@ def renew(
 
 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
-    """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
+    """Believe nothing of this member any more, and admit it to no server. Raises UserError."""
     with changing(path, now_s) as (folder, authority, plan, now_s):
         _role(folder, plan, name)
         if name == plan.roster.hub:

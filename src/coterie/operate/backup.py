@@ -1,6 +1,4 @@
-"""A copy of an operator's folder, with the hub, in one file. It has no party's home: a party never goes on from an
-older state, and joins again.
-"""
+"""A copy of an operator's folder, with the hub, in one file. A party's home is never copied: it joins again."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ _DEEPEST = 8
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
     """Write an operator's folder to a file (tar, gzip; mode 0600); returns its bytes. The hub may run: its state is
-    copied first, and its next start cuts a newer run folder.  authority: with the operator's keys. Raises UserError,
-    RunError.
+    copied first. authority: with the operator's keys. Raises UserError, RunError.
     """
     folder = open_folder(path)
     with locked(path, wait=True), writing(out):

@@ -64,7 +64,7 @@ _IN_REHEARSAL = frozenset(
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:
     """What a party may report: each metric, with ``label_counts`` also with its labels' prior, loss, samples. Raises
-    UserError for unknown metrics.
+    UserError.
     """
     measures = metrics_of(named(config.metrics or defaults_for(config.data).metrics), config.task)
     found = [f"local_{metric.name}" for metric in measures]

@@ -1,5 +1,5 @@
-"""``coterie deploy doctor``: checks the places of secrets, files, clocks, certificates and plans. It tells where a
-secret lies, never the secret.
+"""``coterie deploy doctor``: checks the places of secrets, files, clocks, certificates and plans. It
+tells no secret.
 """
 
 from __future__ import annotations

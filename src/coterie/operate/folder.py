@@ -1,7 +1,7 @@
 """The operator's folder of a deployment.
 
-Its part ``authority/``, with the operator's secret keys, may lie elsewhere (on a stick in a safe) while nobody joins or
-is revoked: the hub needs only the rest.
+``authority/``, with the operator's secret keys, may lie elsewhere (on a stick in a safe) while nobody joins or is
+revoked: the hub needs only the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Folder:
 
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """tls: a member's TLS key (DER).  certificate: PEM.  invitation: the used one.  request: SHA-256 of the approved
-    one, in hex.  times: how often it has joined.  former: earlier keys, which nobody may have again.
+    one, in hex.  times: how often it has joined.  former: earlier keys, never allowed again.
     """
 
     entry: Entry
@@ -87,8 +87,8 @@ class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, repr=False)
 class Authority:
-    """SECRET: the operator's keys.  signing: of roster, plan, invitations and certificates.  possession: X25519, for
-    proofs of possession.  token: for invitations' MACs.  ca: of TLS, PEM.
+    """SECRET: the operator's keys. signing: of roster, plan, invitations and certificates.  possession: X25519, for
+    proofs.  token: for invitations' MACs.  ca: of TLS, PEM.
     """
 
     signing: SigningKey

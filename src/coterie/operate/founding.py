@@ -112,7 +112,7 @@ def _clients(ordered: Sequence[PlannedMember]) -> int:
 
 
 def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, rehearsal: bool) -> OwnSamples | None:
-    """Raises UserError if the system needs what it lacks, or the other way round."""
+    """Raises UserError if the system needs what it lacks, or the reverse."""
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and samples is None and config.public:
         raise UserError(f"the hub of {config.system} needs public samples of its own: name them with --public FILE.npz")

@@ -26,8 +26,8 @@ _IMAGE_AXES = 3
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
     """The current model, and after which round. It takes samples as the party's own: tables by the plan's schema, the
-    model's inputs, or bytes, and refuses images far beyond those as unscaled. Raises UserError without a home, and for
-    a party without a model: a server, or one that has not begun.
+    model's inputs, or bytes, and refuses images far beyond those as unscaled. Raises UserError without a home, or a
+    model: of a server, or before it has begun.
     """
     home = read_home(path)
     found, kept = stored_party(home)

@@ -23,7 +23,6 @@ GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Is given each finished round's line."""
 
 
 def run_parties(

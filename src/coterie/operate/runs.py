@@ -1,4 +1,4 @@
-"""Further runs of a deployment, each a signed plan with its own config, roster and session. Homes and keys stay."""
+"""Further runs of a deployment, each a signed plan with its own config, roster and session."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def offered(home: Home) -> Plan:
 
 
 def agree_to(home: Home, digits: str = "") -> Plan:
-    """Agree to the run of the home's newest plan.  digits: that its hash must begin with, or none. Raises UserError if
-    they differ or are too few, and without a new run.
+    """Agree to the run of the home's newest plan. digits: that its hash begins with. Raises UserError if they differ or
+    are too few, and without a new run.
     """
     plan = offered(home)
     wanted = "".join(digits.split()).lower()

@@ -58,8 +58,8 @@ def access_of(folder: Folder) -> Access:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``, ...  at: the folder's
-    later place.
+    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``. at: the folder's later
+    place.
     """
     place = Folder(at or folder.path).nats.absolute()
     for number in range(len(addresses(current_plan(folder).settings.server))):
@@ -71,7 +71,7 @@ def admit(folder: Folder, at: Path | None = None) -> None:
 
 
 def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
-    """``nats.conf`` for a server with its files in this place. number: of its address, from 0."""
+    """``nats.conf`` for a server with its files here. number: of its address, from 0."""
     listen = listen_of(folder, place, plan, number)
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
@@ -150,7 +150,7 @@ def apply(folder: Folder, reloads: int = 1) -> None:
 
     Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
     without the extra or the operator's keys. Repeating is safe.  reloads: 2 for new members, which nats-server 2.15.1
-    connects with the others the second time.
+    connects the second time.
     """
     settle(folder)
     read_anew(folder, reloads)

@@ -41,9 +41,7 @@ _TEMPLATES.filters["json"] = json.dumps
 
 @dataclass(frozen=True)
 class Service:
-    """host: the folder for its files.  place: that it may write, where it runs.  first: what to do before its start, a
-    line each.
-    """
+    """host: the folder for its files.  place: that it may write.  first: what to do before its start, a line each."""
 
     name: str
     host: str

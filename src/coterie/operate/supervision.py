@@ -58,7 +58,7 @@ def warm() -> None:
 class Supervision:
     """All parties' processes by name, until the hub's has ended. A context that stops them all.
 
-    kills: in order.  absence_s: of a party killed in mid-work.  back: told of a kill when its party is started again.
+    kills: in order.  absence_s: of a party killed in mid-work.  back: told of a kill when its party restarts.
     """
 
     def __init__(

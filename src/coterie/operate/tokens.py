@@ -129,7 +129,7 @@ def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
 
 
 def token_secret(secret: bytes, body: bytes) -> bytes:
-    """SECRET: of the invitation's holder and the operator, who recomputes it."""
+    """SECRET: of the invitation's holder and the operator."""
     return _mac(secret, "invitation", body)
 
 
@@ -153,7 +153,7 @@ def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
 
 
 def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes) -> str:
-    """A party's request, with proof that it holds these keys."""
+    """A party's request, with proof of its keys."""
     own = SigningKey.load(identity.signing)
     opening = signing.OpeningKey.load(identity.opening)
     tls = certificates.request(tls_key, safe(invitation.name))

@@ -19,7 +19,7 @@ from coterie.record.files import decoded_json, opened, reading
 
 
 class NotBegunError(UserError):
-    """No hub has begun to run in an operator's folder."""
+    """No hub has begun in an operator's folder."""
 
 
 def joined_in_words(plan: Plan) -> str:
@@ -29,7 +29,7 @@ def joined_in_words(plan: Plan) -> str:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if there is none yet."""
+    """From an operator's folder, or its run folder. Raises UserError, NotBegunError if there is none yet."""
     path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
     if path is None and (place := Folder(folder)).plan.is_file():
         raise NotBegunError(
@@ -58,7 +58,7 @@ def next_run(status: RunStatus, folder: Path) -> str:
 
 
 def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
-    """With the ends of the certificates that an operator's folder knows."""
+    """With certificates' ends that an operator's folder knows."""
     place = Folder(folder)
     return msgspec.structs.replace(status, certificates=certificate_ends(place)) if place.plan.is_file() else status
 

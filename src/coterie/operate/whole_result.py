@@ -1,4 +1,4 @@
-"""A rehearsal's result, which alone knows every party's model."""
+"""A rehearsal's result, which knows every party's model."""
 
 from __future__ import annotations
 
