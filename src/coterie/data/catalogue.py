@@ -1,4 +1,4 @@
-"""The data sets known by name, with their publishers' files."""
+"""Data sets known by name, with their publishers' files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from coterie.protocol.errors import UserError
 
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 Found = tuple[Arrays | Graph, str]
-"""What a file holds, and where it was found, in words."""
+"""What a file holds, and where it was found."""
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes so far, bytes in all or None) in a download."""
+"""Called with (file name, bytes so far, bytes in all or None)."""
 
 _BLOCK = 1 << 18
 _MAX_BYTES = 1 << 30  # above every file that we know: a wrong server cannot fill the disk
 
 BUILT_IN = ("digits", "heart")
-"""Data sets that are installed with Coterie."""
+"""Installed with Coterie."""
 SYNTHETIC = "synthetic:FEATURESxCLASSES"
 """The names of made-up data sets (``data/synthetic.py``)."""
 
@@ -50,8 +50,8 @@ class RemoteFile:
 @dataclass(frozen=True)
 class NamedDataSet:
     """samples: training and test samples; None where the split is ours.  read: reads the publishers' files in one
-    folder; None where some are missing.  place: a subfolder for downloads: files of MNIST and Fashion-MNIST have equal
-    names.  remote: these files on the web.  by_hand: where to get them if none have a checksum.
+    folder; None where some are missing.  place: a subfolder for downloads, since files of MNIST and Fashion-MNIST have
+    equal names.  remote: these files.  by_hand: where to get them without a checksum.
     """
 
     classes: int
@@ -182,8 +182,6 @@ ALL_LABELS = {f"{name}_all": name for name in ("cora", "citeseer", "pubmed")}
 
 
 class _Told:
-    """A download's progress, block by block."""
-
     def __init__(self, remote: RemoteFile, progress: Progress | None) -> None:
         self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
         self._remote, self._progress = remote, progress
@@ -206,7 +204,7 @@ class _Told:
 def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
     """Download into ``folder`` unless the right file is there, and return the path. A failure leaves nothing behind.
 
-    timeout_s: how long the server may be silent. Raises UserError if it does not answer, the content is wrong, or the
+    timeout_s: how long the server may be silent. Raises UserError without an answer, for wrong content, or if the
     folder can't be written.
     """
     import pooch  # here, as it and what it needs would make every list wait

@@ -13,7 +13,7 @@ from coterie.data.dataset import Dataset, Floats
 from coterie.protocol.errors import UserError
 
 MOST_GAIN, MOST_OFFSET = 2.0, 1.0
-"""Of ``shift``: gains are from 1 / 2 to 2, offsets of normalised samples from -1 to 1."""
+"""Of ``shift``: gains from 1 / 2 to 2, offsets of normalised samples from -1 to 1."""
 BLUR = 1 / 32
 """The deviation of the first blurred group's filter, by an image's shorter side."""
 
@@ -71,7 +71,7 @@ def blurred(deviation: float) -> SampleChange:
 
 
 def recoloured(turn: Fraction) -> SampleChange:
-    """Hues turned by a share of a circle around grey: by a third red becomes green, green blue."""
+    """Hues turned by a share of a circle: by a third red becomes green, green blue."""
     angle = 2 * pi * float(turn)
     along, across = (1 - cos(angle)) / 3, sin(angle) / sqrt(3)
     row = np.array([cos(angle) + along, along - across, along + across])

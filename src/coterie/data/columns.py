@@ -2,7 +2,6 @@
 
 A number's gap becomes a stated value, or with ``gaps=mean`` the training samples' mean. A category becomes an input for
 each value; a gap has none. A date is its number of days. Then a column's mean is subtracted, and its scale divides.
-(scikit-learn's ColumnTransformer travels as a pickle.)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
 
 _COMMANDS = re.compile(r"[=@]|[+-].*[(|!]|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
-"""What a spreadsheet computes, or a terminal obeys: readers open files with a schema's words."""
+"""What a spreadsheet computes, or a terminal obeys."""
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 
@@ -40,8 +39,8 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs; an id
     stays beside a prediction.  fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date
-    (``%Y-%m-%d``), in days since 1970.  low, high: what is plausible, in the column's units.  mean, scale: an input is
-    (value - mean) / scale. Raises ValueError.
+    (``%Y-%m-%d``).  low, high: what is plausible, in the column's units.  mean, scale: an input is (value - mean) /
+    scale. Raises ValueError.
     """
 
     name: Word
@@ -103,7 +102,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The order of a model's outputs: the positive class last."""
+        """In the order of outputs: the positive class last."""
         return tuple(sorted(self.classes, key=lambda name: name == self.positive))
 
 

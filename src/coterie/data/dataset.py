@@ -71,7 +71,7 @@ class Dataset:
 
     ``inputs`` normalises by the training samples: each channel of images and volumes, each feature of others.
     ``standard``: (x - mean) / std. ``unit``: the lowest value becomes 0, the highest 1, over all channels. Tables of
-    zeros and ones stay, a constant becomes 0, and rows of graphs sum to 1.
+    zeros and ones stay, and a constant becomes 0.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Hex digest of stored samples and labels, the labels' names and units, and owners."""
+        """Hex, of stored samples and labels, the labels' names and units, and owners."""
         arrays = [self.x_train, self.y_train, self.x_test, self.y_test, self.targets.zero, self.targets.unit]
         arrays += [] if self.owners is None else [self.owners.train, self.owners.test]
         arrays += [] if self.graph is None else [self.graph.x, self.graph.edges]
@@ -154,8 +154,7 @@ def from_arrays(
     x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images, (N, f)
         for tables, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite floats.
     y: (N,) or (N, 1) integers, 0..classes-1.
-    kind: by default of the axes. Three axes are grey images if all values are whole numbers from 0 to 255; others of
-        three axes need it.
+    kind: by default of the axes; three are grey images if all values are whole numbers from 0 to 255, and else need it.
     classes: by default the highest label + 1; each needs a training sample.
     """
     where = f"data set {name!r} ({source})"
@@ -201,7 +200,7 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     """Training and test indices, ascending, of data in one piece, without a seed.
 
-    share: of test samples: for .2, every fifth in order of class, then of the file, from the first on.
+    share: of test samples: for .2, every fifth in order of class, then of the file.
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
@@ -259,7 +258,7 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.float32]:
-    """The same samples or targets (n, ...); raises UserError for non-finite ones.  gaps: advice for NaN."""
+    """The same samples or targets (n, ...); raises UserError for non-finite ones.  gaps: advice."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(

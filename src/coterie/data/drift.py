@@ -15,7 +15,7 @@ from coterie.protocol.randomness import rng
 
 T = TypeVar("T")
 FIRST = 2
-"""The first round before which data may drift: in round 1 they are as dealt."""
+"""The first round before which data may drift."""
 
 
 @dataclass(frozen=True)

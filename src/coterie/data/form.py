@@ -1,4 +1,4 @@
-"""The form of all parties' samples, and a party's own in it: read, checked, and as the model takes them.
+"""The form of all parties' samples, and a party's own in it.
 
 The plan's schema scales tables; owners of arrays agree on it. Bytes are divided by 255.
 """
@@ -27,10 +27,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of all parties' samples, which checks data and builds models.
-
-    input_shape: of one sample.  outputs: classes, or a model's outputs.  task: ``RunConfig.task``.  schema: of tables,
-    with these inputs and classes.
+    """input_shape: of one sample.  outputs: classes, or a model's outputs.  task: ``RunConfig.task``.  schema: of
+    tables, with these inputs and classes.
     """
 
     input_shape: tuple[Size, ...]

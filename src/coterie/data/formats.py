@@ -48,7 +48,7 @@ def swollen(size: int, claimed: int) -> bool:
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
     """Raises UserError for a swollen file, before it is read.
 
-    claimed: bytes in memory.  again: how to write it readably.
+    claimed: bytes in memory.  again: how to write it.
     """
     size = path.stat().st_size
     if swollen(size, claimed):
@@ -88,8 +88,8 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """An array as in a member's header, without memory. Raises UserError for Python objects, and ValueError unless the
-    member is as long as it says.
+    """As in a member's header, without memory. Raises UserError for Python objects, and ValueError unless the member is
+    as long as it says.
     """
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are read in parts of any size
         raise ValueError(f"{member.filename} is compressed in another way than numpy's")

@@ -1,8 +1,8 @@
 """One's own data (docs/data.md): files and Python objects whose samples belong to named clients, as one
 :class:`Dataset`.
 
-Every source becomes :class:`Samples`, one for each client or one for all, which :func:`dataset` joins. Four arrays of
-an npz file (``x_train``, ...) have ``NAME_train`` and ``NAME_test`` for clients.
+Every source becomes :class:`Samples`, one for each client or for all. Four arrays of an npz file (``x_train``, ...) have
+``NAME_train`` and ``NAME_test`` for clients.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Fold = tuple[int, int]
 
 
 PARTIES = "parties-own"
-"""Data that nobody has in one place, with the defaults of one's own."""
+"""Data that nobody has in one place."""
 
 
 def is_path(data: str) -> bool:
-    """Whether a data set's name is a path. Known names win: ./mnist is such a folder. Raises UserError for a name of no
-    file.
+    """Whether a data set's name is a path. Known names win: ./mnist is such a folder. Raises UserError for no file's
+    name.
     """
     if data in ("", *BUILT_IN, PARTIES, *KNOWN) or is_synthetic(data):
         return False
@@ -301,7 +301,7 @@ def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
 
 
 def _comparable(y: NDArray[Any]) -> NDArray[Any]:
-    """Numbers if all are, else text: the split does not depend on the kind of file."""
+    """Numbers if all are, else text, whatever the kind of file."""
     try:
         return y.astype(np.float64)
     except (ValueError, TypeError):

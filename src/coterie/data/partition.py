@@ -25,7 +25,7 @@ class Split:
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
     held_out: training indices out of training (``hold_out``); or ().
     names: of the clients in one's own data, or ().
-    public: training indices of the server's public data (``set_aside``).
+    public: training indices of the public data (``set_aside``).
     """
 
     spec: str

@@ -46,7 +46,7 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
-"""Formats of dates that are recognised."""
+"""Formats that are recognised."""
 _EPOCH = datetime(1970, 1, 1)
 _FAR = 10
 """A strange value is so many widths of a column's middle half beyond it."""
@@ -170,7 +170,7 @@ def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples 
 def prepared(
     path: Path, schema: Schema, by: str | None = None, tell: Callable[[str], None] = lambda note: None
 ) -> Samples:
-    """As ``checked``; raises UserError with all faults. tell: is told each note."""
+    """As ``checked``; raises UserError with all faults.  tell: is told notes."""
     samples, found = checked(path, schema, by)
     if samples is None:
         _refuse(found, f"`coterie prepare check SCHEMA {path.name}` lists all findings")
@@ -209,7 +209,7 @@ def cells_of(
 ) -> tuple[Cells, list[Remark]]:
     """The cells of inputs, (n, columns), and what is wrong with them and the table's columns.
 
-    beside: other possible columns.  who: knows the columns, for messages.
+    beside: other possible columns.  who: knows the columns.
     """
     inputs, known = _inputs(columns), {column.name for column in columns} | {*beside}
     found = [_lacking(table, column.name) for column in inputs if column.name not in table.columns]
@@ -381,7 +381,7 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
 
 
 def _forms(words: Sequence[str]) -> Sequence[str]:
-    """Two of these dates with different forms; () if not all are dates."""
+    """Two of these dates with different forms, if all are dates."""
     of = {word: next((one for one in DATES if is_date(word, one)), None) for word in {*words}}
     if None in of.values():
         return ()
@@ -389,7 +389,7 @@ def _forms(words: Sequence[str]) -> Sequence[str]:
 
 
 def _far(numbers: Sequence[float], format: str | None) -> Iterator[str]:
-    """A sentence about the farthest value, if it is strange.  format: of dates."""
+    """A sentence about a strange farthest value.  format: of dates."""
 
     def word(value: float) -> str:
         return f"{value:g}" if format is None else (_EPOCH + timedelta(days=value)).strftime(format)

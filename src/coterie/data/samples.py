@@ -21,11 +21,11 @@ from coterie.protocol.errors import UserError, suggest, to_install
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
-"""Columns of labels in a table where ``target`` is not said."""
+"""Columns of labels where ``target`` is not said."""
 OF_CLIENTS = frozenset({"client", "site", "hospital", "center", "centre", "institution"})
 """Columns that are no features by mistake."""
 MAX_CELL = 1_000
-"""Characters in a cell of a csv file."""
+"""Characters in a csv file's cell."""
 _SHOWN = 5  # rows in a message
 _GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
 
@@ -72,7 +72,6 @@ class Table:
         return self.among(name, [row])
 
     def among(self, name: str, rows: Sequence[int]) -> str:
-        """Where the first of these rows are."""
         some = [str(self.lines[row] if self.lines else row + 1) for row in rows[:_SHOWN]]
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         unit = f"{'line' if self.lines else 'row'}{'s' * (len(rows) > 1)}"
@@ -80,7 +79,7 @@ class Table:
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """The samples of one file.  prepared: for tables with gaps or categories. Raises UserError."""
+    """The samples of one file.  prepared: for gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
@@ -233,7 +232,7 @@ def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDA
 
 
 def _read_csv(path: Path) -> Table:
-    """The columns of a csv file with a header, as text. A header with semicolons and no comma means decimal commas."""
+    """The columns of a csv file, as text. A header with semicolons and no comma means decimal commas."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first = file.readline()
@@ -310,7 +309,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _decoded_bytes(facts: Any) -> int:
-    """Bytes in memory that a parquet file's footer claims: repeated values take almost none there."""
+    """Bytes in memory that a parquet file's footer claims: repeated values take almost none."""
     parts = ((row, column) for row in range(facts.num_row_groups) for column in range(facts.num_columns))
     claimed = 0
     for row, column in parts:
@@ -476,7 +475,7 @@ def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def is_table(data: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is of columns (arrays or flat lists), not clients."""
+    """Whether a mapping is of columns (arrays or flat lists)."""
     return all(
         isinstance(column, np.ndarray) or (isinstance(column, list) and all(np.ndim(value) == 0 for value in column))
         for column in data.values()

@@ -39,7 +39,7 @@ FORMS = {
     "labels:LO-HI": "each client holds LO to HI labels",
     "iid": "dealt evenly at random",
 }
-"""What a spec looks like, and how it deals the training set, in short."""
+"""What a spec looks like, and how it deals the training set."""
 
 TASK_FORMS = {
     "rotate:K[+SKEW]": "group g of K sees images turned by g 360/K degrees",
@@ -73,7 +73,7 @@ Scheme = Callable[[Counts, int, int, np.random.Generator], Division]
 
 
 def parse(spec: str) -> Scheme:
-    """A spec's scheme, whatever the data. Raises UserError for an unknown one."""
+    """A spec's scheme. Raises UserError for an unknown one."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
@@ -249,7 +249,7 @@ def _label_sets(
 
 
 def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
-    """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many; fractions by lot."""
+    """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many."""
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
     given = np.stack([rng.multivariate_hypergeometric(row, share) for row, share in zip(counts, shares, strict=True)])
@@ -302,8 +302,8 @@ def proportional_sizes(total: int, weights: Counts) -> Counts:
 
 
 def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
-    """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws. Small ones
-    would underflow: Gamma(a) = Gamma(a + 1) U^(1/a).
+    """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws. Against
+    underflow: Gamma(a) = Gamma(a + 1) U^(1/a).
     """
     return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
 

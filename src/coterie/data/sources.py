@@ -97,7 +97,7 @@ def cache_dir() -> Path:
 
 
 def _old_cache_dir() -> Path | None:
-    """Where older versions kept downloads on every platform if $XDG_CACHE_HOME was set."""
+    """Where older versions kept downloads if $XDG_CACHE_HOME was set."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     old = xdg / "coterie"
     return old if xdg.is_absolute() and old.is_dir() and old != cache_dir() else None

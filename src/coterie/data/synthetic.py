@@ -28,9 +28,9 @@ from coterie.protocol.randomness import rng
 MEAN_SAMPLES = 100
 """Training samples of a client, on average."""
 TEST_SAMPLES = 200
-"""Of a client's test samples, the most."""
+"""The most of a client."""
 HELD_CLIENTS = 4096
-"""Clients whose data are kept once they were made."""
+"""Clients whose data are kept once made."""
 _WHOLE_SET = 10_000
 _CENTRES, _APART = 2, 5.0
 _MOST_NUMBERS = 1 << 26  # of the test set

@@ -90,7 +90,7 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
 
 
 def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
-    """Labels (n,) as whole numbers; None if one is a word. Raises UserError for others."""
+    """Labels (n,) as whole numbers; None if one is a word. Raises UserError."""
     try:
         values = y.astype(np.float64)
     except (ValueError, TypeError):

@@ -1,8 +1,7 @@
 """Partitions over groups of clients whose *tasks* differ: other inputs, or other labels (docs/partitions.md).
 
 ``rotate`` is of Ghosh et al. (NeurIPS 2020), ``permute`` of Sattler, Müller and Samek (2020). Each data set of
-``domains`` is normalised by itself. A seed deals the same indices with and without groups. A task changes training and
-test samples alike.
+``domains`` is normalised by itself. A seed deals the same indices with and without groups.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
 CHANGES = ("rotate", "shift", "blur", "colour")
-"""Whose groups see other samples (``data/changes.py``)."""
+"""Groups see other samples (``data/changes.py``)."""
 
 Load = Callable[[str], Dataset]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A group's: changed samples of a data set, with renamed labels.  names: (classes,) int64, what each becomes; None
-    for itself.
+    """Changed samples of a data set, with renamed labels.  names: (classes,) int64, what each becomes;
+    None for itself.
     """
 
     dataset: Dataset

@@ -1,10 +1,8 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes: nested containers are refused before anything is built, so the input's length bounds
-memory and time. Decoded arrays are read-only.
+``decode`` is safe for any bytes: nested containers are refused before anything is built. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. In a message's weight each ``bytes`` field
-has its own.
+An emulated ciphertext has the **weight** of a real one without its length.
 """
 
 from __future__ import annotations
@@ -197,7 +195,6 @@ def message_weight(message: Message, size: int) -> int:
 
 
 def field_weight(message: Message, name: str) -> int:
-    """Of a field of bytes."""
     data: bytes = getattr(message, name)
     parts = split(data) if name in message.BUNDLES else None
     if parts is None:

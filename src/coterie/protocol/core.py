@@ -1,4 +1,4 @@
-"""All of parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
+"""Parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
 
 from coterie.protocol import codec, state
 from coterie.protocol.effects import (

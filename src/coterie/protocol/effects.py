@@ -81,7 +81,7 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
+    """The party's own data and device, for a function of ``Local``. Arrays are read-only.
 
     x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its
     ``coterie.devices.Profile``, if known.  model: the federation's ``coterie.training.model.Model``.  accelerator:
@@ -97,7 +97,7 @@ class OwnData:
 
 
 Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
-"""A function's batched form: several parties' data and arguments -> results in order."""
+"""A batched form: several parties' data and arguments -> results in order."""
 
 
 @dataclass(eq=False)
@@ -189,8 +189,8 @@ class Open:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """A pure ``function(*arguments)`` that several parties compute alike: ``-> its result``, which must not be changed
-    in place, since a simulation runs it once for equal arguments (arrays by contents).
+    """A pure ``function(*arguments)`` that several parties compute alike: ``-> its result``, never changed in place: a
+    simulation runs it once for equal arguments (arrays by contents).
     """
 
     function: Callable[..., Any]
@@ -198,4 +198,3 @@ class Compute:
 
 
 Effect = Fit | Evaluate | Losses | Local | Encrypt | Open | Compute
-"""What a handler, or a coordinator, may ask for."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 _MOST_SHOWN = 300
-"""Characters."""
 
 
 class CoterieError(Exception):
@@ -36,7 +35,7 @@ class CoterieWarning(UserWarning):
 class PeerError(CoterieError):
     """An unacceptable message of another party. It is refused and counted, and the round goes on.
 
-    The text may have the party's own numbers: it is for the observer alone, and never sent.
+    The text may have the party's own numbers: it is never sent.
     """
 
 
@@ -80,7 +79,6 @@ _SYNONYMS = {
     "cifar10": "cifar",
 }
 _MEANT = {other: ours for ours, others in _SYNONYMS.items() for other in others.split()}
-"""Others' names, and ours."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

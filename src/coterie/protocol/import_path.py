@@ -22,7 +22,7 @@ _given: dict[str, Any] = {}
 def import_object(path: str, what: str) -> Any:
     """The object that ``module:ATTRIBUTE`` names, also from the current folder, or that :func:`name_of` named.
 
-    what: its kind, for the error. Raises UserError.
+    what: its kind. Raises UserError.
     """
     module, _, attribute = path.partition(":")
     if module == _GIVEN:
@@ -73,7 +73,7 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name for :func:`import_object`: by the module if importable, else given.  what: the kind."""
+    """For :func:`import_object`: by the module if importable, else given.  what: the kind."""
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is thing:
@@ -83,8 +83,8 @@ def name_of(thing: Any, what: str) -> str:
 
 
 def code_of(thing: Any) -> str:
-    """A function's identity beyond its name: code, names, constants, defaults, plain values around it. Of another
-    object, its class.
+    """A function's identity beyond its name: code, names, constants, defaults, plain values around it;
+    else the class.
     """
     code = getattr(thing, "__code__", None)
     if code is None:
@@ -119,7 +119,7 @@ def uncollected() -> Iterator[None]:
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` that imports a package's names (and torch) on use.  homes: modules, lightest first."""
+    """A ``__getattr__`` that imports a package's names on use.  homes: modules, lightest first."""
 
     def imported(name: str) -> Any:
         if name not in names:

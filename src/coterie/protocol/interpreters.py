@@ -32,9 +32,7 @@ def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequen
 
 
 def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Results of ``(party, effect)`` pairs in order, each type together. Raises TypeError for an effect that the table
-    lacks.
-    """
+    """Results of ``(party, effect)`` pairs in order. Raises TypeError for an effect that the table lacks."""
     for party, effect in wanted:
         if type(effect) not in table:
             known = ", ".join(kind.__name__ for kind in table)
@@ -56,7 +54,7 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
     """The interpreter of ``Local``, given each party's own data. If a function's batched form refuses, its calls are
-    computed one by one, so that the error reaches the right party.
+    computed one by one, so the error reaches the right party.
     """
 
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:
@@ -87,4 +85,4 @@ PLAIN: Interpreters = {
     Open: each(_opened),
     Compute: each(lambda party, effect: effect.function(*effect.arguments)),
 }
-"""Of the effects without own data, one by one, keeping nothing."""
+"""Of the effects without own data."""

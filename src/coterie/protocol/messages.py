@@ -27,7 +27,7 @@ DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|b1")
 
 @dataclass(frozen=True)
 class ArrayOf:
-    """An array field: little-endian dtype and number of dimensions. Floats must be finite."""
+    """Little-endian dtype and number of dimensions. Floats must be finite."""
 
     dtype: str
     ndim: int
@@ -118,7 +118,7 @@ class Done(OfRound, frozen=True):
 
 
 def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, Any]:
-    """The fields of a request, by name, that such answers must repeat."""
+    """A request's fields, by name, that such answers must repeat."""
     names = dict.fromkeys(name for reply in replies for name in reply.ABOUT)
     return {name: getattr(request, name) for name in names if name in request.__struct_fields__}
 

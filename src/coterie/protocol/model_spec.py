@@ -1,4 +1,4 @@
-"""The shape of a model: a frozen, hashable description of its flat vector."""
+"""A model's shape: a frozen, hashable description of its flat vector."""
 
 from __future__ import annotations
 
@@ -107,6 +107,6 @@ class ModelSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes in every message with weights: parties with different shapes refuse each other."""
+        """16 bytes in every message with weights."""
         text = repr([(p.name, p.shape, p.dtype, p.kind, p.scope, p.offset) for p in self.parts])
         return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -12,7 +12,7 @@ _HELD = 4096
 
 
 class Names(Sequence[str]):
-    """Some names, and then ``count`` more: ``prefix0``, ``prefix1``, ... in O(1) memory. A slice is a tuple."""
+    """Some names, and then ``count`` more, ``prefix0``, ``prefix1``, in O(1) memory. A slice is a tuple."""
 
     def __init__(self, count: int, first: Iterable[str] = (), prefix: str = "client/") -> None:
         self._first, self._count, self._prefix = tuple(first), count, prefix
@@ -50,7 +50,7 @@ class Names(Sequence[str]):
         return self.place(name) is not None
 
     def place(self, name: object) -> int | None:
-        """The index of a name, or None for a stranger."""
+        """A name's index, or None."""
         if not isinstance(name, str):
             return None
         if (known := self._places.get(name)) is not None:

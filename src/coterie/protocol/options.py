@@ -1,4 +1,4 @@
-"""Options of a run and settings of a system, described once, as annotated fields of a dataclass:
+"""Options of a run and settings of a system, as annotated fields of a dataclass:
 
 ``clients: Annotated[int | None, Meta(ge=1), Option("Number of clients.")] = None``.
 """

@@ -36,7 +36,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
+    """Nominal work, in virtual seconds by the device's profile. A coordinator may yield it (``spend``).
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -88,7 +88,7 @@ def on(
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
     cost: its nominal work, of the party and the message, by committed state.  answers: the types that it returns.
-    when: with which settings it is asked. What each role sees follows from both.
+    when: with which settings it is asked. What each role sees follows.
     """
 
     def mark(method: T) -> T:
@@ -117,10 +117,9 @@ initial = from_party(lambda party: party.common.initial if party.own.starts is N
 """(d,) float32, the first model's initial weights."""
 
 initials = from_party(lambda party: party.starts)
-"""(k, d) float32, all models' initial weights."""
+"""(k, d) float32, all models'."""
 
 zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
-"""(d,) float32 zeros."""
 
 
 class SecretStruct(msgspec.Struct):
@@ -271,8 +270,8 @@ class Party:
 
     @property
     def kept_back(self) -> str:
-        """Why it kept its model in its last round, or added nothing to others', or "". For its own home alone: by name
-        it can show who is in a group.
+        """Why it kept its model in its last round, or added nothing to others', or "". For its own home alone: it can
+        show who is in a group.
         """
         return ""
 
@@ -307,7 +306,7 @@ class Party:
         return Derived(keyed.digest())
 
     def nominal(self, effect: Effect) -> Cost:
-        """The nominal work of an effect on own data, by the model's shape."""
+        """An effect's nominal work on own data, by the model's shape."""
         # A training passes forwards and backwards; a forward pass is a third of that.
         passes = 0.0
         if isinstance(effect, Fit):
@@ -364,11 +363,10 @@ def from_hub(party: Party, message: Message, src: str) -> None:
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
-"""Most of what a state holds: values that neither change nor hold others."""
+"""Values that neither change nor hold others."""
 
 
 _LONE = _PLAIN | {tuple, frozenset, np.ndarray}
-"""What forks share."""
 
 
 def fork(value: T) -> T:

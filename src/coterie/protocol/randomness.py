@@ -2,8 +2,7 @@
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, from the seed in emulated ones. Draws from the seed also follow from party,
-purpose, round and attempt, so a repeated handler draws the same numbers. Real noise for privacy follows from a secret
-that the party keeps (``Party.kept``).
+purpose, round and attempt. Real noise for privacy follows from a secret that the party keeps (``Party.kept``).
 """
 
 from __future__ import annotations
@@ -87,13 +86,12 @@ class Derived(Secrets):
         object.__setattr__(self, "_calls", itertools.count())
 
     def bytes(self, count: int) -> bytes:
-        """Different for each call and each count: fewer are no prefix of more."""
+        """Different for each call and count: fewer are no prefix of more."""
         call: int = next(self._calls)  # type: ignore[attr-defined]
         of = self._key + call.to_bytes(8, "little") + count.to_bytes(8, "little")  # type: ignore[attr-defined]
         return keystream(hashlib.sha256(of).digest(), count)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """As of ``Secrets``."""
         return np.argsort(np.frombuffer(self.bytes(8 * count), "<u8"), kind="stable")
 
     def __repr__(self) -> str:
@@ -102,7 +100,7 @@ class Derived(Secrets):
 
 @dataclass(frozen=True)
 class Randomness:
-    """The parties' source. emulated: whether secrets follow the seed, too."""
+    """The parties' source. emulated: secrets follow the seed, too."""
 
     seed: int
     emulated: bool

@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All parties of a federation in a fixed order, the hub first.  session: 16 bytes, of this federation.  operator:
-    the operator's Ed25519 key, 32 bytes.  signature: the operator's, over all the rest.
+    its Ed25519 key, 32 bytes.  signature: the operator's, over all the rest.
     """
 
     session: bytes
@@ -68,7 +68,7 @@ class Common:
     of k models, mostly one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: the ciphers are.  public: samples
     of the hub.  deployed: parties are on separate machines. Then a client keeps the model that it is sent, and the hub
     sends the last one when the run is over.  quorum: how many clients must have their keys before round 1; 0 for all.
-    Others get theirs when they come.  warm: parties begin with their models of a former run (``Own.starts``).
+    warm: parties begin with their models of a former run (``Own.starts``).
     """
 
     roster: Roster

@@ -20,7 +20,7 @@ class _Frame:
 class Spool:
     """``put`` returns a ticket, ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    Bytes that are put many times (a broadcast) are held once.
+    Bytes put many times (a broadcast) are held once.
     """
 
     def __init__(self, limit_bytes: int = 256 << 20) -> None:

@@ -54,7 +54,7 @@ class _Saved(msgspec.Struct, frozen=True):
 def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
     """These parties' states (or secrets): what msgspec encodes, and arrays of numbers or truth values.
 
-    Raises TypeError for others, such as a numpy scalar, which would come back as another type.
+    Raises TypeError for others, such as a numpy scalar.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs

@@ -66,7 +66,6 @@ class Nominal:
 
 
 Step = Ask | Post | Take | Cost | Wake | Nominal
-"""The functions below make them."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
     """Run an effect of the coordinator, on its own data (a hub's: ``--public``). Returns its result, after its virtual
     time.
 
-    cost: its nominal work, by default of ``Party.nominal``. Raises TypeError for no effect, and the effect's errors: a
-    PeerError if it is refused.
+    cost: by default of ``Party.nominal``. Raises TypeError for no effect, and the effect's errors: a PeerError if
+    refused.
     """
     if not isinstance(effect, Effect):
         raise TypeError(f"compute takes an effect, not {effect!r:.80}")

@@ -49,7 +49,7 @@ class Federation:
 
 
 BROKER = "broker"
-"""Carries packets between machines; no party, and in no simulation."""
+"""Carries packets between machines; no party."""
 
 BROKER_LEARNS = (
     "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
@@ -216,8 +216,8 @@ class System:
         return self._own_model()(client)
 
     def check_deployed(self, config: Any, patience_s: float = inf) -> None:
-        """Raises UserError for what separate machines cannot do.  patience_s: how long the hub waits for an answer
-        where no setting says so.
+        """Raises UserError for what separate machines cannot do.  patience_s: how long the hub waits where no setting
+        says so.
         """
         self._own_model()
         for name, waits_s in self.leads_s(config).items():
@@ -292,7 +292,7 @@ class System:
         return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items() if role in roles}
 
     def assumed(self, mode: str, config: Any = None) -> str:
-        """What must hold, under these or the default settings."""
+        """As ``views``, what must hold."""
         config = config or self.config(**self.defaults(mode))
         said = self.assumes(config, mode) if callable(self.assumes) else self.assumes
         return said or undeclared(self.encrypts(mode))
@@ -310,7 +310,7 @@ class System:
         return {role: party_type(of) for role, of in self.factories(config, mode).items()}
 
     def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
-        """In words, what each role receives and learns, and a broker between machines."""
+        """In words, what each role receives and learns, and a broker."""
         own = {
             role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
             for role, of in self.views(mode, config).items()

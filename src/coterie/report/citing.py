@@ -25,7 +25,7 @@ def cite(folders: Sequence[Path]) -> str:
     """BibTeX of the systems and runs in these folders, below a sentence of methods as comments.
 
     Systems are cited by ``System.citation``. The runs' entry has the version, the seeds, and the SHA-256 of their
-    ``config.toml``, in the order of folders' names. Raises UserError.
+    ``config.toml``. Raises UserError.
     """
     runs = [load(folder) for folder in find(folders)]
     told = compared(folders[0]) if len(folders) == 1 else None
@@ -48,7 +48,7 @@ def system_entry(system: str, title: str) -> str:
 
 def parsed(citation: str) -> dict[str, str] | None:
     """Authors, title, perhaps venue and year, of ``Li et al., A title, MLSys 2020``, whose title is the first part of
-    several words that is no list of names; None for others.
+    several words that is no list of names.
     """
     parts = [part.strip() for part in citation.split(",")]
     start = next((k for k, part in enumerate(parts) if _is_title(part)), None)
@@ -84,7 +84,7 @@ def runs_entry(runs: Sequence[Run]) -> str:
 
 
 def entry(key: str, fields: Mapping[str, str]) -> str:
-    """A ``@misc``, escaped but for braces of an author that is no person."""
+    """A ``@misc``, escaped but for an author's braces."""
     lines = [
         f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(_inert(value), name)}}},"
         for name, value in fields.items()
@@ -94,7 +94,7 @@ def entry(key: str, fields: Mapping[str, str]) -> str:
 
 
 def _inert(words: str) -> str:
-    """As LaTeX sets them; BibTeX counts escaped braces, and takes any @ for an entry after a mistake."""
+    """As LaTeX sets them; BibTeX counts escaped braces, and takes any @ for an entry."""
     plain = " ".join(words.replace("@", " ").split())
     return escaped(plain).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 
@@ -105,7 +105,6 @@ def _kept(value: str, name: str) -> str:
 
 
 def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
-    """told: of ``compare.json``."""
     first = runs[0].result
     ciphers = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no cipher"}
     methods = dict.fromkeys(
@@ -195,4 +194,4 @@ AUTHORS_OF: Mapping[str, str] = {
         "Z. Wang and H. Xu and J. Liu and H. Huang and C. Qiao and Y. Zhao"
     ),
 }
-"""By title, all authors of papers cited by the first, in BibTeX's form."""
+"""By title, all authors of papers cited by the first."""

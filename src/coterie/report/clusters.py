@@ -1,4 +1,4 @@
-"""Clusters and selections by round, and what a run reached when."""
+"""Clusters and selections by round, and what was reached when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.report.words import explained
 
 Sets = tuple[frozenset[int], ...]  # of each client, its clusters; empty where it is in none or nobody knows
 TARGETS = (0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Values of the leading metric whose latency is told: FedEPC's table 3, and .95."""
+"""Of the leading metric: FedEPC's table 3, and .95."""
 _SHOWN = 30  # events in the table
 
 
@@ -78,7 +78,7 @@ def events(run: Run) -> tuple[int, ...] | None:
 
 
 def order(sets: Sets, groups: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Clients by cluster: first those of one alone, then those also in later ones; by group."""
+    """By cluster: first clients of one alone, then those also in later ones; by group."""
 
     def place(i: int) -> tuple[int, ...]:
         return (not sets[i], min(sets[i], default=0), len(sets[i]), groups[i] if groups else 0, i)
@@ -98,7 +98,7 @@ def final_members(run: Run) -> Sets | None:
 
 
 def mingled(run: Run) -> bool:
-    """Whether the notes hide some client's own cluster among others."""
+    """The notes hide some client's own cluster among others."""
     noted = [line.notes.membership for line in run.rounds if line.notes.membership is not None]
     if not noted or run.observed.membership is None:
         return False
@@ -107,7 +107,7 @@ def mingled(run: Run) -> bool:
 
 
 def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.uint8]:
-    """RGBA (clients * 12, rounds, 4): a client's row split evenly between its clusters; clear for none."""
+    """RGBA (clients * 12, rounds, 4): a client's row split evenly between its clusters."""
     fine = 12  # divisible by 2, 3, 4 and 6 clusters
     painted = np.zeros((len(clients), fine, len(sets_of_rounds), 4), np.uint8)
     for column, sets in enumerate(sets_of_rounds):
@@ -151,7 +151,6 @@ class Selected:
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """(clients,): how often each was selected."""
         return np.asarray(self.chosen.sum(axis=0), np.int64)
 
     @property
@@ -217,7 +216,7 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 
 def latencies(run: Run) -> list[dict[str, Any]]:
     """First round in which the leading metric reached each target, and the virtual clock then: on all test data, and on
-    each client's own, without targets reached at the first evaluation. Empty for a metric that is no share.
+    each client's own, without targets reached at once. Empty for a metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []

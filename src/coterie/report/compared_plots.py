@@ -21,7 +21,7 @@ from coterie.report.verdict import MethodStanding
 from coterie.report.words import explained, metric, percent, plural, size, sized
 
 WIDE = 720
-"""Pixels of a figure that is narrower than the page."""
+"""Pixels of a figure narrower than the page."""
 _RADII = 4.5, 8.0
 _MOST_CLIENTS = 60  # rows of the gains
 _ROW_HEIGHT = 17
@@ -30,7 +30,7 @@ _ROW_HEIGHT = 17
 def trade(found: Sequence[MethodStanding], measure: Measure) -> tuple[fig.Figure, str]:
     """The leading metric against the worst leak, or the bytes sent where nothing was attacked.
 
-    A mark's size is the logarithm of the bytes. An unfilled one is after fine-tuning.
+    A mark's size is the logarithm of the bytes. An unfilled one is fine-tuned.
     """
     leaks = any(one.worst is not None for one in found)
     shown = [(k, one) for k, one in enumerate(found) if one.own and (one.worst is not None if leaks else one.sent)]
@@ -102,7 +102,6 @@ def _method(panel: fig.Panel, one: MethodStanding, number: int, x: float, radius
 
 
 _VERDICTS = {"better": (fig.PALETTE[0], 0), "worse": (fig.PALETTE[1], 4), "undecided": (fig.PALETTE[8], 1)}
-"""A gain's colour and shape."""
 
 
 def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -204,7 +203,6 @@ def _line(
 
 
 def _keys(groups: Sequence[RunGroup], tuned: int = 0) -> list[fig.Key]:
-    """tuned: points of the longest curve after fine-tuning."""
     keys = [
         fig.Key(fig.label(found.legend, 46), fig.method_colour(number), line=_line(number, np.array([]), np.array([])))
         for number, found in enumerate(groups)
@@ -222,7 +220,7 @@ def _differ(panel: fig.Panel) -> bool:
 
 @dataclass(frozen=True)
 class CostMeasure:
-    """until: by round, of a run's cost by its end.  form: of a tick."""
+    """until: by round, a run's cost by its end.  form: of a tick."""
 
     title: str
     unit: str

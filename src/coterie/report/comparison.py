@@ -22,7 +22,7 @@ from coterie.runs.metrics import score
 
 
 class Topic(NamedTuple):
-    """head: of a column.  told: for all, part and next to nothing of it."""
+    """head: of a column.  told: for all, part and next to nothing."""
 
     head: str
     words: str
@@ -113,7 +113,7 @@ class RunGroup:
         return None if found is None else (found["mean"], found["interval"])
 
     def cost(self, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
-        """Means over the runs, by the end of each round (``CostMeasure.until``)."""
+        """Means over the runs, by each round's end (``CostMeasure.until``)."""
         costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in self.runs]
         return np.array([np.mean([one[int(r)] for one in costs]) for r in rounds])
 
@@ -124,7 +124,7 @@ class RunGroup:
         return int(rounds[reached[0]]) if len(reached) else None
 
     def seconds_to(self, field: str, target: float, *, higher: bool = True) -> float | None:
-        """Virtual seconds until the end of that round, mean over the runs; None without either."""
+        """Virtual seconds until that round's end, mean over the runs; or None."""
         reached = self.rounds_to(field, target, higher=higher)
         clocks = [dict(zip(*run.points("virtual_seconds"), strict=True)).get(reached or -1) for run in self.runs]
         known = [clock for clock in clocks if clock is not None]
@@ -145,7 +145,7 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What a fair comparison shares and this does not: option -> values."""
+    """What a fair comparison shares and this does not."""
     found: dict[str, list[str]] = {}
     for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
         told = [None if key == "metrics" else getattr(run.result, key, None) for run in runs]  # those are results
@@ -297,7 +297,7 @@ def not_shared(content: Content) -> Iterator[str]:
 
 
 def chosen(content: Content) -> Iterator[str]:
-    """What ``--tune`` has chosen, with every candidate's held-out loss."""
+    """What ``--tune`` chose, with every candidate's held-out loss."""
     found = content.get("chosen")
     if found is None:
         return
@@ -339,12 +339,12 @@ def _plain(value: Any) -> str:
 
 
 def measures(content: Content) -> Sequence[Mapping[str, Any]]:
-    """The metrics, the leading one first; accuracy for older files."""
+    """The metrics, the leading one first."""
     return content.get("measures") or (_ACCURACY,)
 
 
 def sentences(content: Content) -> Iterator[str]:
-    """One a method: how good, against training alone, and what its servers learned."""
+    """By method: how good, against training alone, and what servers learned."""
     rows, measure = content["rows"], measures(content)[0]
     field = f"local_{measure['name']}"
     alone = next((row for row in rows if row["method"] == LOCAL and score(row, field)), None)
@@ -363,7 +363,7 @@ def sentences(content: Content) -> Iterator[str]:
 
 
 def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Field, head and metric; without fields that no lead has."""
+    """Field, head and metric, where any lead has one."""
     first, *others = measures(content)
     name, label = first["name"], first["label"]
     found = [(f"local_{name}", f"local {label}", first), (f"fine_tuned_local_{name}", "local, both tuned", first)]
@@ -395,7 +395,7 @@ def lead_note(content: Content) -> str:
 
 
 def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
-    """Of a metric's difference; of shares in points."""
+    """Of a metric's difference."""
     if spread is None:
         return MISSING
     scale, form = (100, "+z.1f") if share else (1, "+.4g")
@@ -406,13 +406,12 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
 
 
 FEWEST_SEEDS = 3
-"""For the words better and worse."""
 
 
 @dataclass(frozen=True)
 class OverAlone:
     """A method's gain over training alone, above 0 if better, by seed.  interval: half of it, None for one seed.
-    tuned: both are fine-tuned.
+    tuned: both are.
     """
 
     gain: float
@@ -457,7 +456,7 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
 
 
 _ALL, LITTLE = 0.995, 0.1
-"""From where on a leak is told as everything, and below which as next to nothing."""
+"""From where a leak is told as everything, below which as next to nothing."""
 
 
 def graded(topic: str, leak: float) -> str:

@@ -21,9 +21,8 @@ DARK = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "#1a1f25"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#e6e9ed"),
 }
-"""Of matplotlib's settings, the colours of a report's dark page (``style.html``)."""
+"""The colours of a report's dark page, for matplotlib."""
 MARKERS = ("o", "s", "^", "D", "v", "p", "*")
-"""As in ``figure.py``."""
 
 
 class ShownFigure(Figure):
@@ -43,7 +42,6 @@ class ShownFigure(Figure):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """width, height: inches."""
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 

@@ -1,5 +1,5 @@
-"""Figures as plain SVG: panels with axes, marks, and a legend below. Text stays text and ink is CSS variables, so one
-drawing serves light, dark and print. Lengths are pixels.
+"""Figures as plain SVG: panels with axes, marks, and a legend below. Text stays text and ink is CSS variables, for
+light, dark and print. Lengths are pixels.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def colour(index: int) -> str:
 
 
 def method_colour(number: int) -> str:
-    """Set by ``style.html``."""
     return f"var(--m{number % len(METHODS)})"
 
 
@@ -81,8 +80,8 @@ def percent(share: float) -> str:
 @dataclass
 class Axis:
     """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: which the room does not
-    leave.  most: of its ticks.  whole: only whole numbers.  ticks: values and words in place of nice numbers.  grid:
-    lines cross the panel.  side: it is on the far side.
+    leave.  most: of its ticks.  whole: only whole numbers.  ticks: values and words.  grid: lines cross the panel.
+    side: it is on the far side.
     """
 
     name: str = ""
@@ -143,7 +142,7 @@ def _powers(low: float, high: float, most: int) -> list[float]:
 
 class Mark(Protocol):
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
-        """Values along both axes to be in sight."""
+        """Values along both axes in sight."""
 
     def draw(self, x: Place, y: Place) -> str: ...
 
@@ -151,7 +150,7 @@ class Mark(Protocol):
 @dataclass
 class Line:
     """With a gap at non-finite values.  every: which points have a marker; None for none.  shape, filled, edge: of the
-    markers.  joined: with a line.
+    markers.
     """
 
     x: ArrayLike
@@ -295,7 +294,7 @@ class Words:
 class Labelled:
     """Words beside marks of these radii, moved where they would cover each other or a mark, or leave the right end.
 
-    right: the largest x.  more: follows each word where there is room.
+    right: the largest x.  more: follows where there is room.
     """
 
     x: Sequence[float]
@@ -344,7 +343,6 @@ class Key:
         return _KEY + _wide(self.words) + 18
 
     def draw(self, x: float, y: float) -> str:
-        """At its left end's pixels, halfway up."""
         if self.line is None:
             box = f"M{x + 3:.1f},{y - 5:.1f}h14v10h-14Z"
             drawing = f'<path d="{box}" fill="{self.colour}" fill-opacity="{self.opacity:g}"/>'
@@ -358,7 +356,7 @@ class Key:
 
 @dataclass
 class Panel:
-    """title: perhaps several lines.  keys: its legend.  above: values of x with a triangle.  frame: axes are lines."""
+    """keys: its legend.  above: values of x with a triangle.  frame: axes are lines."""
 
     title: str = ""
     x: Axis = field(default_factory=Axis)
@@ -419,8 +417,8 @@ class Panel:
 
 @dataclass
 class Figure:
-    """Panels in rows and columns, and a legend below.  width, height: pixels without it.  heights, widths: weights of
-    rows and columns, inside the margins.
+    """Panels in rows and columns, and a legend below.  width, height: pixels without it.  heights, widths: weights,
+    inside the margins.
     """
 
     width: float
@@ -431,7 +429,6 @@ class Figure:
     keys: Sequence[Key] = ()
 
     def svg(self, alt: str, form: str = "") -> Markup:
-        """form: its class, or "" for none."""
         margins = [[None if panel is None else panel.margins() for panel in row] for row in self.panels]
         columns = list(zip(*margins, strict=True))
         across = _spread(self.width, [_most(column, 0, 2) for column in columns], self.widths)
@@ -482,7 +479,7 @@ def swatch(number: int) -> Markup:
 
 
 def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArray[np.uint8]:
-    """Values between two ends as depths of a colour, for light and dark pages; NaN is clear."""
+    """Values between two ends as depths of a colour; NaN is clear."""
     pixels = np.empty((*values.shape, 4), np.uint8)
     pixels[...] = rgba(hex_colour)
     depth = np.clip((values - low) / (high - low), 0, 1)

@@ -11,10 +11,8 @@ from coterie.report.comparison import Content, measures
 from coterie.report.words import MISSING, metric
 
 MOST_ROWS = 48
-"""Of the table; for more there are counts, and ``compare.json``."""
 HELP_HEADS = ("client", "method", "gain [95 %]", "verdict", "alone", "together", "tested")
 HELP_WORDS = ("client", "method", "verdict")
-"""Columns of words."""
 _MOST_NAMES = 6
 
 
@@ -46,7 +44,7 @@ def help_sentences(content: Content) -> Iterator[str]:
 
 
 def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
-    """By client, whether training together is better, and by how much."""
+    """By client, whether training together is better, and how much."""
     tuned = ", both tuned" if benefit["tuned"] else ""
     for one in benefit["clients"]:
         what, share = f"{helped(one)}: training together", measure["share"] or one.get("instead") is not None
@@ -62,7 +60,7 @@ def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> 
 
 
 def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    """The gains that clients' test samples cannot show."""
+    """Gains that test samples cannot show."""
     judged = (one for one in benefit["clients"] if not one.get("instead"))
     known = [one for one in judged if None not in (one["low"], one["high"])]
     if not any(one["verdict"] == "undecided" for one in known):
@@ -109,7 +107,7 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
 
 
 def _unmoved(content: Content, method: str) -> frozenset[int]:
-    """Clients for which fine-tuning changes no number of a gain."""
+    """Clients whose gain fine-tuning changes in no number."""
     forms = [one["clients"] for one in content["benefits"] if one["method"] == method]
     pairs = zip(*forms, strict=True) if len(forms) > 1 else ()
     return frozenset(place for place, (plain, tuned) in enumerate(pairs) if plain == tuned)

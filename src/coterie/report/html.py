@@ -18,8 +18,8 @@ from coterie.report.templates import TEMPLATES
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or of several, as one self-contained HTML file; returns its path.
 
-    folders: of runs, or folders of them.  out: by default ``report.html`` in the one folder named, or above all those
-    named. Raises UserError for a folder without runs or a bad file, and RunError.
+    folders: of runs, or folders of them.  out: by default ``report.html`` in the one folder named, or above all. Raises
+    UserError for a folder without runs or a bad file, and RunError.
     """
     folders = [Path(folder) for folder in folders]
     runs = [load(folder) for folder in find(folders)]
@@ -42,7 +42,7 @@ def run_page(run: Run) -> str:
 
 
 def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
-    """Several runs: in one picture and one table, then each.  told: of ``compare.json``."""
+    """In one picture and one table, then each run.  told: of ``compare.json``."""
     groups = comparison.group(runs)
     measure, fields = comparison.leading(groups), words.sides(comparison.leading(groups))
     names = list(dict.fromkeys(run.result.name for run in runs))

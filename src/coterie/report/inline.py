@@ -1,5 +1,5 @@
 """A figure as inline SVG in two forms, as drawn, and for a phone with its panels one under the other; ``style.html``
-shows one. Letters have the same size in both.
+shows one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from markupsafe import Markup
 from coterie.report.figure import Axis, Figure, Key, Labelled, Panel, label
 
 PHONE = 340
-"""Pixels of a figure's width on a phone."""
 P = ParamSpec("P")
 _BESIDE = 1 / 3  # of the widest column: narrower ones stay beside it
 _SLIM = 0.05  # of the widest column: the least that can be seen
@@ -34,7 +33,7 @@ def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[P, Markup]:
 
 
 def stacked(figure: Figure) -> Figure:
-    """As wide as a phone. Narrow columns, such as scales, stay beside theirs."""
+    """As wide as a phone. Narrow columns stay beside theirs."""
     shares = [share / max(figure.widths) for share in figure.widths] or [1.0]
     keys = [_short(key) for key in figure.keys]
     if figure.widths or len(figure.panels[0]) == 1:
@@ -65,7 +64,6 @@ def _alone(rows: Sequence[Sequence[Panel | None]]) -> Iterator[Panel]:
 
 
 def _narrow(panel: Panel, width: float) -> Panel:
-    """Words as short as there is room for."""
     y = _named(panel.y, _TICK)
     left, _, right, _ = replace(panel, y=y).margins()
     x = replace(panel.x, most=min(panel.x.most, _TICKS))
@@ -83,7 +81,7 @@ def _named(axis: Axis, letters: int) -> Axis:
 
 
 def _thinned(axis: Axis, letters: int) -> Axis:
-    """As many numbers as have room, evenly.  letters: of each."""
+    """As many numbers as have room.  letters: of each."""
     ticks = list(axis.ticks or ())
     every = -(-(max(len(word) for _, word in ticks) + 1) // max(letters, 1))
     return replace(axis, ticks=ticks[::every])

@@ -1,4 +1,4 @@
-"""Clients' releases by kind, from the ledgers in ``result.json``: a table and words."""
+"""Clients' releases by kind, from ``result.json``: a table and words."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
 
 
 def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, str]:
-    """Never against observers that pool what they know: a server knows its own noise."""
+    """Never observers that pool what they know: a server knows its own noise."""
     found: dict[str, list[str]] = {}
     for observer in dict.fromkeys(name for one in every for name in one.against):
         seen = [one.against[observer].get(relation, "infinite") for one in every if observer in one.against]
@@ -99,7 +99,6 @@ def claimed(releases: Sequence[ReleaseRecord]) -> float:
 
 
 def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
-    """The claim beside what neighbouring data prove."""
     return [
         {
             "mechanism": one.mechanism,

@@ -35,12 +35,12 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 AGAINST = ("rounds", "bytes", "time")
-"""For curves: rounds, bytes that a client has sent, simulated seconds."""
+"""Rounds, bytes that a client has sent, simulated seconds."""
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words
-    that an error names. Raises UserError for an unknown word, and for what a run has not counted.
+    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words for
+    an error. Raises UserError for an unknown word, and for what a run has not counted.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 
@@ -88,9 +88,7 @@ def leaks(content: Content) -> Figure:
 def draw_leaks(
     axis: Axes, found: Sequence[MethodStanding], measure: Measure, *, dark: bool = False, short: bool = False
 ) -> None:
-    """As ``compared_plots.tradeoff``: a mark a method, its area by bytes sent.  dark: for a dark page.  short: without
-    words for bytes.
-    """
+    """As ``compared_plots.tradeoff``: a mark a method, its area by bytes sent.  short: without words for bytes."""
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
     shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]

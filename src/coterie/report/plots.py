@@ -19,7 +19,7 @@ from coterie.report.words import explained, metric, plural, sized
 
 WIDTH, HALF = 1000, 490
 MOST = 400
-"""Clients with a mark of their own in a figure; of more, every k-th."""
+"""Clients with a mark of their own; of more, every k-th."""
 _LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their numbers no longer fit an axis
 _NAMED = 8  # clients below which their names fit
@@ -79,7 +79,7 @@ def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
 
 @drawn
 def loss(run: Run) -> tuple[fig.Figure, str]:
-    """Both losses; logarithmic over more than a factor of 20."""
+    """Logarithmic over more than a factor of 20."""
     panel = fig.Panel("Loss: mean and middle half of the clients", _rounds(run))
     seen: list[float] = []
     alt, keys = [], []
@@ -104,7 +104,7 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Each client's samples, class shares below, clusters and groups at foot. A few classes are colours of the bars."""
+    """Each client's samples, class shares below, clusters and groups at foot."""
     every = np.array(partition.label_counts, dtype=float)
     shown = _shown(order)
     counts, (clients, labels) = every[list(shown)], every.shape
@@ -169,7 +169,7 @@ def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Pane
 @drawn
 def membership(known: History) -> tuple[fig.Figure, str]:
     """Clients by rounds, coloured by cluster, striped for several; triangles mark clusterings. At the side are the
-    data's own groups, if any.
+    data's groups.
     """
     clients, shown = len(known.order), _shown(known.order)
     rows, first, last = len(shown), known.rounds[0], known.rounds[-1]
@@ -199,7 +199,7 @@ def membership(known: History) -> tuple[fig.Figure, str]:
 
 @drawn
 def agreement(run: Run) -> tuple[fig.Figure, str]:
-    """The adjusted Rand index, if there are groups, and the number of clusters."""
+    """The adjusted Rand index, if there are groups, and the clusters' number."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
@@ -256,7 +256,6 @@ def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tupl
 
 @drawn
 def per_round(run: Run) -> tuple[fig.Figure, str]:
-    """Bytes by role, real seconds by work, and virtual seconds."""
     stacks = [
         ("Bytes sent", "sent a round", sized, _series(run, "bytes_up")),
         ("Real time by work", "seconds a round", fig.plain, _series(run, "phase_seconds")),

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _ACCURACY: Mapping[str, Any] = MappingProxyType({"name": "accuracy", "label": "accuracy", "share": True})
 _SEED = ", seed "
 ATTACKS = "attacks"
-"""The work after a comparison's runs in ``Pace.work``, a step for each."""
+"""In ``Pace.work`` after a comparison's runs, a step for each."""
 _BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
@@ -110,7 +110,7 @@ def _kind(name: str) -> str:
 def rounds_of_runs(
     labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
 ) -> dict[str, int]:
-    """By run of a comparison, in order.  attacked: views are attacked afterwards."""
+    """By run of a comparison.  attacked: views are, afterwards."""
     labels = list(labels)
     found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found

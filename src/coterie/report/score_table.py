@@ -14,7 +14,6 @@ from coterie.report.words import number, spread
 from coterie.runs.metrics import score
 
 Row = Mapping[str, Any]
-"""Of a method in ``compare.json``."""
 _TUNED = "tuned: after each client's own fine-tuning"
 _OWN_SHARES = (
     "prior: with each client's own label shares and the mixture's label counts, which the simulation supplies (with "
@@ -32,8 +31,8 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class ScoreColumn:
-    """wrapped: its head, with a break.  values: ``Spread`` by method, or None.  scale, form: of numbers.  explained: a
-    word of the head, or "".
+    """wrapped: its head, with a break.  values: ``Spread`` by method, or None.  explained: a word of
+    the head, or "".
     """
 
     wrapped: str
@@ -51,7 +50,7 @@ class ScoreColumn:
 
 
 def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[ScoreColumn]:
-    """That any method has.  measured: the metrics, the leading one first."""
+    """That any method has.  measured: metrics, the leading first."""
     first, *others = measures({"measures": measured})
     name, is_share = first["name"], first["share"]
     head = "%" if not others and name == "accuracy" else _head(first)
@@ -144,7 +143,7 @@ FORMS_TITLE = "What each client can make of its model, and on other test labels"
 
 
 def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
-    """By method and form, and column's head, spreads over seeds."""
+    """By method and form, and head, spreads over seeds."""
     first, *_ = measures(content)
     name = first["name"]
     for row in content["rows"]:

@@ -21,8 +21,8 @@ _MOST = 12  # rows of a table: it is one page
 
 
 def statement(folder: Path) -> str:
-    """In Markdown: what left the house, how private it is, and whether it helps, by the comparison around the run's
-    folder. Raises UserError.
+    """In Markdown: what left the house, how private it is, and whether it helps, by the comparison around the folder.
+    Raises UserError.
     """
     run = load(_of_one(folder))
     result, role, d = run.result, run.client_role, run.result.deployment

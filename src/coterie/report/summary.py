@@ -141,7 +141,7 @@ def _skipped(summary: Summary) -> Iterable[Row]:
 
 
 def attackers(attack: str, names: Sequence[str], clients: int) -> str:
-    """``5 of 20 clients misbehave, scale:10 (client/0, client/3, ...). Scores are means over the honest ones.``"""
+    """``5 of 20 clients misbehave, scale:10 (client/0, ...). Scores are means over the honest ones.``"""
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     verb = "misbehaves" if len(names) == 1 else "misbehave"
     return (

@@ -173,7 +173,6 @@ _COLUMNS = {
     "seconds": ("real time", "duration"),
     "virtual_seconds": ("virtual time", "duration"),
 }
-"""Beside metrics: each one's name, and its numbers' form."""
 
 
 def _columns(measure: Measure) -> dict[str, tuple[str, str]]:

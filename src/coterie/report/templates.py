@@ -35,7 +35,7 @@ TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
 
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*"
 _FORMULA = re.compile(_UNSEEN + r"(?:[=@\uff1d\uff20\uff0b\uff0d]|[-+](?![\d.,%\[\] +-]*\Z))")
-"""A cell that a spreadsheet would run, full width included: words are others'."""
+"""A cell that a spreadsheet would run, full width included."""
 
 
 class _Cells(HTMLParser):
@@ -99,7 +99,7 @@ def least_width(rows: str) -> int:
 
 
 def folding(rows: str) -> str:
-    """Rows whose cells bear their heads: on a phone a row is a block, a cell a line."""
+    """Rows whose cells bear their heads: on a phone a cell is a line."""
     head, _, body = rows.partition("</thead>")
     heads = [" ".join(_TAG.sub("", text).split()) for *_, text in _CELL.findall(head)]
 
@@ -111,7 +111,7 @@ def folding(rows: str) -> str:
 
 
 def tabled(rows: str, name: str, kind: str = "") -> Markup:
-    """Around its rows (markup), with a link to ``name.csv``.  kind: its class."""
+    """Around its rows (markup), with a link to ``name.csv``."""
     link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
     fold = "</thead>" in rows and least_width(rows) > PHONE
     kinds = " ".join(filter(None, [escape(kind), "fold" * fold]))

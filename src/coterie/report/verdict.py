@@ -71,7 +71,6 @@ def heads(topics: Sequence[str]) -> str:
 
 
 _NOTHING = "", 0.0
-"""Where nothing reaches a server that an attack could read."""
 
 
 def standings(content: Content) -> list[MethodStanding]:
@@ -91,7 +90,7 @@ def standings(content: Content) -> list[MethodStanding]:
 
 
 def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
-    """What servers learn most of, and how much; None if no attack could tell, or none was made."""
+    """What servers learn most of, and how much; None if no attack could tell."""
     learned = row.get("learned")
     if learned is None:
         return None
@@ -171,7 +170,7 @@ def _judged(content: Content, method: str, tuned: bool) -> Sequence[Mapping[str,
 
 
 def _counts(content: Content, method: str, tuned: bool) -> tuple[int, ...]:
-    """Clients for which it is better, worse and undecided, and without an interval."""
+    """Clients for which it is better, worse, undecided, and without an interval."""
     every = [one["verdict"] for one in _judged(content, method, tuned)]
     return tuple(every.count(word) for word in ("better", "worse", "undecided", None))
 
@@ -182,7 +181,7 @@ def _told_counts(counts: Sequence[int]) -> str:
 
 
 def _differ(content: Content, method: str, tuned: OverAlone, plain: OverAlone) -> bool:
-    """Whether untuned models tell another story, for some client or on average."""
+    """Untuned models tell another story, for some client or on average."""
     if (tuned.gain > 0) != (plain.gain > 0):
         return True
     one, other = (_counts(content, method, tuned=form) for form in (True, False))
@@ -269,7 +268,6 @@ def _attacked(attacks: Sequence[AttackRecord]) -> str:
 
 
 HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent by all")
-"""The metric's label stands before the second."""
 
 
 def table(content: Content) -> list[list[str]]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 MISSING = "–"
 CIPHERS = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}
 CANNOT_TELL = "?"
-"""For a leak that attacks could not tell from luck."""
 
 
 def percent(share: float | None, std: float | None = None) -> str:
@@ -61,7 +60,6 @@ def places(measure: Measure) -> dict[str, str]:
 
 
 def capital(name: str) -> str:
-    """``Accuracy``; ``AUROC`` stays."""
     return name[:1].upper() + name[1:]
 
 
@@ -137,7 +135,6 @@ def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """``1 client``, ``20 clients``."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 

@@ -1,5 +1,5 @@
-"""Many fully connected models at once: forward and backward by hand as batched matrix products. Gradients, deltas^T
-inputs, are added to weights (or momentum) directly.
+"""Many fully connected models at once: forward and backward by hand as batched matrix products. Gradients are added to
+weights (or momentum) directly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """In place: the function, and a delta times the derivative, from the function's output."""
+    """In place: the function, and a delta times the derivative, from the output."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], object]
@@ -148,7 +148,7 @@ class Stage(NamedTuple):
 
 
 class DenseKernel:
-    """``slots`` copies of a chain of linear layers in float32; a ``slots.Kernel``."""
+    """``slots`` copies of a chain in float32; a ``slots.Kernel``."""
 
     def __init__(
         self,

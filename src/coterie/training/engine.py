@@ -27,8 +27,8 @@ PATHS = ("auto", "dense", "vmap", "loop")
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
 _PADDED = 256
-"""Batches up to this size are padded to it, larger ones to the largest there is: a product's last bits follow from its
-shape. So on the dense path a client's model is the same, bit for bit, whoever trains beside it in as many slots.
+"""Batches up to this size are padded to it, larger ones to the largest there is, since a product's last bits follow
+from its shape: a client's model is the same, bit for bit, whoever trains beside it on the dense path.
 """
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
@@ -69,7 +69,7 @@ def fit_many(
         "auto" for bf16 where the processor or GPU has it.
     path: "auto", or one of "dense", "vmap", "loop".
 
-    Raises UserError for a job that cannot be trained, and DivergedError for a non-finite loss or weight.
+    Raises UserError for a job that cannot be trained, and DivergedError.
     """
     dtype = products(model, precision, device)
     choose_path(model, device, path)

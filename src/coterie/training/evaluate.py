@@ -1,7 +1,6 @@
 """Losses and accuracy of several models, or mixtures, on the same samples.
 
-The last layer of a dense model, and all behind logits, is float32 or better: bfloat16 makes no ties there. Other
-modules run under autocast.
+The last layer of a dense model, and all behind logits, is float32 or better. Other modules run under autocast.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ def judge_many(
 def outputs_of_many(
     model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """(k, n, outputs) float32 of models ``weights`` (k, d) float32 for samples x (n, ...). Raises
-    UserError for others.
-    """
+    """(k, n, outputs) float32 of models ``weights`` (k, d) float32 for samples x (n, ...). Raises UserError."""
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     found = np.empty((len(matrix), len(x), model.outputs or 0), np.float32)
     for models, samples, value in _pieces(model, matrix, x, y, device, lambda outputs, _: outputs):

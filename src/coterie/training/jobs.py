@@ -1,4 +1,4 @@
-"""One client's local training as a value, its batches, and checks."""
+"""One client's local training, its batches, and checks."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def check_only(model: Model, job: Job, where: str) -> None:
 def hidden(model: Model, job: Job, where: str) -> Private:
     """Of a private training. Raises UserError for what would let more than a sample's gradient out.
 
-    It follows from the secret and the training, so another has other noise.
+    It follows from the secret and the training.
     """
     if len(job.secret) < LEAST_SECRET:
         raise UserError(

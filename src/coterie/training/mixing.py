@@ -15,7 +15,7 @@ def mixing_shares(log_p: Doubles) -> Doubles:
 
     Stacking of densities (Smyth, Wolpert, Machine Learning 1999): the likeliest shares, by EM, where each model has one
     sample of its own beside these. The first model has all, unless the mixture's mean log likelihood is higher by more
-    than a standard error. Samples that have also chosen a model's epoch make its share slightly optimistic.
+    than a standard error. Samples that chose a model's epoch make its share slightly optimistic.
     """
     models, n = log_p.shape
     default: Doubles = np.eye(models)[0]

@@ -118,7 +118,7 @@ class Model:
         return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> fl.Vector:
-        """Fresh weights (d,) float32 from the seed alone, by the factory or ``reset_parameters``."""
+        """Fresh weights (d,) float32 from the seed, by the factory or ``reset_parameters``."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(torch_seed(seed))  # all others, which weights never need, take 1 ms
             if self._factory is not None:

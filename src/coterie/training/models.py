@@ -52,7 +52,7 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """PAFed's for CIFAR-100 (table IV). 32x32 in colour, 100 classes: d = 966,180.
 
     Running means and variances are in the flat vector (``ModelSpec.buffers``) and only averaged. Training normalises by
-    batch, evaluation by them. Dropout follows ``Job.seed``; a GPU draws other masks than a CPU. The path is "loop".
+    batch, evaluation by them. Dropout follows ``Job.seed``; a GPU draws other masks. The path is "loop".
     """
     channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
@@ -94,9 +94,7 @@ def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int,
 
 
 class WeightedSum(nn.Module):
-    """(n, rows, f + 1) to (n, hidden): the rows' sum, weighted by the last column, after ``convolve``, from (n, rows,
-    f) to (n, rows, hidden).
-    """
+    """(n, rows, f + 1) to (n, hidden): the rows' sum, weighted by the last column, after ``convolve``."""
 
     def __init__(self, convolve: nn.Module) -> None:
         super().__init__()
@@ -135,7 +133,6 @@ _FACTORIES: Mapping[str, Factory] = {
     # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
     "lenet": _convolutional((6, 16), (120, 84), padding=0, least=16),
 }
-"""Of ``MODELS``, from the samples' shape and the number of classes."""
 
 NAMES: tuple[str, ...] = tuple(MODELS)
 
@@ -192,7 +189,7 @@ LOSS_OF: dict[TaskKind, str] = {
     "multilabel": "binary_cross_entropy",
     "regression": "mse",
 }
-"""The loss of a task where none is said."""
+"""A task's loss by default."""
 
 
 def default_model(dataset: str) -> str:

@@ -50,7 +50,7 @@ def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:
 
 
 def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
-    """Whether the likelihood of a client's own samples loses by less than ``SURE`` standard errors.
+    """The likelihood of a client's own samples loses by less than ``SURE`` standard errors.
 
     outputs: (n, classes).  labels: (n,).  shift: (classes,), of logits. False without samples.
     """

@@ -32,7 +32,7 @@ the objective's.
 LEAST_SECRET = 32
 """Bytes of a hiding training's secret."""
 MOST_WEIGHT = 2.0**40
-"""A model with a larger weight, or batch-norm variance, has blown up."""
+"""A model with a larger weight, or variance, has blown up."""
 
 
 def pushed(steps: int, momentum: float) -> float:

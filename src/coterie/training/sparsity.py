@@ -26,7 +26,7 @@ from coterie.training.jobs import check_device
 from coterie.training.model import Model, placed
 
 WORDS = ("auto", "dense", "conv")
-"""The last dense ReLU, or the last of a convolution; auto is dense where there is one."""
+"""The last dense ReLU, or a convolution's; auto is dense where there is one."""
 
 _RELUS = frozenset({"relu", "relu_", "relu6"})
 _CLAMPS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"})
@@ -96,8 +96,8 @@ def rectified(model: Model) -> list[Rectified]:
 
 
 def relu_layer(model: Model, layer: str = "auto") -> str:
-    """The name of a ReLU.  layer: one of ``WORDS``, a name (``Rectified.name``), or the name of the module before it.
-    Raises UserError without such a ReLU.
+    """A ReLU's name.  layer: one of ``WORDS``, a name (``Rectified.name``), or the name of the module before it. Raises
+    UserError without such a ReLU.
     """
     found = rectified(model)
     dense, conv = ([one.name for one in found if one.dense is kind] for kind in (True, False))

@@ -1,4 +1,4 @@
-"""Independent shares of work on threads of their own."""
+"""Shares of work on threads of their own."""
 
 from __future__ import annotations
 
