@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from coterie.api import Comparison
 
 _CIPHER = "cipher"
-_FEW_TESTED = 50
-"""A client's test samples, below which folds are worth their runs."""
+_FEW_TESTED = 50  # a client's test samples, below which folds are worth their runs
 Row = Mapping[str, Any]
 
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)

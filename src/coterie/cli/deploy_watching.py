@@ -31,8 +31,8 @@ _WATCH_S = 1.0
 _KEYS = 19  # characters of a fingerprint: the first 16 digits
 _NUMBERS = ("round", "sent", "received", "work", "missed", "refused")
 _HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
+# columns that a narrow terminal lacks, the first first
 _SPARED = ("keys", "work", "role", "received", "sent", "last seen")
-"""Columns that a narrow terminal lacks, the first first."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 

@@ -1,8 +1,7 @@
-"""One's own data (docs/data.md): files and Python objects whose samples belong to named clients, as one
-:class:`Dataset`.
+"""One's own data (docs/data.md): files and Python objects whose samples belong to named clients.
 
-Every source becomes :class:`Samples`, one for each client or for all. Four arrays of an npz file (``x_train``, ...) have
-``NAME_train`` and ``NAME_test`` for clients.
+Every source becomes :class:`Samples`, one for each client or for all. Four arrays of an npz file (``x_train``, ...)
+have ``NAME_train`` and ``NAME_test`` for clients.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _labels(dataset: Dataset, part: Part = "train") -> Ints:
 
 
 def column_of(spec: str) -> str | None:
-    """COLUMN of ``by:COLUMN``, None for another partition. Raises UserError if it names none."""
+    """COLUMN of ``by:COLUMN``, else None. Raises UserError if it names none."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     word, _, column = spec.partition(":")

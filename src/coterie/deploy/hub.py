@@ -89,7 +89,7 @@ OnRound = Callable[[RoundOutcome], None]
 
 
 class HubNode(Node):
-    """Its store also has which rounds are done, and the round's attempt."""
+    """Its store also has done rounds, and the round's attempt."""
 
     answers_while_leading = True
 

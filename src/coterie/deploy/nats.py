@@ -3,9 +3,6 @@
 The last part of a packet (``nats_parts``) is sent when all others are stored. It alone has an identity that a second
 attempt shares, so a packet is stored once and wholly, or not at all. A packet that is pushed again goes on at the
 missing parts; at another server, and after a long sleep, it begins anew.
-
-At each new connection, and when a delivery is missing, the consumer is reset, so packets come in order. Packets held
-here are not handed out twice.
 """
 
 from __future__ import annotations
@@ -352,6 +349,8 @@ class NatsEngine(Engine):
                 self._drop(self._assembly.stale(before_s), GIVEN_UP)
 
     async def _reset(self) -> Pulls:
+        # at each new connection, and when a delivery is missing: so packets come in order, and those held here are not
+        # handed out twice
         connection = self._link.connections
         if self._pulls is None or self._seen != connection:
             if self._pulls is not None:

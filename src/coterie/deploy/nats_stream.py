@@ -22,7 +22,7 @@ SET_UP_S = 20.0
 STORE = 8 << 30
 """Bytes of all packets that are not done."""
 NO_PEERS = 10005
-"""A cluster's error while its servers look for each other."""
+"""While a cluster's servers look for each other."""
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
 

@@ -38,7 +38,7 @@ NO_ANSWER = "gave no direct answer"
 BEHIND_S = 0.05
 """So long a party that is behind waits for a still later Begin."""
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
-"""Why a request gets no answer, as nodes tell each other."""
+"""Why a request gets no answer, between nodes."""
 
 
 class RolledBackError(UserError):

@@ -30,10 +30,9 @@ _STARTS = 1 << 32  # numbers of each start of a node
 _LAST_S, _OF_A_SECOND = 1 << 36, 1 << 24  # numbers by the clock: below 2^60, whatever it shows
 _WORKING_S = 3.0
 _RETRY_S = 0.5
+# a recipient is waited for once within so many times ``grace_s``, or it could hold up its senders for ever
 _FULL_AGAIN = 10
-"""A recipient is waited for once within so many times ``grace_s``, or it could hold up its senders for ever."""
-_TOGETHER = 8 << 20
-"""Bytes of packets that may wait to be pushed."""
+_TOGETHER = 8 << 20  # bytes of packets that may wait to be pushed
 
 
 @dataclass(eq=False)

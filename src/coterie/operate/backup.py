@@ -19,8 +19,7 @@ from coterie.operate.server import admit
 from coterie.protocol.errors import UserError
 from coterie.record.files import FOLDER_MODE, check_new, locked, opened, reading, whole_folder, writing
 
-_DEEPEST = 8
-"""Folders in a backup."""
+_DEEPEST = 8  # folders in a backup
 
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:

@@ -45,6 +45,7 @@ _WHY: Mapping[str, str] = {
 }
 SENSELESS: Mapping[str, str] = {name: why for why, names in _WHY.items() for name in names.split()}
 """Options that real parties do not have, and why."""
+# also refused in a rehearsal, with its dealt data and virtual clock
 _IN_REHEARSAL = frozenset(
     {
         "drift",
@@ -59,7 +60,6 @@ _IN_REHEARSAL = frozenset(
         "out",
     }
 )
-"""Also refused in a rehearsal, with its dealt data and virtual clock."""
 
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:

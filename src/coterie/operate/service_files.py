@@ -23,7 +23,7 @@ from coterie.record.files import atomic_write, whole_folder
 
 Kind = Literal["systemd", "compose", "kubernetes"]
 METRICS = "9464"
-"""The port of the hub's numbers, on loopback."""
+"""The hub's numbers, on loopback."""
 STATE = Path("/var/lib/coterie")
 NATS_IMAGE = "nats:2.15.1"
 _MAX_USER = 31

@@ -27,8 +27,7 @@ PRELOADED = (
     "coterie.runs.registry",
     "scipy.optimize",
 )
-_MOST_STARTS = 10
-"""A party that dies more often does not die of kills alone."""
+_MOST_STARTS = 10  # a party that dies more often does not die of kills alone
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
 _LOOKS_S = 0.2

@@ -64,7 +64,7 @@ def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
 
 
 def all_statuses(folder: Folder) -> Iterator[RunStatus]:
-    """Of all runs begun, in order. Raises UserError."""
+    """Of all runs begun. Raises UserError."""
     former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
     places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
     yield from (read_status(place) for place in places if (place / STATUS).exists())

@@ -131,7 +131,6 @@ def _role(run: Recorded, party: str) -> str:
 
 
 ATTACKS: tuple[Attack, ...] = (_by_names, _differences, _members)
-"""They run on every system."""
 
 
 def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:

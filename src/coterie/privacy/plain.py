@@ -306,7 +306,6 @@ def like_samples(
 
 
 ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike, _members, _likely_members, _inputs)
-"""They run on every system."""
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:

@@ -70,7 +70,7 @@ def granted(view: View) -> dict[str, bytes]:
 
 
 def held_key(view: View, grant: str) -> Any:
-    """A grant's secret key. Raises UserError where recording began too late."""
+    """A grant's key. Raises UserError where recording began too late."""
     return secret_key(granted(view)[f"secret {grant}"])
 
 

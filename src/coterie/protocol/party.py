@@ -362,8 +362,7 @@ def from_hub(party: Party, message: Message, src: str) -> None:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
-_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
-"""Values that neither change nor hold others."""
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})  # values that neither change nor hold others
 
 
 _LONE = _PLAIN | {tuple, frozenset, np.ndarray}

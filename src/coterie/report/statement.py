@@ -105,7 +105,6 @@ def _help(folder: Path) -> dict[str, Any] | None:
 
 
 def _cell(words: object) -> str:
-    """Others' words, on one line of Markdown without its marks."""
     plain = "".join(c if c.isprintable() else " " for c in str(words))
     return "".join(f"\\{c}" if c in r"\|*_<>[]`" else c for c in plain)
 

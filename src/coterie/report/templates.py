@@ -34,8 +34,8 @@ def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
 TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
 
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*"
+# a cell that a spreadsheet would run, full width included
 _FORMULA = re.compile(_UNSEEN + r"(?:[=@\uff1d\uff20\uff0b\uff0d]|[-+](?![\d.,%\[\] +-]*\Z))")
-"""A cell that a spreadsheet would run, full width included."""
 
 
 class _Cells(HTMLParser):

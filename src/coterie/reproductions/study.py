@@ -29,15 +29,12 @@ from coterie.runs.finished import load_result
 from coterie.runs.runner import run
 from coterie.runs.running import Interrupted
 
-_SIDES = SIDES | {"rounds"}
-"""A longer run serves a shorter one, and a shorter one is continued."""
+_SIDES = SIDES | {"rounds"}  # a longer run serves a shorter one, and a shorter one is continued
+# options that always count in a run's name; later ones count if not their defaults, so earlier studies are found
 _FIRST = frozenset(
     {"system", "data", "clients", "partition", "model", "mode", "crypto", "seed", "devices", "precision"}
     | {"min_samples", "settings"}
 )
-"""Options that always count in a run's name. Later ones count if not their defaults, so earlier studies are found
-again.
-"""
 
 _FEW = 12
 
@@ -49,8 +46,7 @@ Outcome = TypeVar("Outcome")
 """A cell's for one seed: a `Curve` of a run, or whatever its calculation gives."""
 
 _OF_A_ROUND = "fine_tuned_"
-_OF_THE_END = "train_accuracy"
-"""Taken after a run's last round only."""
+_OF_THE_END = "train_accuracy"  # taken after a run's last round only
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def advise(text: str | None) -> None:
         warnings.warn(text, CoterieWarning, stacklevel=2)
 
 
+# when options have an effect, and why not
 _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
     "crypto": (lambda run: run.definition.encrypted, "nothing is encrypted"),
     "fine_tune": (lambda run: run.fine_tune == "no" or run.definition.fine_tunes, "no model can be tuned"),
@@ -31,7 +32,6 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
         "the data are not looked for there",
     ),
 }
-"""When options have an effect, and why not."""
 
 
 def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str]:

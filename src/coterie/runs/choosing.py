@@ -100,7 +100,6 @@ class HeldOutChoice:
         return f"{label} {_words(self._own(label, place))}".rstrip()
 
     def _planned(self, taken: Mapping[str, Texts]) -> ComparisonPlan:
-        """Values of the budget's method go to all, the others' to each alone."""
         source, settings = self.first.budget_from, dict[str, str]()
         for label, own in taken.items():
             config = self.first.methods[label]

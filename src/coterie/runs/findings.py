@@ -25,7 +25,6 @@ def is_control(name: str) -> bool:
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    """Controls last."""
     return sorted(rows, key=lambda row: (is_control(row["name"]), -VERDICTS.index(row["verdict"]), -row["leak"]))
 
 

@@ -30,10 +30,9 @@ MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
+# weights larger by this factor than any result of their sender's training are made up; than those of the smallest
+# start model, of another model
 _APART = 10.0
-"""Weights larger by this factor than any result of their sender's training are made up; than those of the smallest
-start model, of another model.
-"""
 
 
 class OpenedCache:

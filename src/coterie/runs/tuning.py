@@ -32,7 +32,7 @@ class Tuned:
     gains: bool = True
 
     def of(self, start: Vector) -> Vector:
-        """The weights (d,) that the client predicts with.  start: its model before."""
+        """Those (d,) that the client predicts with. start: its model before."""
         return self.weights if self.gains else start
 
 

@@ -26,10 +26,9 @@ PATHS = ("auto", "dense", "vmap", "loop")
 
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
+# batches up to this size are padded to it, larger ones to the largest there is, since a product's last bits follow
+# from its shape: a client's model is the same, bit for bit, whoever trains beside it on the dense path
 _PADDED = 256
-"""Batches up to this size are padded to it, larger ones to the largest there is, since a product's last bits follow
-from its shape: a client's model is the same, bit for bit, whoever trains beside it on the dense path.
-"""
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
 

@@ -1,9 +1,7 @@
 """DP-SGD (Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1).
 
 Each step takes every sample with probability q, independently (Poisson sampling), clips each one's gradient to an L2
-norm of C, adds Gaussian noise of standard deviation z C to the sum, and divides by the expected size. A batch of fixed
-size would need twice the noise, since a sample that leaves lets another in (Lebeda et al., "Avoiding pitfalls for
-privacy accounting of subsampled mechanisms", 2024).
+norm of C, adds Gaussian noise of standard deviation z C to the sum, and divides by the expected size.
 
 Batches and noise are secret: AES-256 in counter mode under a key (NIST SP 800-38A).
 """
@@ -50,6 +48,8 @@ def stream(key: bytes, use: int, step: int, count: int) -> bytearray:
 
 def poisson(key: bytes, step: int, samples: int, probability: float) -> NDArray[np.int64]:
     """Places of a step's samples. The probability is rounded down to 32 bits."""
+    # a batch of fixed size would need twice the noise, since a sample that leaves lets another in (Lebeda et al.,
+    # "Avoiding pitfalls for privacy accounting of subsampled mechanisms", 2024)
     if probability == 1:
         return np.arange(samples)
     words = np.frombuffer(stream(key, 0, step, 4 * samples), "<u4")

@@ -1,7 +1,6 @@
 """Many clients of unequal length through a batched kernel of fixed width, which trains one model in each *slot*.
 
-Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a prefix, to which products
-narrow.
+Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a prefix.
 """
 
 from __future__ import annotations

@@ -80,10 +80,6 @@ def expected_accuracy(
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
     prior: the attacker's belief, not estimated from the sets.  shares: (k,) the truth; by default the prior.
-
-    The false clusters in all sets are I random others (`common_false`). With b clusters above the true one in the prior
-    and e beside it, the guess is correct by 1 / (1 + s) if none of the b and s of the e are among them: C(e, s)
-    C(k-1-b-e, I-s) / C(k-1, I).
     """
     laws = [sets] if isinstance(sets, IdentityLaw) else list(sets)
     common = common_false(laws)
@@ -91,6 +87,8 @@ def expected_accuracy(
     believed = _prior(prior, k)
     true = believed if shares is None else _prior(shares, k)
 
+    # the false clusters in all sets are i random others; with some clusters above the true one in the prior and others
+    # beside it, the guess is correct by 1 / (1 + s) if none of those above and s of those beside are among them
     @cache
     def right(above: int, beside: int) -> tuple[float, float]:
         rest = k - 1 - above - beside
@@ -168,12 +166,10 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def expected_after_change(law: IdentityLaw) -> Expected:
-    """How often a set's likeliest cluster is correct, given another set that differs, both of this law.
-
-    Sets of sizes a and b with m common clusters have ab - m pairs of different clusters: b with a cluster of the first
-    set only, b - 1 with a common one. A pair of sets belongs to a pair of clusters with probability w_a w_b, w_c =
-    Pr(|CI| = c) / C(k-1, c-1).
-    """
+    """How often a set's likeliest cluster is correct, given another set that differs, both of this law."""
+    # sets of sizes a and b with m common clusters have ab - m pairs of different clusters: b with a cluster of the
+    # first set only, b - 1 with a common one; a pair of sets belongs to a pair of clusters with probability w_a w_b,
+    # w_c = Pr(|CI| = c) / C(k-1, c-1)
     k = law.clusters
     w = [float(law.sizes[c - 1]) / math.comb(k - 1, c - 1) for c in range(1, k + 1)]
     seen, first, second = 0.0, 0.0, 0.0  # probabilities times k(k-1): of two sets, of a hit, of its score squared

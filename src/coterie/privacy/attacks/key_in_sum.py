@@ -31,8 +31,7 @@ LEAST, MOST = 64.0, 256.0
 """K is the scale over such a number, 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext of
 an update. A smaller K spoils the model less; a larger one reads the key sooner.
 """
-_ROUGH = 0.06
-"""Mean squared distance from -1, 0 and 1 of a reading without a key: uniform noise has .08, Gaussian .13."""
+_ROUGH = 0.06  # mean squared distance from -1, 0 and 1 of a reading without a key: uniform noise has .08, Gaussian .13
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:

@@ -214,7 +214,7 @@ def sums_by_names(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 
 
 def _groups(run: Recorded, rounds: Sequence[Added]) -> NDArray[np.int64]:
-    """(n,) of each client, -1 for one whose upload was never added."""
+    """(n,) of each client, -1 if never added."""
     groups = np.full(len(run.clients), -1, np.int64)
     for one in rounds:
         groups[run.numbers(one.names)] = one.groups

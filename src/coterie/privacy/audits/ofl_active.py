@@ -51,7 +51,7 @@ def terms(run: Recorded) -> Counter[str]:
 
 
 def most_often(run: Recorded) -> str:
-    """The client that led in the most rounds; on a tie, the first."""
+    """The client that led in the most rounds, or the first."""
     led = terms(run)
     return max(run.clients, key=lambda name: led[name])
 
