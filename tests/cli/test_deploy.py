@@ -151,7 +151,8 @@ def test_the_terminal_asks_before_it_approves(cli: Command, monkeypatch: pytest.
 
 
 def test_no_secret_is_printed(cli: Command) -> None:
-    from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
+    from coterie.operate.doctor import _holder_of_home, _holders_of_folder
+    from coterie.record.leaks import Patterns
 
     told = founded()
     invited(cli)

@@ -12,13 +12,13 @@ from federation import planted, rig
 from nodes import Doom, Killed, Nodes, nodes
 
 from coterie.data.form import SampleForm
-from coterie.deploy import account
-from coterie.deploy.account import Account, account_of, add, ledger_of
+from coterie.deploy.account import Account, account_of
 from coterie.deploy.built_party import build_party
 from coterie.deploy.home import Home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.plan import Settings
 from coterie.deploy.store import FileStore, Kept, pack
+from coterie.dp.entries import Entries, add, ledger_of
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Ledger, Release
 from coterie.operate import authority, founding, joining
@@ -121,7 +121,7 @@ def test_the_account_is_the_ledger_of_a_simulation(name: str) -> None:
 
 
 def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:
-    entries: account.Entries = []
+    entries: Entries = []
     noisy = Release("vector", "gaussian", np.float64(noise_multiplier(4.0, 1e-5)), 0.1)
     add(entries, noisy, Release("vector", "gaussian", noisy.noise_multiplier, 0.1, round=2))
     of = Account()

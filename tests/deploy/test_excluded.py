@@ -7,16 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
+from federation import planted
 from nodes import Driven, Nodes, keys_of, opened, steady, take_all
 
 from coterie.deploy.hub import FORCED, HubNode
 from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
 from coterie.deploy.packets import BeginAttempt, Letter, Report, wrap
+from coterie.protocol.errors import RunError
 from coterie.protocols import averaging
+from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Opened
-from tests.deploy.test_hostile import TARGETS, Backed
+from tests.deploy.test_hostile import TARGETS, Backed, Told, identity_of
 
 ONE, OTHER = "client/0", "client/1"
 
@@ -172,6 +176,59 @@ def test_no_party_answers_in_an_attempt_that_the_hub_announces_twice(by: int) ->
     second = [one for one in apart.rounds if one.round == 2]
     assert [one.notes["participants"] for one in second] == [3]
     assert any("before: was the hub's disk put back?" in why for why in second[0].attempts)
+
+
+# -- revoked before the run began --------------------------------------------------------------------------------------
+
+
+TOGETHER: list[tuple[str, str, dict[str, Any]]] = [
+    ("ofl", "hardened", {"clusters": 2}),
+    ("mingledpie", "paper", {"clusters": 2, "threshold": 2, "keys": "threshold", "rebuild": "none"}),
+    ("secagg", "paper", {}),
+]
+"""Systems whose members make their keys together: those that are left do it without the one that is gone."""
+
+
+@pytest.mark.parametrize(("name", "mode", "settings"), TOGETHER, ids=[name for name, *_ in TOGETHER])
+def test_members_that_make_their_keys_together_begin_without_one_that_was_revoked(
+    name: str, mode: str, settings: dict[str, Any]
+) -> None:
+    """It does nothing, and the others know of it before the set-up."""
+    last, targets = "client/5", planted([0, 0, 0, 1, 1, 1], 16)
+    apart = steady(targets, name, mode=mode, **settings)
+    plans, common = iter([b"revoked"]), apart.made.common
+    left = tuple(one for one in common.roster.entries if one.name != last)
+    roster = msgspec.structs.replace(common.roster, entries=left)
+
+    def live(name: str, rounds: int) -> None:
+        if name == last:
+            apart.node(name)
+        else:
+            apart.live(name, rounds)
+
+    apart.options = lambda name: {
+        "renew": lambda plan: (PartyKeys(roster, {name: identity_of(apart, name)}), common),
+        **({"plans": Told(newest=lambda: next(plans, None))} if name == apart.hub else {}),
+    }
+    apart.run(2, live)
+    assert [one.notes.get("participants") for one in apart.rounds][1:3] == [5, 5]
+    assert all({*one.gone} <= {last} and not one.attempts for one in apart.rounds)
+
+
+def test_no_attempt_of_the_set_up_begins_without_a_party_that_it_needs() -> None:
+    refused = RunError("helper was revoked")
+
+    def check() -> None:
+        raise refused
+
+    apart = steady(TARGETS)
+    node, _ = opened(apart, "server", plans=Told(check_begins=check))
+    assert isinstance(node, HubNode)
+    for attempt in (0, 1):
+        with pytest.raises(RunError, match="helper was revoked"):
+            node._announce((0, attempt))
+    node._announce((1, 0))
+    node.close()
 
 
 def train(one: Driven, r: int, attempt: int) -> None:

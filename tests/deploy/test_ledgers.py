@@ -12,7 +12,8 @@ import pytest
 from every_system import CASES, TARGETS, Case, made, one_mode, parameters
 from nodes import nodes
 
-from coterie.deploy.account import account_of, ledger_of
+from coterie.deploy.account import account_of
+from coterie.dp.entries import ledger_of
 from coterie.dp.ledger import DELTA, Ledger, Release
 from coterie.runs.outcome import releases
 

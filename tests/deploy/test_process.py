@@ -39,7 +39,7 @@ def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.
     )
     if late:
         threading.Timer(0.1, exchange.engine, [late]).start()
-    wait_for_parties(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
+    wait_for_parties(lambda: plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
 
 
 def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
@@ -59,11 +59,29 @@ def test_it_tells_meanwhile_who_is_there() -> None:
     assert told[-1] == (set(NAMES), [])
 
 
+def test_a_client_that_is_revoked_meanwhile_is_awaited_no_longer() -> None:
+    *most, last = CLIENTS
+    exchange, told = Exchange(NAMES), list[list[str]]()
+    for name in most:
+        exchange.engine(name)
+    settings = replace(PLAN.settings, quorum=len(CLIENTS), patience_s=20.0)
+    versions = iter([replace(PLAN, settings=settings)] * 3)
+    wait_for_parties(
+        lambda: next(versions, replace(PLAN, settings=settings, revoked=(last,))),
+        exchange.engine(HUB),
+        threading.Event(),
+        lambda here, away: told.append([*away]),
+        poll_s=0.02,
+    )
+    assert told[0] == [last]
+    assert told[-1] == []
+
+
 def test_a_hub_that_is_stopped_waits_no_longer() -> None:
     stopped = threading.Event()
     stopped.set()
     wait_for_parties(
-        msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
+        lambda: msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
         Exchange(NAMES).engine(HUB),
         stopped,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.size import Size, size_of
+from benchmarks.size import Size, by_package, size_of
 from tests.house.test_layers import ROOT, SOURCE, files, imports, nodes
 
 MANY_NAMES = frozenset({"systems", "baselines", "crypto"})
@@ -20,6 +20,8 @@ FACES = frozenset({"protocol/core.py", "method.py"})
 """Files that gather what others use in one import."""
 PAGE = ROOT / "docs" / "architecture_rooms.md"
 """It goes through rooms file by file, each under a head of its own."""
+MOST_CODE = {("deploy", "operate"): 7000}
+"""Lines of code that rooms have together. What makes room is fewer ways, or a home elsewhere: never denser lines."""
 MOST_LINES = 80
 MOST_MODULES = 12
 
@@ -77,6 +79,11 @@ def test_a_file_knows_few_modules() -> None:
     known = frozenset(parts[:-1] if parts[-1] == "__init__" else parts for parts, _ in source())
     counts = {"/".join(parts) + ".py": len(modules_of(parts, tree, known)) for parts, tree in source()}
     assert {name: count for name, count in counts.items() if count > MOST_MODULES and name not in FACES} == {}
+
+
+@pytest.mark.parametrize(("rooms", "most"), MOST_CODE.items())
+def test_rooms_do_not_grow(rooms: tuple[str, ...], most: int) -> None:
+    assert sum(by_package(SOURCE / room)["all"].code for room in rooms) <= most
 
 
 def test_sizes_are_counted_without_docstrings_comments_and_blank_lines(tmp_path: Path) -> None:

@@ -307,14 +307,35 @@ def test_no_plan_is_signed_of_a_run_that_cannot_be(tmp_path: Path, with_keys: St
     assert everything(with_keys.path) == before
 
 
+def begins(folder: Folder) -> None:
+    PlanFile(folder.plan, hub_home(folder.path), lambda here, away: None).check_begins()
+
+
 def test_a_key_centre_deals_to_all_so_a_run_without_one_of_them_ends_before_it_begins(with_keys: Study) -> None:
-    folder = with_keys.folder
-
-    def begins() -> None:
-        PlanFile(folder.plan, hub_home(folder.path), lambda here, away: None).check_begins()
-
     runs.start(with_keys.path, now_s=NOW_S)
-    begins()
+    begins(with_keys.folder)
     authority.revoke(with_keys.path, "c", now_s=NOW_S)
     with pytest.raises(RunError, match=r"c was revoked before run 2 began, .* coterie deploy abort"):
-        begins()
+        begins(with_keys.folder)
+
+
+@pytest.mark.parametrize("name", SERVERS[1:])
+def test_a_run_without_one_of_its_servers_does_not_begin_until_it_has_new_keys(with_keys: Study, name: str) -> None:
+    authority.revoke(with_keys.path, name, now_s=NOW_S)
+    with pytest.raises(RunError, match=rf"{name} was revoked before run 1 .* invite \S+ {name} --again"):
+        begins(with_keys.folder)
+    link = authority.invite(with_keys.path, name, again=True, now_s=NOW_S)
+    with_keys.approve(with_keys.join(link, f"{name}-again", data=False)[1])
+    begins(with_keys.folder)
+
+
+def test_a_system_whose_members_make_their_keys_together_begins_without_one_of_them(tmp_path: Path) -> None:
+    """tests/deploy/test_excluded.py runs such systems."""
+    study = Study(tmp_path)
+    settings = {"keys": "threshold", "clusters": 2, "rebuild": "none"}
+    server = PlannedMember("server", "server", "server.example.org")
+    study.found(RunConfig("mingledpie", settings=settings), [server, *of_coterie("abcd")[len(SERVERS) :]])
+    for name in "abcd":
+        study.approve(study.join(study.invite(name), name)[1])
+    authority.revoke(study.path, "d", now_s=NOW_S)
+    begins(study.folder)

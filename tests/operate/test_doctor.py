@@ -17,16 +17,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tampering import flipped
 
-from coterie.crypto.certificates import DAY_S
+from coterie.crypto.certificates import DAY_S, scalar
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.plan import sign
-from coterie.operate.doctor import _CHUNK, Diagnosis, Patterns, doctor, forms, of_pem
+from coterie.operate.doctor import Diagnosis, doctor
 from coterie.operate.folder import current_plan
 from coterie.operate.joining import accept
 from coterie.operate.members import PlannedMember
 from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.record.leaks import _CHUNK, Patterns, forms
 from coterie.runs.config import RunConfig
 
 SECRET = bytes(range(200, 232))
@@ -87,7 +88,7 @@ def test_two_plans_of_one_version_are_noticed(study: Study) -> None:
 
 def secrets_of(home: Home) -> dict[str, bytes]:
     identity = home.identity
-    return {"signing": identity.signing, "opening": identity.opening, "TLS": of_pem(home.tls_key.read_bytes())}
+    return {"signing": identity.signing, "opening": identity.opening, "TLS": scalar(home.tls_key.read_bytes())}
 
 
 FORMS: dict[str, Callable[[bytes], bytes]] = {
@@ -153,7 +154,7 @@ def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, afte
 
 
 def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.operate.doctor._CHUNK", 1000)
+    monkeypatch.setattr("coterie.record.leaks._CHUNK", 1000)
     data = np.random.default_rng(0).bytes(5000)
     for at in (0, 970, 985, 999, 1000, 2990, 4968):
         (tmp_path / "large").write_bytes(data[:at] + SECRET + data[at + 32 :])
@@ -167,7 +168,7 @@ def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch:
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _CHUNK <= 16 << 20
-    monkeypatch.setattr("coterie.operate.doctor._CHUNK", 1 << 20)
+    monkeypatch.setattr("coterie.record.leaks._CHUNK", 1 << 20)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(20 << 20)
         file.seek(18 << 20)
@@ -210,27 +211,61 @@ def test_what_the_hub_writes_for_the_operator_alone(study: Study) -> None:
     assert "is a symbolic link" in "\n".join(problems(study))
 
 
+SERVERS = ("business_server", "key_centre", "csp")
+
+
+def with_servers(at: Path, rehearsal: bool = False) -> Study:
+    """FedCAPrivacy's three servers and two participants."""
+    study = Study(at)
+    named = [PlannedMember(role, role, f"{role}.org") for role in SERVERS]
+    named += [PlannedMember(name, "participant") for name in "ab"]
+    study.found(RunConfig("fedcaprivacy"), named, settings={"rehearsal": rehearsal})
+    return study
+
+
+def together(*places: Path) -> list[str]:
+    """Which servers' homes are said to be on one machine."""
+    found = [one for one in doctor(places, NOW_S) if one.level == "problem"]
+    assert all("on one machine" in one.text for one in found)
+    return [one.where for one in found]
+
+
 def test_servers_on_one_machine(tmp_path: Path) -> None:
-    study = Study(tmp_path)
-    named = [PlannedMember(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
-    study.found(RunConfig("fedcaprivacy"), [*named, *(PlannedMember(name, "participant") for name in "ab")])
+    """Whichever of their homes are named, as soon as there are two."""
+    study = with_servers(tmp_path)
     home, request = study.join(study.invite("csp"), "csp", data=False)
+    hub, both = study.folder.hub, ["business_server, csp"]
+    places = [study.path], [hub], [home.path], [study.path, home.path], [home.path, hub]
+    assert [together(*some) for some in places] == [both] * 5
     certificate = study.approve(request).certificate.read_text()
     with pytest.warns(CoterieWarning, match="on one machine with the home of business_server: whoever owns it"):
         accept(home, certificate, NOW_S)
-    (found,) = [one for one in doctor([study.path, tmp_path / "csp"], NOW_S) if one.level == "problem"]
-    assert (found.where, "on one machine" in found.text) == ("business_server, csp", True)
-    assert [one for one in doctor([study.path], NOW_S) if one.level == "problem"] == []
+    assert [together(*some) for some in places] == [both] * 5
+    study.join(study.invite("key_centre"), "homes/key_centre", data=False)
+    assert together(study.path) == ["business_server, csp, key_centre"]
+
+
+def test_homes_that_are_far_apart_are_found_on_one_machine_if_they_are_named(tmp_path: Path) -> None:
+    study = with_servers(tmp_path)
+    home, _ = study.join(study.invite("csp"), "a/b/c/csp", data=False)
+    assert (together(study.path), together(home.path)) == ([], [])
+    assert together(study.path, home.path) == ["business_server, csp"]
+
+
+def test_what_is_beside_a_server_and_is_none_of_this_deployment(tmp_path: Path) -> None:
+    """A client, and servers of others. A rehearsal excuses no other deployment, however new its plan is."""
+    study, other = with_servers(tmp_path / "one"), with_servers(tmp_path / "two", rehearsal=True)
+    study.approve(study.join(study.invite("a"), "a")[1])
+    other.approve(other.join(other.invite("csp"), "csp", data=False)[1])
+    assert current_plan(other.folder).version == current_plan(study.folder).version == 2
+    other.approve(other.join(other.invite("a"), "a")[1])
+    assert together(study.path, other.path, tmp_path / "one" / "a", tmp_path / "two" / "csp") == []
+    study.join(study.invite("csp"), "csp", data=False)
+    assert together(study.path, other.path) == ["business_server, csp"]
 
 
 def test_a_rehearsal_is_on_one_machine(tmp_path: Path) -> None:
-    study = Study(tmp_path)
-    named = [PlannedMember(role, role) for role in ("business_server", "key_centre", "csp")]
-    study.found(
-        RunConfig("fedcaprivacy"),
-        [*named, *(PlannedMember(name, "participant") for name in "ab")],
-        settings={"rehearsal": True},
-    )
+    study = with_servers(tmp_path, rehearsal=True)
     study.join(study.invite("csp"), "study/homes/csp", data=False)
     found = doctor([study.path], NOW_S)
     assert [one for one in found if one.level == "problem"] == []

@@ -87,6 +87,11 @@ def test_members_that_are_refused(old: str, new: str, says: str) -> None:
         ordered(GOOD.replace(old, new, 1))
 
 
+def test_two_names_of_one_machine() -> None:
+    with pytest.raises(UserError, match="csp are both on 127"):
+        ordered(GOOD.replace("hub.example.org", "localhost").replace("csp.example.org", "127.0.0.1"))
+
+
 def test_a_rehearsal_needs_no_hosts() -> None:
     assert len(ordered(GOOD.replace('host = "csp.example.org"', ""), rehearsal=True)) == 5
 

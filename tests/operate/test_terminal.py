@@ -20,9 +20,10 @@ from coterie.deploy.engine import Tls
 from coterie.deploy.hub_process import as_hub
 from coterie.deploy.kills import Kill
 from coterie.deploy.party_process import as_party
-from coterie.operate.doctor import Patterns, _holder_of_home, _holders_of_folder
+from coterie.operate.doctor import _holder_of_home, _holders_of_folder
 from coterie.operate.supervision import OUTPUT
 from coterie.operate.watching import read_status
+from coterie.record.leaks import Patterns
 from coterie.runs.config import RunConfig
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from federation import Pulled, Rig, Steady, public_target, rig
 from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
-from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.hub import HubNode, RoundOutcome
 from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
@@ -28,6 +27,7 @@ from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.digests import models_digest
 from coterie.runs.keyring import PartyKeys
+from coterie.transport.clock import RehearsedClock
 from coterie.transport.envelope import Envelope
 from coterie.transport.member import Member
 

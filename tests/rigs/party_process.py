@@ -16,7 +16,6 @@ import torch
 from federation import Pulled, Steady
 from memory_engine import MemoryStore
 
-from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.engine import Engine
 from coterie.deploy.hub import HubNode
 from coterie.deploy.node import Node
@@ -26,6 +25,7 @@ from coterie.protocol.setup_info import Common, Own
 from coterie.protocol.spool import Spool
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
+from coterie.transport.clock import RehearsedClock
 from coterie.transport.member import Member
 
 PATIENCE_S = 120.0

@@ -32,7 +32,7 @@ def as_system(system: Any) -> str:
 def split_given(
     systems: Sequence[str], options: Mapping[str, Any], settings: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the run, and settings of the systems. Raises UserError for any other name."""
+    """The run's options, and the systems' settings. Raises UserError for any other name."""
     known = {name for system in systems for name in field_types(registry.get(system).config)}
     kept: dict[str, Any] = {}
     table = dict(settings or {})
@@ -69,9 +69,9 @@ def _option(name: str, value: Any) -> Any:
 
 
 def with_data(options: dict[str, Any], data: Any, by: str | None) -> tuple[dict[str, Any], bytes | None]:
-    """Options with the data as a name or a path, and what to :func:`keep_data` there if they are objects.
+    """Options with the data as a name or a path beside the run folder, and objects' content for :func:`keep_data`.
 
-    Their file lies beside the run folder. Raises UserError.
+    Raises UserError.
     """
     column, content = by, None
     if isinstance(data, str | Path):
@@ -92,7 +92,7 @@ def with_data(options: dict[str, Any], data: Any, by: str | None) -> tuple[dict[
 
 
 def keep_data(data: str, content: bytes | None) -> None:
-    """Write data given as objects, for this user alone, unless they are there whole. Raises RunError."""
+    """Write data given as objects, for this user alone, unless they are there. Raises RunError."""
     if content is None:
         return
     path = Path(data)

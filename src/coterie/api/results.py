@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InFolder(ABC):
-    """What a run and a comparison have in common. folder: where it lies."""
+    """A run or a comparison.  folder: where it lies."""
 
     folder: Path
 
@@ -56,13 +56,12 @@ class Result(FinishedRun, InFolder):
     """
 
     def frame(self) -> Any:
-        """The numbers of every round as a pandas ``DataFrame``, one row a round. Needs pandas (``coterie[tables]``)."""
+        """Every round's numbers, one row a round, as a pandas ``DataFrame``. Needs ``coterie[tables]``."""
         return frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def figure(self, against: str = "rounds") -> Figure:
-        """The run's scores over ``rounds``, ``bytes`` (sent by a client) or ``time`` (simulated), by matplotlib.
-
-        Its ``savefig`` writes SVG and PDF, by the ending of the file. Raises UserError.
+        """Scores over ``rounds``, ``bytes`` (sent by a client) or simulated ``time``, by matplotlib, whose ``savefig``
+        writes SVG and PDF. Raises UserError.
         """
         return curves(_groups([self.folder]), against)
 
@@ -93,7 +92,7 @@ class Comparison(FinishedComparison, InFolder):
 
     @cached_property
     def results(self) -> dict[str, list[Result]]:
-        """The runs of every method, one for each seed."""
+        """Every method's runs, by seed."""
         return {
             row["method"]: [_loaded(self.folder / name, self.architecture) for name in row["runs"]]
             for row in self.content["rows"]
@@ -101,12 +100,12 @@ class Comparison(FinishedComparison, InFolder):
 
     @property
     def benefits(self) -> Sequence[Mapping[str, Any]]:
-        """Of each method, also fine-tuned: what every client gains over training alone (``record/comparison.py``)."""
+        """Of each method, also fine-tuned: every client's gain over training alone (``record/comparison.py``)."""
         found: Sequence[Mapping[str, Any]] = self.content["benefits"]
         return found
 
     def frame(self) -> Any:
-        """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
+        """One row a method and seed, as a pandas ``DataFrame``. Needs ``coterie[tables]``."""
         return frame(
             [
                 {"method": method, **numbers(result.summary)}
@@ -128,10 +127,9 @@ class Comparison(FinishedComparison, InFolder):
         return score_table.as_csv(self.content)
 
     def figure(self, against: str = "rounds") -> Figure:
-        """Scores over ``rounds``, ``bytes`` or ``time`` as in :meth:`Result.figure`, or against ``leaks``.
+        """Scores over ``rounds``, ``bytes`` or ``time``, or against ``leaks``: what servers learn, with ``audit=True``.
 
-        Each method has its mean over the seeds, in a band of one standard deviation. leaks: what servers learn, of a
-        comparison with ``audit=True``. Raises UserError.
+        Each method has its mean over the seeds, in a band of one standard deviation. Raises UserError.
         """
         if against == "leaks":
             return leaks(self.content)
@@ -160,9 +158,8 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
     Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
     for chance and 1 for everything), ``not_applicable`` and ``openings`` (what holders of key shares state, or None);
-    of several their ``methods``, each with the means over its seeds, their ``runs``, and in ``left_out`` those that
-    can't be audited. Each run's ``result.json`` keeps its audit, and ``compare.json`` what servers
-    learn. In a notebook it is a table.
+    of several their ``methods`` with means over the seeds, their ``runs``, and in ``left_out`` those that can't be
+    audited. ``result.json`` keeps a run's audit, and ``compare.json`` what servers learn. In a notebook it is a table.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
     >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
@@ -182,9 +179,9 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
 
 
 def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
-    """A finished run or comparison from its folder. Raises UserError for a folder that holds neither.
+    """A finished run or comparison from its folder. Raises UserError for a folder of neither.
 
-    model: the architecture of a run that was given it as a Python object, in another process.
+    model: the architecture that the run was given as a Python object.
 
     >>> coterie.load("runs/fedavg-digits-0-1").model("client/3")
     """

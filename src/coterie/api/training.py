@@ -38,18 +38,18 @@ def run(
     system: a name that ``coterie list systems`` shows, ``module:ATTRIBUTE``, or a ``System``.
     data: the name of a data set, or the path of one's own: a folder of one file a client, or a file. Or objects: a
         mapping client -> ``(x, y)``, ``(x_train, y_train, x_test, y_test)`` or a torch ``Dataset``; a table (a dict of
-        columns, a pandas ``DataFrame``, a Hugging Face dataset); a torch ``Dataset``; ``(x, y)``. They are written once
-        to a file beside the run folder, to resume and audit the run.
-    by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
-    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights are
-        drawn again by the seed.
+        columns, a pandas ``DataFrame``, a Hugging Face dataset); a torch ``Dataset``; ``(x, y)``. They are written to a
+        file beside the run folder, to resume and audit the run.
+    by: the column that names the client of every sample, for ``partition="by:COLUMN"``.
+    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose weights the seed
+        draws again.
     task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
         ``"balanced"`` or a number for each class (docs/tasks.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list systems SYSTEM``).  settings: the latter, where a name is both.
     log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, or a list: tools that are told every round's numbers.
-    progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
+    progress: show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.  resume: go on in the folder ``out``.
 
     >>> import coterie
@@ -158,7 +158,7 @@ def race(
     progress: bool = True,
     resume: bool = False,
 ) -> Comparison:
-    """:func:`compare` of options in a config's form, and of settings and values as ``--set`` takes them.
+    """:func:`compare` of a config's options, and of settings and values as ``--set`` takes them.
 
     content: of the data's file, written after all checks.
     """

@@ -1,4 +1,4 @@
-"""The ``coterie`` command. Commands import at their run, so that help is immediate."""
+"""The ``coterie`` command. Commands import at their run: help is immediate."""
 
 from __future__ import annotations
 
@@ -85,5 +85,5 @@ app.add_typer(deploying.app)
 
 
 def main() -> None:
-    """Entry point of the console script and of ``python -m coterie``."""
+    """Of the console script and ``python -m coterie``."""
     app(prog_name="coterie")

@@ -168,7 +168,6 @@ def _shown(content: Row, shell: Console) -> Iterator[Any]:
 
 
 def tables(methods: Sequence[Row], shell: Console) -> Iterator[Any]:
-    """For each method of ``runs.findings.together``."""
     for method in methods:
         yield head(method)
         yield from _found(method, shell)

@@ -18,7 +18,7 @@ _SWEEPS = "grid", "sweep", "search"
 
 
 def _plain(parameter: Any) -> Any:
-    """Its help has a word instead of a type, and nothing for a flag."""
+    """Its help has a word for a type, and none for a flag."""
 
     def word(ctx: Any) -> str:
         shown = type(parameter).display_type_rich(parameter, ctx) or ""
@@ -37,7 +37,7 @@ class CommandGroup(TyperGroup):
 
 
 class Command(TyperCommand):
-    """absent: why it lacks options of a similar command, by name."""
+    """absent: why it lacks options of a similar command."""
 
     absent: Mapping[str, str] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ class Command(TyperCommand):
         return [_plain(one) for one in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The error for an unknown option names the probable one."""
+        """An unknown option's error names the probable one."""
         ctx.meta[WORDS] = list(args)
         options = {word: one.name for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
         for place, word in enumerate(args[: args.index("--")] if "--" in args else args):

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from coterie.api import Comparison
 
 _CIPHER = "cipher"
-_FEW_TESTED = 50
-"""Test samples of a client, below which folds are worth their runs."""
+_FEW_TESTED = 50  # a client's test samples, below which folds are worth their runs
 Row = Mapping[str, Any]
-"""Of a method in ``compare.json``."""
 
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
 
@@ -143,7 +141,7 @@ def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
 
 
 def folds_hint(content: Row, given: Mapping[str, Any]) -> str | None:
-    """A line about folds, if clients of one's own data have few test samples."""
+    """About folds, if clients of own data have few test samples."""
     from coterie.data.own import is_path
 
     clients = content["benefits"][0]["clients"]
@@ -168,7 +166,7 @@ def _print_audits(done: Comparison) -> None:
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
-    """One table, or on a narrow console several: accuracies, leaks and costs."""
+    """One table, or on a narrow console accuracies, leaks and costs."""
     from coterie.report import comparison
     from coterie.report.score_table import score_columns
 
@@ -212,7 +210,6 @@ def _caption(rows: Sequence[Row], explained: Sequence[str], attacked: bool) -> s
 
 
 def lead_tables(content: Row, shell: Console) -> list[Table]:
-    """content: ``compare.json``."""
     from coterie.report import comparison
 
     heads = [head.replace(" ", "\n") for _, head, _ in comparison.lead_columns(content)]
@@ -238,12 +235,11 @@ def form_tables(content: Row, shell: Console) -> list[Table]:
 
 
 def _once(names: Sequence[str]) -> list[str]:
-    """Each name in the first of its rows alone."""
     return ["" if place and names[place - 1] == name else name for place, name in enumerate(names)]
 
 
 def benefit_table(content: Row, shell: Console) -> Table:
-    """Without the last columns where there is no room, and then with long names in two lines."""
+    """Without the last columns where there is no room, then with long names in two lines."""
     from coterie.report import gains
 
     clients, *columns = zip(*gains.help_rows(content), strict=True)

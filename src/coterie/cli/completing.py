@@ -1,4 +1,4 @@
-"""What the shell completes: words and their meanings, without slow imports."""
+"""What the shell completes, without slow imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Words = list[tuple[str, str]]
 WORDS = "coterie words"
-"""Where a context holds the words of its command."""
 
 
 def systems() -> Words:
@@ -49,7 +48,6 @@ def models() -> Words:
 
 
 def partitions() -> Words:
-    """How partitions begin: ``dirichlet:``, ``iid``, ..."""
     from coterie.data.schemes import FORMS, OWN_FORMS, TASK_FORMS, kinds
 
     forms = {**FORMS, **TASK_FORMS, **OWN_FORMS}
@@ -87,7 +85,7 @@ def modes(ctx: typer.Context) -> Words:
 
 
 def settings(ctx: typer.Context, incomplete: str) -> Words:
-    """The named systems' settings, as ``lr=``; after the sign the values of a choice."""
+    """As ``lr=``; after the sign the values of a choice."""
     key, sign, _ = incomplete.partition("=")
     found: dict[str, str] = {}
     for system in named(ctx.meta[WORDS]):
@@ -99,7 +97,6 @@ def settings(ctx: typer.Context, incomplete: str) -> Words:
 
 
 def choices(option: str) -> Callable[[], Words]:
-    """The values of an option that takes one of some."""
     return lambda: [(value, "") for value in _values(OPTIONS[option])]
 
 
@@ -109,7 +106,6 @@ def _values(alternatives: Iterable[Any]) -> Iterator[str]:
 
 
 def named(words: Iterable[str]) -> list[System]:
-    """The systems in a command line, else all."""
     from coterie.runs.registry import SYSTEMS, get
 
     found = []

@@ -32,7 +32,6 @@ _SETTINGS = {
     "input_shape": "shape of a sample",
     "outputs": "classes, or outputs of the model",
 }
-"""What an owner knows the fields of a plan by."""
 
 
 @guarded
@@ -142,9 +141,7 @@ def agree(
 
 
 def changes(home: Any) -> Iterator[str]:
-    """What the home's newest plan changes of the last run to which its owner has agreed, a line each, in the operator's
-    words.
-    """
+    """What the home's newest plan changes of the last agreed run, a line each, in the operator's words."""
     from coterie.deploy import plan as plans
     from coterie.deploy.home import RUNS, Home, has_agreed, plan_of, read_private
     from coterie.runs.config_file import differences

@@ -34,7 +34,6 @@ _NOT_REHEARSED = {
     "log": "DIR/run/metrics.jsonl has the numbers of every round",
     "workers": "every party is a process of its own",
 }
-"""Options of a run that a rehearsal does not have, and why."""
 
 
 class Rehearsing(Command):

@@ -31,8 +31,8 @@ _WATCH_S = 1.0
 _KEYS = 19  # characters of a fingerprint: the first 16 digits
 _NUMBERS = ("round", "sent", "received", "work", "missed", "refused")
 _HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
+# columns that a narrow terminal lacks, the first first
 _SPARED = ("keys", "work", "role", "received", "sent", "last seen")
-"""Columns that a narrow terminal does without, the first one first."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -290,7 +290,7 @@ def _line_in_words(line: dict[str, Any]) -> str:
 
 
 def _since(path: Path, end: int) -> tuple[list[bytes], int]:
-    """Whole lines written after this place, and the place after them. A rotated file begins anew."""
+    """Whole lines after this place, and the place after them. A rotated file begins anew."""
     try:
         with path.open("rb") as file:
             if file.seek(0, 2) < end:

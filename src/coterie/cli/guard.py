@@ -45,12 +45,11 @@ def say(words: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def complain(message: str, head: str = "Error", style: str = "bold red") -> None:
-    """One message on stderr."""
     SafeConsole(stderr=True, highlight=False, soft_wrap=True).print(Text(f"{head}: ", style) + Text(message))
 
 
 def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
-    """Off a terminal it has a least width, so that tables are whole."""
+    """Off a terminal it has a least width, for whole tables."""
     usual = SafeConsole(highlight=False, soft_wrap=soft_wrap)
     if usual.is_terminal:
         return usual
@@ -58,7 +57,7 @@ def console(least: int = 0, *, soft_wrap: bool = True) -> Console:
 
 
 def new_table(*columns: Column | str, **look: Any) -> Table:
-    """A rule below the head; title and caption on the left. look: as of rich's ``Table``."""
+    """A rule below the head; title and caption on the left."""
     return Table(*columns, box=SIMPLE, pad_edge=False, title_justify="left", caption_justify="left", **look)
 
 
@@ -71,7 +70,7 @@ Cells = Mapping[str, Sequence[str]]
 
 
 def in_parts(words: Cells, numbers: Cells, shell: Console, title: str = "", caption: str = "") -> list[Table]:
-    """One table, or as many as have room, each with the columns of words and some of numbers. No cell is broken."""
+    """One table, or as many as have room, each with the columns of words and some of numbers."""
 
     def made(some: Cells) -> Table:
         heads = [Column(head, no_wrap=True) for head in words]
@@ -96,9 +95,7 @@ _loaded = False
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """A command's imports, which the garbage collector never goes through, also later. For the first command of a
-    process alone, which has made no garbage yet.
-    """
+    """A command's imports, which the garbage collector never goes through. For the first command of a process alone."""
     global _loaded
     if _loaded:
         yield
@@ -130,7 +127,7 @@ def _warnings_shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, unless the process was started to ignore it.
+    """SIGTERM interrupts as Ctrl-C does, unless the process ignores it.
 
     Python drops what is raised while an object is deleted. An interruption that comes there is sent once more.
     """

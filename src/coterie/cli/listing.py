@@ -67,7 +67,6 @@ def show(
 
 
 _DIGITS = 12
-"""More are those of a fraction, such as 2 / 3."""
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
 
 
@@ -120,7 +119,6 @@ def _defaults(system: System) -> Iterator[tuple[str, str]]:
 
 
 def _shown(default: Any) -> str:
-    """A long fraction to four digits."""
     if isinstance(default, float) and len(str(default)) > _DIGITS:
         return f"{default:.4g}"
     return "none" if default is None else str(default)

@@ -18,7 +18,7 @@ def _systems() -> Iterator[tuple[str, ...]]:
 
 
 def _line(name: str, title: str, citation: str) -> str:
-    """A citation without its authors, after a title that tells more than the name."""
+    """A citation without authors, after a title that tells more than the name."""
     work = re.sub(r"^(?:(?:[A-Z]\.[- ]?)*[\w'.-]+(?: and [\w'.-]+| et al\.)?, )+", "", citation)
     return work if re.sub(r"\W", "_", title.lower()) == name else f"{title}: {work}"
 
@@ -130,4 +130,3 @@ LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
     "poisoning": ("how clients misbehave, as --attack takes it", _poisoning),
     "reproductions": ("tables and figures of papers, as coterie reproduce takes them", _reproductions),
 }
-"""Every list: what it holds, and its rows."""

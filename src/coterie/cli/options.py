@@ -34,7 +34,7 @@ def _option(
     default: bool | None = None,
     words_of: Callable[..., completing.Words] | None = None,
 ) -> inspect.Parameter:
-    """flags: where the name alone does not give them.  words_of: what the shell completes."""
+    """flags: where the name does not give them.  words_of: for the shell."""
     flags = flags or (f"--{name.replace('_', '-')}",)
     told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel, autocompletion=words_of)
     annotation = Annotated[kind | None, told]
@@ -69,7 +69,7 @@ _OPTIONS = (
 def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
     """Put these options, by panels, in place of a command's ``**options``.
 
-    first: those that lead their panel.  without: those that the command does not have.
+    first: in their panel.  without: what the command does not have.
     """
     shown = [p for p in _OPTIONS if p.name not in without]
 
@@ -90,7 +90,7 @@ def positive(option: str, value: float) -> float:
 
 
 def listed(values: Sequence[str]) -> tuple[str, ...]:
-    """Names in a repeatable option, whose values may hold several with commas."""
+    """Names in a repeatable option, perhaps several with commas."""
     return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())
 
 
@@ -108,7 +108,7 @@ def tried_values(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options of a run among a command's parameters, in a config's form."""
+    """The given options of a run, in a config's form."""
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"
@@ -117,7 +117,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
-    """From the command line, the TOML file and, on --resume without a system, the run folder."""
+    """From the command line, the TOML file and, on --resume, the run folder."""
     from coterie.record.folder import CONFIG, check_writable
     from coterie.runs.config import check_options, resolve
     from coterie.runs.config_file import from_toml
@@ -144,7 +144,7 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
 
 
 def shared_options(given: dict[str, Any], texts: list[str], file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Options and settings of all methods. The command line wins over the file. Raises UserError."""
+    """Options and settings of all methods; the command line wins. Raises UserError."""
     from coterie.runs.config import check_options
     from coterie.runs.config_file import read_toml
     from coterie.runs.own_code import check_code

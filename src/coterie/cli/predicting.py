@@ -150,7 +150,7 @@ def predict(
 
 
 def _scored(trained: TrainedModel, known: NDArray[Any], scores: NDArray[Any]) -> str:
-    """The metrics of the model's run. known: labels as ``checked_labels`` gives them."""
+    """By the run's metrics. known: of ``checked_labels``."""
     told = []
     for metric, value in trained.measured(known, scores):
         shown = "not defined" if isnan(value) else f"{value:.1%}" if metric.share else f"{value:.3g}"
@@ -173,7 +173,7 @@ def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
 
 
 def _check_rehearsed(source: Path, samples: Path, trained: TrainedModel, option: str) -> None:
-    """Raises UserError at a rehearsal's home, which was dealt scaled arrays. Its run folder knows columns and scale."""
+    """Raises UserError at a rehearsal's home, which was dealt scaled arrays."""
     from coterie.operate.own_model import rehearsed
 
     facts = trained.facts

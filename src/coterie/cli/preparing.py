@@ -1,4 +1,4 @@
-"""``coterie prepare``: one schema for all parties' tables, checked against each, and applied."""
+"""``coterie prepare``: one schema for all parties' tables, checked and applied."""
 
 from __future__ import annotations
 

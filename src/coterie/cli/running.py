@@ -54,8 +54,8 @@ def run(system: System = None, **options: Any) -> None:
 
 
 def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
-    """Draw the report, and print the most important results. found: label and value of each result.  how: stands after
-    the title.  below: a line after the table.
+    """Draw the report, and print the most important results. found: label and value.  how: after the title.  below: the
+    table.
     """
     from coterie.report import render
     from coterie.report.summary import lasted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -94,6 +93,11 @@ def sign(
 def public_of(key: bytes) -> bytes:
     public = _secret(key).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def scalar(key: bytes) -> bytes:
+    """SECRET: the private number of a key (PEM), 32 bytes. Raises ValueError for what is no such key."""
+    return _secret(key).private_numbers().private_value.to_bytes(32, "big")
 
 
 def certified(certificate: bytes) -> bytes:
@@ -199,8 +203,9 @@ def _name(common: str) -> x509.Name:
 
 
 def _secret(key: bytes) -> ec.EllipticCurvePrivateKey:
-    found: Any = serialization.load_pem_private_key(key, password=None)
-    assert isinstance(found, ec.EllipticCurvePrivateKey)
+    found = serialization.load_pem_private_key(key, password=None)
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ValueError("no key of an elliptic curve")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The data sets known by name, with their publishers' files."""
+"""Data sets known by name, with their publishers' files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from coterie.protocol.errors import UserError
 
 FOUR = ("x_train", "y_train", "x_test", "y_test")
 Found = tuple[Arrays | Graph, str]
-"""What a file holds, and where it was found, in words."""
+"""What a file holds, and where it was found."""
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes so far, bytes in all or None) as a download goes on."""
+"""Called with (file name, bytes so far, bytes in all or None)."""
 
 _BLOCK = 1 << 18
 _MAX_BYTES = 1 << 30  # above every file that we know: a wrong server cannot fill the disk
 
 BUILT_IN = ("digits", "heart")
-"""Data sets that are installed with Coterie."""
+"""Installed with Coterie."""
 SYNTHETIC = "synthetic:FEATURESxCLASSES"
-"""The form of the names of data sets that are made up (``data/synthetic.py``)."""
+"""The names of made-up data sets (``data/synthetic.py``)."""
 
 
 def is_synthetic(name: str) -> bool:
@@ -37,7 +37,7 @@ def is_synthetic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the web. md5: as its publisher or torchvision states it."""
+    """md5: as its publisher or torchvision states it."""
 
     url: str
     md5: str
@@ -49,12 +49,9 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class NamedDataSet:
-    """What is fixed about a named data set.
-
-    samples: training and test samples of the complete set; None where the split is ours.
-    read: reads the publishers' files in one folder; None where they are not all there.
-    place: a subfolder, where downloads go: the files of MNIST and Fashion-MNIST have equal names.
-    remote: these files on the web.  by_hand: where to get them if none have a checksum.
+    """samples: training and test samples; None where the split is ours.  read: reads the publishers' files in one
+    folder; None where some are missing.  place: a subfolder for downloads, since files of MNIST and Fashion-MNIST have
+    equal names.  remote: these files.  by_hand: where to get them without a checksum.
     """
 
     classes: int
@@ -114,7 +111,7 @@ def _read_svhn_files(folder: Path) -> Found | None:
 
 
 def _membership(classes: int, archive: str, *names: str) -> NamedDataSet:
-    """One table with the label first, or a table of features and one of labels; labels count from 1."""
+    """One table with the label first, or one of features and one of labels, from 1."""
 
     def read(folder: Path) -> Found | None:
         if not (found := _files(folder, archive, ".", names)):
@@ -181,12 +178,10 @@ KNOWN: dict[str, NamedDataSet] = {
 }
 
 ALL_LABELS = {f"{name}_all": name for name in ("cora", "citeseer", "pubmed")}
-"""Graphs in which all labelled nodes train that neither test nor validate, and the data set whose files they use."""
+"""Graphs where all labelled nodes train that neither test nor validate, and whose files they use."""
 
 
 class _Told:
-    """The progress of a download from pooch, block by block."""
-
     def __init__(self, remote: RemoteFile, progress: Progress | None) -> None:
         self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
         self._remote, self._progress = remote, progress
@@ -209,8 +204,8 @@ class _Told:
 def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
     """Download into ``folder`` unless the right file is there, and return the path. A failure leaves nothing behind.
 
-    Raises UserError if the address does not answer, the content is wrong, or the folder can't be written.
-    timeout_s: how long the server may be silent.
+    timeout_s: how long the server may be silent. Raises UserError without an answer, for wrong content, or if the
+    folder can't be written.
     """
     import pooch  # here, as it and what it needs would make every list wait
     from requests import HTTPError, RequestException, Timeout

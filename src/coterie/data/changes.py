@@ -1,4 +1,4 @@
-"""What a group of clients sees of a sample: turned, by another sensor, blurred, or in other colours."""
+"""A group's view of samples: turned, by another sensor, blurred, or recoloured."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from coterie.data.dataset import Dataset, Floats
 from coterie.protocol.errors import UserError
 
 MOST_GAIN, MOST_OFFSET = 2.0, 1.0
-"""Of ``shift``: gains lie between 1 / 2 and 2, and offsets, in units of normalised samples, between -1 and 1."""
+"""Of ``shift``: gains from 1 / 2 to 2, offsets of normalised samples from -1 to 1."""
 BLUR = 1 / 32
-"""Of ``blur``: the deviation of the first blurred group's filter, as a share of an image's shorter side."""
+"""The deviation of the first blurred group's filter, by an image's shorter side."""
 
 
 @dataclass(frozen=True)
 class SampleChange:
-    """A change of normalised samples. key: equal for equal changes.  words: for people.
-
-    apply: from samples (n, *input_shape) float32, which it may overwrite, and their data set.
+    """key: equal for equal changes.  words: for people.  apply: from normalised samples (n, *input_shape) float32,
+    which it may overwrite, and their data set.
     """
 
     key: str
@@ -31,8 +30,8 @@ class SampleChange:
 
 
 def turned(turn: Fraction) -> SampleChange:
-    """Counter-clockwise by a share of a full circle: right angles exactly, others by bilinear interpolation with stored
-    zeros in the corners.
+    """Counter-clockwise by a share of a full circle: right angles exactly, others bilinearly, with stored zeros in the
+    corners.
     """
 
     def apply(x: Floats, dataset: Dataset) -> Floats:
@@ -72,7 +71,7 @@ def blurred(deviation: float) -> SampleChange:
 
 
 def recoloured(turn: Fraction) -> SampleChange:
-    """Hues turned by a share of a circle around grey, which stays; by a third red becomes green, green blue."""
+    """Hues turned by a share of a circle: by a third red becomes green, green blue."""
     angle = 2 * pi * float(turn)
     along, across = (1 - cos(angle)) / 3, sin(angle) / sqrt(3)
     row = np.array([cos(angle) + along, along - across, along + across])
@@ -88,9 +87,8 @@ def recoloured(turn: Fraction) -> SampleChange:
 
 
 def changes_of(kind: str, dataset: Dataset, groups: int, draw: np.random.Generator) -> list[SampleChange | None]:
-    """What each group sees; the first one sees samples as they are.
-
-    draw: of gains and offsets. Raises UserError for samples that cannot be changed so.
+    """What each group sees; the first sees samples as they are.  draw: of gains and offsets. Raises UserError for
+    samples that cannot be changed so.
     """
     _check(kind, dataset, groups)
     shares = [Fraction(g, groups) for g in range(1, groups)]

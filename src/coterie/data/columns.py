@@ -1,8 +1,7 @@
 """Columns of a table, as inputs of a model.
 
-A number's gap becomes a stated value, or with ``gaps=mean`` the training samples' mean. A category becomes one input
-for each of its values; a gap has none. A date is its number of days. Then a column's mean is subtracted, and its scale
-divides. (scikit-learn's ColumnTransformer travels as a pickle.)
+A number's gap becomes a stated value, or with ``gaps=mean`` the training samples' mean. A category becomes an input for
+each value; a gap has none. A date is its number of days. Then a column's mean is subtracted, and its scale divides.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from coterie.data.targets import is_number, spelt_twice
 from coterie.protocol.errors import CoterieWarning, UserError
 
 MOST_CATEGORIES = 1000
-"""Of a column: each is an input of its own."""
+"""Of a column, each an input."""
 Cells = NDArray[Any]
-"""Rows (n, columns) of objects: floats, words of categories, and None in gaps."""
+"""Rows (n, columns) of objects: floats, categories' words, None in gaps."""
 MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
-"""What a missing value looks like, in small letters."""
+"""Missing values, in small letters."""
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
 
+# what a spreadsheet computes, or a terminal obeys
 _COMMANDS = re.compile(r"[=@]|[+-].*[(|!]|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
-"""What a spreadsheet computes, or a terminal obeys: words of a schema stand in files that its readers open."""
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 
@@ -38,13 +37,10 @@ Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]
 class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A column of a table, as a schema states it.
 
-    kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs, and an id
-    stays beside a prediction.
-    fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date (``%Y-%m-%d``), whose number
-    is that of days since 1970.  low, high: what is plausible, in the column's units.
-    mean, scale: an input is (value - mean) / scale.
-
-    Raises ValueError for what cannot be.
+    kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs; an id
+    stays beside a prediction.  fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date
+    (``%Y-%m-%d``).  low, high: what is plausible, in the column's units.  mean, scale: an input is (value - mean) /
+    scale. Raises ValueError.
     """
 
     name: Word
@@ -76,16 +72,15 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Their names: ``age``, or ``cp=1``, ``cp=2``, ... of a category, or none."""
+        """Names: ``age``, or ``cp=1``, ``cp=2``, ... of a category, or none."""
         if self.values is not None:
             return tuple(f"{self.name}={value}" for value in self.values)
         return (self.name,) if self.kind in ("number", "date") else ()
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"columns": "column"}):
-    """What all parties' tables have in common. label: the column of labels, one of ``classes``.
-
-    positive: the class of a probability, such as ``ill``. Raises ValueError for what cannot be.
+    """What all parties' tables have in common.  label: the column of labels, one of ``classes``.  positive: the class
+    of a probability, such as ``ill``. Raises ValueError.
     """
 
     label: Word
@@ -107,7 +102,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The order of a model's outputs: the positive class last."""
+        """In the order of outputs: the positive class last."""
         return tuple(sorted(self.classes, key=lambda name: name == self.positive))
 
 
@@ -117,18 +112,18 @@ def _is_format(words: str) -> bool:
 
 
 def word_of(cell: Any) -> str:
-    """The value of a category in a cell; ``1`` and ``1.0`` are one, ``007`` and ``7`` are two."""
+    """A cell's category; ``1`` and ``1.0`` are one, ``007`` and ``7`` two."""
     word = str(cell).strip()
     return word[:-2] if word.endswith(".0") and word[:-2].lstrip("-").isdigit() else word
 
 
 def ordered(values: set[str]) -> tuple[str, ...]:
-    """Values of a category, or names of classes: numbers by size, then words."""
+    """Of a category, or classes: numbers by size, then words."""
     return tuple(sorted(values, key=lambda word: (0, float(word), "") if is_number(word) else (1, 0.0, word)))
 
 
 def one_category_twice(column: Column) -> str:
-    """A sentence about two values of a category that differ only in case or blanks, or ""."""
+    """A sentence about two values that differ only in case or blanks, or ""."""
     twice = spelt_twice(column.values or ())
     if twice is None:
         return ""
@@ -136,9 +131,8 @@ def one_category_twice(column: Column) -> str:
 
 
 def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], where: str) -> tuple[Column, ...]:
-    """The columns with all rows' values, and for gaps the means of the training rows, (n,) ``train``.
-
-    Raises UserError for a column of gaps alone, and for two inputs of one name.
+    """The columns with all rows' values, and for gaps the means of the training rows, (n,) ``train``. Raises UserError
+    for a column of gaps alone, and two inputs of one name.
     """
     found = []
     for column, cells in zip(columns, rows.T, strict=True):
@@ -165,7 +159,7 @@ def fitted(columns: Sequence[Column], rows: Cells, train: NDArray[np.bool_], whe
 
 
 def check_columns(columns: Sequence[Column]) -> None:
-    """Raises ValueError if two columns, or two inputs, have one name, or a category has no value."""
+    """Raises ValueError for two columns, or inputs, of one name, and a category without values."""
     if empty := [column.name for column in columns if column.values == ()]:
         raise ValueError(f"the category {empty[0]!r} has no value")
     for names in ([column.name for column in columns], inputs_of(columns)):

@@ -1,4 +1,4 @@
-"""A data set: checked arrays, kept as stored, normalised when they are asked for."""
+"""A data set: checked arrays, kept as stored, normalised when asked for."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ Ints = NDArray[np.int64]
 
 _CHUNK = 1 << 18  # elements converted to float64 at a time while the moments are taken: 2 MiB, fits a cache
 ALIGNED = 64
-"""On some processors the last bit of a matrix product depends on where a sample begins, modulo this."""
+"""A matrix product's last bit may depend on where a sample begins, modulo this."""
 _CHANNELS = (1, 3, 4)
 _KINDS: dict[int, Kind] = {2: "tabular", 3: "series", 4: "image", 5: "volume"}  # by the axes of the stored samples
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of labelled nodes.
-
-    x: (n, f) float32, rows sum to 1, empty ones to 0.
-    edges: (2, E) int64 node pairs; undirected, each once, no self-loops, unless the file says otherwise.
-    y: (n,) int64 classes, -1 where a node has none.  train, val, test: int64 node numbers, disjoint.
+    """Labelled nodes.  x: (n, f) float32, rows sum to 1, empty ones to 0.  edges: (2, E) int64 node pairs; undirected,
+    each once, no self-loops, unless the file says otherwise.  y: (n,) int64 classes, -1 for none.  train, val, test:
+    int64 node numbers, disjoint.
     """
 
     x: Floats
@@ -50,10 +48,7 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose samples they are. column: what names the clients.
-
-    train, test: (N,) int64, client numbers.
-    """
+    """column: that names the clients.  train, test: (N,) int64, client numbers."""
 
     column: str
     names: tuple[str, ...]
@@ -68,17 +63,15 @@ class Dataset:
     x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tables and
         graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
     y_train, y_test: (N,) int64 in 0..classes-1, or as ``targets`` says.  input_shape: of one sample.
-    classes: for other tasks the number of a model's outputs.
-    features, label_columns: of a table, or ().
-    columns: of a table with gaps or categories, or with a schema.
-    scaled: whether a schema has scaled them already.
-    rows_test: (N,) the rows of the test samples in a table whose split follows the seed, or None.
+    classes: for other tasks the number of outputs.  features, label_columns: of a table, or ().
+    columns: of a table with gaps or categories, or a schema, which has ``scaled`` them.
+    rows_test: (N,) rows of test samples in a table whose split follows the seed, or None.
     source: origin and number of the samples, for people.
     graph: rows of ``x_train`` are ``graph.x[graph.train]``.
 
     ``inputs`` normalises by the training samples: each channel of images and volumes, each feature of others.
-    ``standard``: (x - mean) / std. ``unit``: the lowest value becomes 0, the highest 1, over all channels at once.
-    Tables of zeros and ones stay, and a constant becomes 0. Rows of graphs sum to 1 from loading.
+    ``standard``: (x - mean) / std. ``unit``: the lowest value becomes 0, the highest 1, over all channels. Tables of
+    zeros and ones stay, and a constant becomes 0.
     """
 
     name: str
@@ -102,7 +95,7 @@ class Dataset:
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
-        """What ``inputs`` subtracts and divides by: stored units, broadcast over a sample."""
+        """What ``inputs`` subtracts and divides by, in stored units."""
         x = self.x_train
         words = self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))
         if self.scaled or self.kind == "graph" or words:
@@ -118,7 +111,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Hex digest of samples and labels as stored, of the labels' names and units, and of owners."""
+        """Hex, of stored samples and labels, the labels' names and units, and owners."""
         arrays = [self.x_train, self.y_train, self.x_test, self.y_test, self.targets.zero, self.targets.unit]
         arrays += [] if self.owners is None else [self.owners.train, self.owners.test]
         arrays += [] if self.graph is None else [self.graph.x, self.graph.edges]
@@ -132,9 +125,7 @@ class Dataset:
         return hashed.hexdigest()
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
-        """Normalised samples ``(n, *input_shape) float32``, made anew and aligned to ``ALIGNED``; by default the whole
-        split.
-        """
+        """Normalised samples ``(n, *input_shape) float32``, made anew and aligned; by default the whole split."""
         stored, (zero, unit) = _rows(self.x_train, self.x_test, indices, split), self.zero_and_unit
         x = _aligned(stored.shape)
         for part, as_stored in zip(_chunks(x), _chunks(stored), strict=True):  # both steps while it is in a cache
@@ -163,9 +154,8 @@ def from_arrays(
     x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images, (N, f)
         for tables, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite floats.
     y: (N,) or (N, 1) integers, 0..classes-1.
-    kind: by default it follows from the axes. Three axes are grey images if all values are whole numbers from 0 to 255;
-        other arrays of three axes need it.
-    classes: by default the highest label + 1; each must have a training sample.
+    kind: by default of the axes; three are grey images if all values are whole numbers from 0 to 255, and else need it.
+    classes: by default the highest label + 1; each needs a training sample.
     """
     where = f"data set {name!r} ({source})"
     train = _samples(x_train, f"{where}: x_train", kind)
@@ -196,7 +186,7 @@ def from_arrays(
 
 
 def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
-    """A :class:`Dataset` of the training and test nodes of a checked graph."""
+    """Of the training and test nodes of a checked graph."""
     graph = Graph(**{name: _frozen(array) for name, array in vars(graph).items()})
     train, test = graph.train, graph.test
     data = from_arrays(name, graph.x[train], graph.y[train], graph.x[test], graph.y[test], classes=classes)
@@ -210,8 +200,7 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     """Training and test indices, ascending, of data in one piece, without a seed.
 
-    share: of test samples. In order of class, then of the file, every fifth sample is one (for a share of .2), from the
-        first on.
+    share: of test samples: for .2, every fifth in order of class, then of the file.
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
@@ -222,9 +211,8 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
 
 
 def folded(y: NDArray[Any], folds: int, seed: int) -> tuple[Ints, Ints]:
-    """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class.
-
-    Each ``folds`` seeds test every sample once; the next ones cut other parts. Seed 0 of five is ``fixed_split``.
+    """Training and test indices of a cross-validation: seed s tests part s mod ``folds`` of every class. The next
+    ``folds`` seeds cut other parts. Seed 0 of five is ``fixed_split``.
     """
     again, part = divmod(seed, folds)
     draw = rng(again, "split", "folds").permutation(len(y)) if again else np.arange(len(y))
@@ -270,7 +258,7 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def finite(x: NDArray[np.float32], where: str, gaps: str = "") -> NDArray[np.float32]:
-    """The same samples or targets (n, ...); raises UserError for non-finite ones. gaps: what to do with NaN, too."""
+    """The same samples or targets (n, ...); raises UserError for non-finite ones.  gaps: advice."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(

@@ -1,7 +1,4 @@
-"""Drift: clients whose data change in the middle of a run.
-
-Some clients pass their samples and their task on in a cycle (``docs/partitions.md``).
-"""
+"""Drift: some clients pass samples and task on in a cycle, in the middle of a run (docs/partitions.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from coterie.protocol.randomness import rng
 
 T = TypeVar("T")
 FIRST = 2
-"""The first round before which data may drift: in round 1 clients have what they were dealt."""
+"""The first round before which data may drift."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,8 @@ class Drift:
     round: int
 
     def givers(self, clients: int, seed: int) -> tuple[int, ...]:
-        """For every client the one whose data it has from then on, mostly itself.
-
-        round(share * clients) exchange, in a cycle of random order. Raises UserError for fewer than two.
+        """For every client the one whose data it has from then on, mostly itself: round(share * clients) exchange, in a
+        random cycle. Raises UserError for fewer than two.
         """
         count = round(self.share * clients)
         if count < 2:
@@ -47,7 +43,7 @@ class Drift:
 
 
 def parse_drift(text: str, rounds: int) -> Drift:
-    """``SHARE@ROUND``. Raises UserError for anything else, and for a round after ``rounds``."""
+    """``SHARE@ROUND``. Raises UserError for others, and a round after ``rounds``."""
     share, _, number = text.partition("@")
     try:
         found = Drift(float(share), int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
@@ -68,7 +64,7 @@ def passed_on(values: Sequence[T], givers: Sequence[int]) -> tuple[T, ...]:
 
 
 def drifted(split: Split, givers: Sequence[int]) -> Split:
-    """The split after the exchange of samples, test samples and true groups. Clients keep their names."""
+    """The split after the exchange. Clients keep their names."""
     return replace(
         split,
         train=passed_on(split.train, givers) if split.train else (),

@@ -1,4 +1,4 @@
-"""The form of all parties' samples, and a party's own samples in it: read, checked, and as the model takes them.
+"""The form of all parties' samples, and a party's own in it.
 
 The plan's schema scales tables; owners of arrays agree on it. Bytes are divided by 255.
 """
@@ -27,10 +27,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class SampleForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The form of all parties' samples, which checks data and builds models.
-
-    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
-    schema: of tables, with these inputs and classes.
+    """input_shape: of one sample.  outputs: classes, or a model's outputs.  task: ``RunConfig.task``.  schema: of
+    tables, with these inputs and classes.
     """
 
     input_shape: tuple[Size, ...]
@@ -68,10 +66,10 @@ class OwnSamples:
 
 
 def read_data(path: Path, facts: SampleForm, *, tests: bool = True) -> OwnSamples:
-    """The samples of a csv or parquet file by the plan's schema, or of an ``.npz`` file: x, y, perhaps x_test, y_test.
+    """The samples of a csv or parquet file by the plan's schema, or of an ``.npz`` file: x, y, perhaps x_test, y_test;
+    without these every fifth sample of each class is for tests, with an empty x_test none.
 
-    An empty x_test means no tests; without x_test every fifth sample of each class is kept for tests. tests: False for
-    the hub's public samples. Raises UserError for what the plan's model cannot take.
+    tests: False for the hub's public samples. Raises UserError for what the model cannot take.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")

@@ -1,7 +1,4 @@
-"""Readers of data sets' files, without pickles.
-
-Each raises UserError with the file's name for a bad file.
-"""
+"""Readers of data sets' files, without pickles. Each raises UserError naming a bad file."""
 
 from __future__ import annotations
 
@@ -44,14 +41,14 @@ def _reading(path: Path, form: str) -> Iterator[None]:
 
 
 def swollen(size: int, claimed: int) -> bool:
-    """Whether a file of this size claims too much memory to be read."""
+    """Whether so small a file claims too much memory."""
     return claimed > max(_FREE, _MOST_TIMES * size)
 
 
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
     """Raises UserError for a swollen file, before it is read.
 
-    claimed: bytes in memory.  again: how to write it readably.
+    claimed: bytes in memory.  again: how to write it.
     """
     size = path.stat().st_size
     if swollen(size, claimed):
@@ -91,9 +88,8 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """An array of the shape and type in a member's header, which takes no memory.
-
-    Raises UserError for Python objects, and ValueError unless the member is as long as its header says.
+    """As in a member's header, without memory. Raises UserError for Python objects, and ValueError unless the member is
+    as long as it says.
     """
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are read in parts of any size
         raise ValueError(f"{member.filename} is compressed in another way than numpy's")
@@ -143,7 +139,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The named members of a tar archive (any compression), found by the end of their path."""
+    """The named members of a tar archive, found by the end of their path."""
     found: dict[str, bytes] = {}
     with _reading(path, "a tar archive"), tarfile.open(path) as archive:
         for member in archive:

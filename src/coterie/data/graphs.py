@@ -1,4 +1,4 @@
-"""Citation graphs: from an ``.npz`` with the Planetoid split, or from the LINQS archives."""
+"""Citation graphs from an ``.npz`` with the Planetoid split, or the LINQS archives."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GRAPH_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape", "edges", "y", "train
 
 
 def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
-    """Check the arrays of a graph file.
+    """Check a graph file's arrays.
 
-    x_indptr, x_indices, x_data, x_shape: the (n, f) features in compressed rows (CSR).  edges: (2, E).
-    y: (n,) classes, -1 for none.  train, val, test: node numbers, or masks ``(n,) bool``; val may be missing.
+    x_indptr, x_indices, x_data, x_shape: the (n, f) features in compressed rows (CSR).  edges: (2, E). y: (n,) classes,
+    -1 for none.  train, val, test: node numbers, or masks ``(n,) bool``; val may be missing.
     """
     missing = [key for key in GRAPH_KEYS if key not in arrays and key != "val"]
     if missing:
@@ -51,10 +51,7 @@ def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
 
 
 def with_all_labels(graph: Graph) -> Graph:
-    """All labelled nodes train but those of test and validation.
-
-    Chen, Ma and Xiao (FastGCN, ICLR 2018).
-    """
+    """All labelled nodes train but those of test and validation (FastGCN, ICLR 2018)."""
     free = graph.y >= 0
     free[np.concatenate([graph.val, graph.test])] = False
     return replace(graph, train=np.flatnonzero(free).astype(np.int64))
@@ -95,8 +92,8 @@ def read_linqs(path: Path) -> Graph:
     """``cora.tgz``, ``citeseer.tgz`` or ``Pubmed-Diabetes.tgz`` as LINQS publishes them.
 
     Not the Planetoid split: the first 20 nodes of every class train; of the rest 1,500, evenly spaced in the file, are
-    1,000 test and 500 validation nodes (if there are fewer, all, 2 : 1). Links to missing papers, self-links,
-    directions and repetitions are dropped.
+    1,000 test and 500 validation nodes (of fewer all, 2 : 1). Links to missing papers, self-links, directions and
+    repetitions are dropped.
     """
     stem = path.name.removesuffix(".tgz")
     if stem == "Pubmed-Diabetes":
@@ -131,7 +128,7 @@ def _parse_content(nodes: list[str], links: list[str]) -> tuple[Any, ...]:
 
 
 def _parse_pubmed(nodes: list[str], links: list[str]) -> tuple[Any, ...]:
-    """PubMed: a header that names the words, then ``id, label=c, word=weight ...``; and ``id, paper:a, |, paper:b``."""
+    """PubMed: a header with the words, then ``id, label=c, word=weight ...``; and ``id, paper:a, |, paper:b``."""
     column = {field.split(":")[1]: i for i, field in enumerate(f for f in nodes[1].split("\t") if "numeric:" in f)}
     papers = [line.split("\t") for line in nodes[2:]]
     x = np.zeros((len(papers), len(column)), dtype=np.float32)

@@ -1,12 +1,11 @@
 """Nodes of a graph as samples of a fixed shape for a graph convolutional network of two layers.
 
-Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, where A is symmetric and D has the row sums of A + I,
+Kipf and Welling (ICLR 2017): with A^ = D^-1/2 (A + I) D^-1/2, A symmetric, D the row sums of A + I,
 
     H1 = relu(A^ X W1 + b1)        H2 = relu(A^ H1 W2 + b2)
 
-A sample at node v is (rows, f + 1) float32: first v itself, then its neighbours, then zeros. The first f columns are
-rows of sqrt(f) A^ X, the last one is the weight in A^. A client's A^ is that of its own subgraph; test nodes are seen
-in the whole graph.
+A sample at node v is (rows, f + 1) float32: v itself, its neighbours, zeros. The first f columns are rows of sqrt(f) A^
+X, the last is the weight in A^. A client's A^ is of its own subgraph; test nodes are seen in the whole graph.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 
 MOST_ROWS = 16
-"""Rows of a sample at most: a node and 15 neighbours. Cora: 1.7 % of the nodes have more, CiteSeer: 0.9 %."""
+"""Of a sample: a node and 15 neighbours. 1.7 % of Cora's nodes have more, of CiteSeer's 0.9 %."""
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes(Dataset):
-    """Samples are neighbourhoods: ``input_shape`` is (rows, f + 1).
-
-    inside: (n,) bool, the nodes of the subgraph in which training nodes are seen; None for the whole graph.
+    """Samples are neighbourhoods: ``input_shape`` is (rows, f + 1).  inside: (n,) bool, the subgraph in which training
+    nodes are seen; None for the whole.
     """
 
     inside: Mask | None = None
@@ -49,7 +47,7 @@ class Nodes(Dataset):
 
 
 def as_nodes(dataset: Dataset) -> Nodes:
-    """Neighbourhoods of at most ``MOST_ROWS`` rows for samples. Raises UserError for data without a graph."""
+    """Neighbourhoods of at most ``MOST_ROWS`` rows. Raises UserError for data without a graph."""
     if dataset.graph is None:
         raise UserError(
             f"model gcn takes nodes of a graph, and {dataset.name} is none: use cora, citeseer or pubmed, or a file of "
@@ -61,9 +59,8 @@ def as_nodes(dataset: Dataset) -> Nodes:
 
 
 def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
-    """A (n, n) as scipy's CSR: 1 for linked nodes in either direction; zeros on the diagonal.
-
-    inside: (n,) the nodes whose links are kept.
+    """A (n, n) as scipy's CSR: 1 for linked nodes, in both directions, but the diagonal.  inside: (n,) nodes whose
+    links are kept.
     """
     from scipy.sparse import csr_array  # slow to import
 
@@ -77,7 +74,7 @@ def adjacency(graph: Graph, inside: Mask | None = None) -> Any:
 
 
 def normalised(links: Any) -> Any:
-    """A^ = D^-1/2 (A + I) D^-1/2 as CSR, float64. A node without links keeps itself, with weight 1."""
+    """A^ as CSR, float64. A node without links keeps itself."""
     from scipy.sparse import diags_array, eye_array
 
     with_self = links + eye_array(links.shape[0])
@@ -86,10 +83,10 @@ def normalised(links: Any) -> Any:
 
 
 def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
-    """(len(nodes), rows, f + 1). x: (n, f).  links: ``adjacency``.
+    """(len(nodes), rows, f + 1).  x: (n, f).  links: ``adjacency``.
 
-    Of more neighbours rows - 1 are drawn (without a seed), and their weights are multiplied by neighbours / drawn: A^
-    H1 is right in expectation, and A^ X exact.
+    Of more neighbours rows - 1 are drawn (without a seed), weighted by neighbours / drawn: A^ H1 is right in
+    expectation, A^ X exact.
     """
     matrix, features = normalised(links), x.shape[1]
     lot = rng(0, "graph", "neighbours").permutation(len(x))
@@ -106,10 +103,8 @@ def neighbourhoods(x: Floats, links: Any, nodes: Ints, rows: int) -> Floats:
 
 
 def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
-    """The nodes (n,) of each party's subgraph; no node is in two. dealt: to each.
-
-    A node dealt to nobody joins a neighbour's: first those beside a dealt one, then those beside these; among several
-    by lot.
+    """The nodes (n,) of each party's subgraph, disjoint.  dealt: to each. Others join a neighbour's: first those beside
+    a dealt one, then those beside these; among several by lot.
     """
     owner = np.full(len(graph.y), -1, np.int64)
     for party, own in enumerate(dealt):
@@ -125,7 +120,7 @@ def subgraphs(graph: Graph, dealt: Sequence[Ints], seed: int) -> list[Mask]:
 
 
 def in_subgraphs(split: Split, tasks: Sequence[Task]) -> tuple[tuple[Task, ...], Task]:
-    """Each client's task, and the hub's (for public data). Of ``Nodes`` a party sees its own subgraph."""
+    """Each client's task, and the hub's (for public data), each in its own subgraph."""
     found = [*of_clients(split, tasks), Task(tasks[0].dataset)]  # public data are of the plain task
     held = split.held_out or (np.empty(0, np.int64),) * split.clients
     dealt = [*map(np.concatenate, zip(split.train, held, strict=True)), split.public]
@@ -139,7 +134,7 @@ def in_subgraphs(split: Split, tasks: Sequence[Task]) -> tuple[tuple[Task, ...],
 
 
 SHARE = 0.2
-"""Of nodes or edges that a view changes, as You et al. do."""
+"""Of nodes or edges that a view changes (You et al.)."""
 
 View = Callable[[Graph, Mask, np.random.Generator], Graph]
 
@@ -165,9 +160,8 @@ def mask_attributes(graph: Graph, inside: Mask, draw: np.random.Generator) -> Gr
 
 
 def walk(graph: Graph, inside: Mask, draw: np.random.Generator) -> Graph:
-    """Only edges between the four fifths of the nodes that a random walk reaches first.
-
-    Each step takes a random edge out of the nodes reached; if there is none, a random node.
+    """Only edges between the four fifths of the nodes that a random walk reaches first, each by a random edge out of
+    those reached, or else at random.
     """
     links = adjacency(graph, inside)
     reached, frontier = np.zeros_like(inside), []  # type: Mask, list[int]

@@ -1,8 +1,7 @@
-"""One's own data: files and Python objects whose samples belong to named clients, as one :class:`Dataset`.
+"""One's own data (docs/data.md): files and Python objects whose samples belong to named clients.
 
-Every source becomes a list of :class:`Samples`, one for each client or one for all, which :func:`dataset` joins.
-``docs/data.md`` has the forms. Four arrays of an npz file (``x_train``, ...) have ``NAME_train`` and ``NAME_test`` for
-clients.
+Every source becomes :class:`Samples`, one for each client or for all. Four arrays of an npz file (``x_train``, ...)
+have ``NAME_train`` and ``NAME_test`` for clients.
 """
 
 from __future__ import annotations
@@ -37,17 +36,16 @@ TEST_SHARE = 0.2
 TABLES = (".csv", ".parquet")
 SUFFIXES = (*TABLES, ".npz")
 Fold = tuple[int, int]
-"""Into how many parts samples are cut, and the seed that says which part tests (``dataset.folded``)."""
+"""Parts of a cut, and the seed that says which one tests (``dataset.folded``)."""
 
 
 PARTIES = "parties-own"
-"""The name of data that nobody has in one place, as in a deployment. Defaults are those of one's own data."""
+"""Data that nobody has in one place."""
 
 
 def is_path(data: str) -> bool:
-    """Whether a data set's name is a path. Known names win: ./mnist is such a folder.
-
-    Raises UserError for a name that no file can have.
+    """Whether a data set's name is a path. Known names win: ./mnist is such a folder. Raises UserError for no file's
+    name.
     """
     if data in ("", *BUILT_IN, PARTIES, *KNOWN) or is_synthetic(data):
         return False
@@ -137,7 +135,7 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
 
     data: a mapping client -> one client's samples; a table (a dict of columns, a pandas ``DataFrame``, a Hugging Face
         dataset); a torch ``Dataset`` of pairs, or a pair of them for training and test; ``(x, y)``; or ``(x_train,
-        y_train, x_test, y_test)``. One client's samples are any of these but a mapping.
+        y_train, x_test, y_test)``. One client's are any of these but a mapping.
     """
     if isinstance(data, Mapping) and data and not is_table(data):
         if by not in (None, CLIENT):
@@ -147,7 +145,7 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
 
 
 def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
-    """The samples of clients by name. Raises UserError for repeated or empty names."""
+    """Clients' samples by name. Raises UserError for repeated or empty ones."""
     names = [text(name.strip(), "the name of a client") for name, _ in clients]
     if twice := [name for name, count in Counter(names).items() if count > 1 or not name]:
         raise UserError(f"two clients are called {twice[0]!r}: rename one" if twice[0] else "a client has no name")
@@ -159,9 +157,8 @@ def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
 def to_arrays(
     parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None, folds: int | None = None
 ) -> Arrays:
-    """The arrays of an npz file from which :func:`load_own` reads the same data set.
-
-    folds: data read with these are not split here.
+    """An npz file's arrays, which :func:`load_own` reads as the same data set.  folds: data with these are not split
+    here.
     """
     one = _join(parts, test_share, None if folds is None else (folds, 0))
     assert one.test is not None
@@ -199,10 +196,10 @@ def dataset(
     task: TaskKind = "classes",
     fold: Fold | None = None,
 ) -> Dataset:
-    """The data set of all samples. column: names their clients.  Raises UserError.
+    """The data set of all samples.  column: names their clients. Raises UserError.
 
     test_share: of every client's samples without a split (by default .2), evenly over labels, without a seed.  fold:
-    the part that tests instead.
+    tests instead.
     """
     one = _join(parts, test_share, fold)
     assert one.test is not None
@@ -303,7 +300,7 @@ def _split(part: Samples, share: float, fold: Fold | None) -> NDArray[np.bool_]:
 
 
 def _comparable(y: NDArray[Any]) -> NDArray[Any]:
-    """Numbers if all are, else text: the split does not depend on the kind of file."""
+    """Numbers if all are, else text, whatever the kind of file."""
     try:
         return y.astype(np.float64)
     except (ValueError, TypeError):

@@ -1,7 +1,4 @@
-"""Who holds which samples: partitions of a training set over clients, and test samples of the same distribution.
-
-``docs/partitions.md`` describes them.
-"""
+"""Partitions of a training set over clients, and test samples of the same distribution (docs/partitions.md)."""
 
 from __future__ import annotations
 
@@ -24,11 +21,11 @@ class Split:
 
     A training sample has at most one client; a test sample may serve several.
     groups: (clients,) int64, the true groups: label sets for ``labelsets``, tasks where they differ; else None. With
-        ``domains`` indices are into the data set of the client's own group.
+        ``domains`` indices are into the own group's data set.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
-    held_out: training indices kept out of training (``hold_out``); or ().
+    held_out: training indices out of training (``hold_out``); or ().
     names: of the clients in one's own data, or ().
-    public: training indices of the server's public data (``set_aside``).
+    public: training indices of the public data (``set_aside``).
     """
 
     spec: str
@@ -65,10 +62,10 @@ def partition(
     y_train, y_test: (N,) integer labels.  seed: decides everything.
     min_samples: for training, of each client. ``dirichlet`` tops up (by default to 10, or half the mean if that is
         less); other forms raise if it can't hold (by default 1).
-    test_samples: of each client, drawn without repetition in its training label shares; fewer where the test set has
-        too few of a class. Labels that it lacks are left out.
+    test_samples: of each client, without repetition, in its training label shares; fewer where the test set lacks
+        some.
 
-    Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``.
+    Raises UserError for a spec that is unknown or cannot be met. ``coterie.data.deal`` deals specs with tasks.
     """
     scheme = parse(spec)
     y_train, y_test = _checked(y_train, "y_train"), _checked(y_test, "y_test")
@@ -107,8 +104,8 @@ def partition(
 def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64]:
     """The server's public data among N training samples, ascending: round(share * N), drawn by the seed.
 
-    strata: (N,) integers, a class or owner: each gives its share within one sample, and keeps one at least. Raises
-    UserError for a share outside [0, 0.5], or one that gives no sample.
+    strata: (N,) integers, a class or owner: each gives its share within one sample, and keeps one. Raises UserError for
+    a share outside [0, 0.5], or without a sample.
     """
     if not 0 <= share <= 0.5:
         raise UserError(f"public is the share of the training data that the server holds: 0 to 0.5, not {share}")
@@ -125,8 +122,8 @@ def set_aside(strata: NDArray[Any], share: float, seed: int) -> NDArray[np.int64
 def kept_of(strata: NDArray[Any], samples: int | None, seed: int, part: Part = "train") -> NDArray[np.int64]:
     """The samples of N that a run uses, ascending, drawn by the seed; None for all.
 
-    strata: (N,) integers, a sample's class. Each class keeps its share within one sample. Raises UserError for more
-        samples than there are, or fewer than two of a class.
+    strata: (N,) integers, a sample's class, which keeps its share within one sample. Raises UserError for more samples
+    than there are, or fewer than two of a class.
     """
     if samples is None or samples == len(strata):
         return np.arange(len(strata))
@@ -154,10 +151,9 @@ def _stratified(strata: NDArray[Any], wanted: int, source: np.random.Generator) 
 
 
 def hold_out(split: Split, share: float = 0.2) -> Split:
-    """The same split with ``share`` of every client's training samples moved to ``held_out``.
-
-    A client gives round(share * n) of its n samples, at least one, and always keeps one. Which follows from the seed,
-    its number and its samples. Raises UserError for a share outside (0, 1), and for a second time.
+    """The same split with ``share`` of every client's training samples moved to ``held_out``: round(share * n) of n,
+    but at least one, and not all, by the seed, its number and its samples. Raises UserError for a share outside (0, 1),
+    and a second time.
     """
     if not 0 < share < 1:
         raise UserError(f"the share of held-out samples must lie between 0 and 1, not {share}")
@@ -170,7 +166,7 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
 def held_out_of(
     seed: int, client: int, own: NDArray[np.int64], share: float = 0.2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What one client keeps, and what it holds out (see ``hold_out``)."""
+    """What one client keeps, and what it holds out."""
     count = min(len(own) - 1, max(1, round(share * len(own))))
     given = np.random.default_rng([seed, 0x401D, client]).choice(len(own), count, replace=False)
     return np.delete(own, given), own[np.sort(given)]
@@ -217,10 +213,10 @@ def pools_of(y_test: Counts, present: Counts) -> tuple[NDArray[np.int64], ...]:
 def drawn_test(
     counts: Counts, pools: Sequence[NDArray[np.int64]], samples: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], ...]:
-    """Each client's test samples, ascending indices, in the proportions of its training samples.
+    """Each client's test samples, ascending, in the proportions of its training samples.
 
-    counts: (clients, K) of training samples.  pools: indices of each label.  samples: a client's most. Raises UserError
-        for a client without any.
+    counts: (clients, K) of training samples.  pools: indices of each label.  samples: the most. Raises UserError for a
+    client without any.
     """
     stock = np.array([len(pool) for pool in pools])
     weights = counts * (stock > 0)

@@ -1,4 +1,4 @@
-"""Tables by a schema: all findings at once, samples, new samples, and a proposed schema."""
+"""Tables by a schema: findings, samples, new samples, and a proposed schema."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
-"""Formats of dates that are recognised."""
+"""Formats that are recognised."""
 _EPOCH = datetime(1970, 1, 1)
-_FAR = 10
-"""A value is strange that lies so many times beyond the middle half of a column as this half is wide."""
+_FAR = 10  # a strange value is so many widths of a column's middle half beyond it
 _HEAD = """\
 # What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
 # low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.
@@ -60,7 +59,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Remark:
-    """where: file, column and rows.  what: is wrong there, and what helps.  fault: the file cannot be used."""
+    """where: file, column and rows.  what: is wrong, and helps.  fault: the file cannot be used."""
 
     where: str
     what: str
@@ -141,7 +140,7 @@ def is_date(word: str, format: str) -> bool:
 def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples | None, list[Remark]]:
     """The samples of a csv or parquet file, None if there is a fault, and all findings.
 
-    x: (n, inputs) float64, scaled.  y: (n,) int64, of ``schema.names``.  by: the column that names clients.
+    x: (n, inputs) float64, scaled.  y: (n,) int64, of ``schema.names``.  by: the column of clients.
     """
     try:
         table = read_table(path)
@@ -170,7 +169,7 @@ def checked(path: Path, schema: Schema, by: str | None = None) -> tuple[Samples 
 def prepared(
     path: Path, schema: Schema, by: str | None = None, tell: Callable[[str], None] = lambda note: None
 ) -> Samples:
-    """As ``checked``; raises UserError with all faults. tell: is told each note."""
+    """As ``checked``; raises UserError with all faults.  tell: is told notes."""
     samples, found = checked(path, schema, by)
     if samples is None:
         _refuse(found, f"`coterie prepare check SCHEMA {path.name}` lists all findings")
@@ -185,8 +184,8 @@ def new_samples(
 ) -> tuple[NDArray[Any], NDArray[Any] | None, dict[str, list[str]]]:
     """Samples of a csv or parquet file to predict, their labels, and what names them, by column.
 
-    columns: of training.  labels: columns of labels in training; if unknown, one of ``TARGETS``. Labels are None if the
-    file has none, and for other tasks than ``classes``. Raises UserError.
+    columns: of training.  labels: its columns of labels; if unknown, one of ``TARGETS``. Labels are None without them,
+    and for other tasks than ``classes``. Raises UserError.
     """
     if not columns:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
@@ -207,9 +206,9 @@ def new_samples(
 def cells_of(
     table: Table, columns: Sequence[Column], beside: Collection[str | None], who: str
 ) -> tuple[Cells, list[Remark]]:
-    """The cells of inputs, (n, columns), and what is wrong with them and with the table's columns.
+    """The cells of inputs, (n, columns), and what is wrong with them and the table's columns.
 
-    beside: other columns that it may have.  who: knows the columns, for messages.
+    beside: other possible columns.  who: knows the columns.
     """
     inputs, known = _inputs(columns), {column.name for column in columns} | {*beside}
     found = [_lacking(table, column.name) for column in inputs if column.name not in table.columns]
@@ -242,7 +241,7 @@ def _lacking(table: Table, name: str) -> Remark:
 
 
 def _read_column(table: Table, column: Column) -> tuple[NDArray[Any], list[Remark]]:
-    """As ``_read``; a column of good numbers is read at once, which is faster."""
+    """As ``_read``, but fast for good numbers."""
     cells = table.columns[column.name]
     if column.kind == "number" and cells.dtype.kind in "biufO":
         low, high = plausible(column)
@@ -308,10 +307,8 @@ def _refuse(found: Iterable[Remark], advice: str = "") -> None:
 def propose(
     paths: Sequence[Path], label: str | None, positive: str | None = None, categories: Collection[str] = ()
 ) -> tuple[Schema, list[Remark]]:
-    """A schema for csv or parquet files, and what its reader should know.
-
-    label: None for one of ``TARGETS``.  positive: None for the last of two.  categories: columns of numbers that are
-    categories. Raises UserError.
+    """A schema for csv or parquet files, and what its reader should know.  label: None for one of ``TARGETS``.
+    positive: None for the last of two.  categories: columns of numbers. Raises UserError.
     """
     tables = [read_table(path) for path in paths]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
@@ -383,7 +380,7 @@ def _proposed(name: str, cells: Sequence[Any], category: bool) -> tuple[Column, 
 
 
 def _forms(words: Sequence[str]) -> Sequence[str]:
-    """Two of these dates with different forms; () if not all are dates."""
+    """Two of these dates with different forms, if all are dates."""
     of = {word: next((one for one in DATES if is_date(word, one)), None) for word in {*words}}
     if None in of.values():
         return ()
@@ -391,7 +388,7 @@ def _forms(words: Sequence[str]) -> Sequence[str]:
 
 
 def _far(numbers: Sequence[float], format: str | None) -> Iterator[str]:
-    """A sentence about the value that is farthest out, if it is strange. format: of dates."""
+    """A sentence about a strange farthest value.  format: of dates."""
 
     def word(value: float) -> str:
         return f"{value:g}" if format is None else (_EPOCH + timedelta(days=value)).strftime(format)

@@ -1,4 +1,4 @@
-"""Samples of one file or Python object: tables (csv, parquet, columns), named arrays (npz), torch ``Dataset``s."""
+"""Samples of a table (csv, parquet, columns), named arrays (npz), or torch ``Dataset``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from coterie.protocol.errors import UserError, suggest, to_install
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
-"""Columns that are taken for the labels of a table where ``target`` is not said."""
+"""Columns of labels where ``target`` is not said."""
 OF_CLIENTS = frozenset({"client", "site", "hospital", "center", "centre", "institution"})
 """Columns that are no features by mistake."""
 MAX_CELL = 1_000
-"""Characters in a cell of a csv file."""
+"""Characters in a csv file's cell."""
 _SHOWN = 5  # rows in a message
 _GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
 
@@ -40,14 +40,12 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples of one client, or of many. where: the client and file, for errors.
+    """Samples of one client, or of many.  where: the client and file, for errors.
 
-    x: (N, ...) numbers.  y: (N,) whole numbers or text; (N, k) if several.
-    owner: (N,) names of clients, or None.
-    test: (N,) bool, or None if a share is to be split off.
-    features, targets: a table's columns of x and y.  kind: of the samples, where the source says it.
-    columns: of x, which then holds their cells (``data/columns.py``).
-    schema: by which x are inputs and y classes already.
+    x: (N, ...) numbers.  y: (N,) whole numbers or text; (N, k) if several.  owner: (N,) names of clients, or None.
+    test: (N,) bool, or None if a share is to be split off.  features, targets: a table's columns of x and y.  kind:
+    where the source says it.  columns: of x, then cells (``data/columns.py``).  schema: by which x are inputs and y
+    classes already.
     """
 
     where: str
@@ -64,7 +62,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns (N,). where: the client and file.  lines: of the file, one a row, if any."""
+    """Columns (N,).  where: client and file.  lines: of the file, one a row."""
 
     where: str
     columns: Mapping[str, NDArray[Any]]
@@ -74,7 +72,6 @@ class Table:
         return self.among(name, [row])
 
     def among(self, name: str, rows: Sequence[int]) -> str:
-        """Where the first of these rows are, for errors."""
         some = [str(self.lines[row] if self.lines else row + 1) for row in rows[:_SHOWN]]
         more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
         unit = f"{'line' if self.lines else 'row'}{'s' * (len(rows) > 1)}"
@@ -82,7 +79,7 @@ class Table:
 
 
 def read(path: Path, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """The samples of one file. prepared: for a table that may have gaps or categories. Raises UserError."""
+    """The samples of one file.  prepared: for gaps or categories. Raises UserError."""
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
@@ -158,7 +155,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 
 
 def from_table(table: Table, by: str | None, target: str | None, prepared: Prepared | None = None) -> Samples:
-    """prepared: for gaps and categories. Raises UserError naming the column and the row or line."""
+    """prepared: for gaps and categories. Raises UserError naming column and row or line."""
     where, columns = table.where, table.columns
     labels = label_columns_of(columns, target, by, where)
     if by is not None and by not in columns:
@@ -195,9 +192,9 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
 
 
 def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
-    """Labels or names (N,): stripped text as objects; arrays of numbers as they are.
+    """Labels or names (N,): stripped text as objects; numbers as they are.
 
-    what, at: what they are and where, for errors. Raises UserError for a missing one or other types.
+    what, at: what and where, for errors. Raises UserError for a missing one or other types.
     """
     if values.dtype.kind in "biu" or values.ndim != 1:
         return values
@@ -235,10 +232,7 @@ def owners_of(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDA
 
 
 def _read_csv(path: Path) -> Table:
-    """The columns of a csv file with a header, as text.
-
-    If its header has semicolons and no comma, they separate its cells, and decimal commas become points.
-    """
+    """The columns of a csv file, as text. A header with semicolons and no comma means decimal commas."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first = file.readline()
@@ -281,7 +275,7 @@ def _read_csv(path: Path) -> Table:
 
 
 def _with_points(column: Sequence[str]) -> list[str]:
-    """Cells with decimal points for decimal commas, unless one has a point, which may separate thousands (1.000)."""
+    """Decimal points for commas, unless a cell has a point, which may separate thousands (1.000)."""
     if any("." in cell for cell in column):
         return list(column)
     return [cell.replace(",", ".") if has_decimal_comma(cell) else cell for cell in column]
@@ -315,7 +309,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _decoded_bytes(facts: Any) -> int:
-    """Bytes in memory that the footer of a parquet file claims: repeated values take almost none in the file."""
+    """Bytes in memory that a parquet file's footer claims: repeated values take almost none."""
     parts = ((row, column) for row in range(facts.num_row_groups) for column in range(facts.num_columns))
     claimed = 0
     for row, column in parts:
@@ -481,7 +475,7 @@ def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def is_table(data: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is of columns (arrays or flat lists), not of clients."""
+    """Whether a mapping is of columns (arrays or flat lists)."""
     return all(
         isinstance(column, np.ndarray) or (isinstance(column, list) and all(np.ndim(value) == 0 for value in column))
         for column in data.values()

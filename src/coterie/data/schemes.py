@@ -39,7 +39,7 @@ FORMS = {
     "labels:LO-HI": "each client holds LO to HI labels",
     "iid": "dealt evenly at random",
 }
-"""What a spec looks like, and how it deals the training set, in short."""
+"""What a spec looks like, and how it deals the training set."""
 
 TASK_FORMS = {
     "rotate:K[+SKEW]": "group g of K sees images turned by g 360/K degrees",
@@ -50,10 +50,10 @@ TASK_FORMS = {
     "colour:K[+SKEW]": "group g of K sees colour images with hues turned by g 360/K degrees",
     "domains:A,B,...[+SKEW]": "each group has a data set of its own; the first is that of --data",
 }
-"""What ``coterie.data.deal`` takes too. SKEW is any of the forms above but labelsets, by default iid."""
+"""For ``coterie.data.deal``, too. SKEW is any form above but labelsets, by default iid."""
 
 OWN_FORMS = {"by:COLUMN": "one client for each value of a column of your own data; by:client for a folder of files"}
-"""What ``coterie.data.deal`` takes for data that name their clients."""
+"""For data that name their clients."""
 
 
 def kinds(forms: Iterable[str]) -> list[str]:
@@ -69,11 +69,11 @@ class Division(NamedTuple):
 
 
 Scheme = Callable[[Counts, int, int, np.random.Generator], Division]
-"""What a spec deals, from class sizes (K,), clients, and the least samples a client has."""
+"""From class sizes (K,), clients, and the least samples of a client."""
 
 
 def parse(spec: str) -> Scheme:
-    """The scheme of a spec, whatever the data. Raises UserError for an unknown spec."""
+    """A spec's scheme. Raises UserError for an unknown one."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
@@ -177,7 +177,7 @@ def _shards(sizes: Counts, clients: int, per_client: int, rng: np.random.Generat
 
 
 def _hsu(sizes: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
-    """Equal sizes; where a class runs out, lots decide (see ``allot``)."""
+    """Equal sizes; where a class runs out, lots decide."""
     log_q = log_gamma(np.broadcast_to(alpha * sizes / sizes.sum(), (clients, len(sizes))), rng)
     return allot(even_sizes(int(sizes.sum()), clients, rng), log_q, sizes, rng)
 
@@ -190,10 +190,10 @@ def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.ran
 
 
 def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
-    """Move samples until every client has ``floor``. log_q: (clients, K), label proportions, unnormalised.
+    """Move samples until every client has ``floor``.  log_q: (clients, K), label proportions, unnormalised.
 
-    A client that is short gets classes by its own proportions; lots decide what clients above the floor lose. So the
-    label skew stays, and so does the mean count of a class, (class size) / clients.
+    Clients that are short get classes by their proportions, from lots of those above: the skew stays, and a class's
+    mean count.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)
@@ -249,10 +249,7 @@ def _label_sets(
 
 
 def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
-    """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many.
-
-    Fractions are rounded up or down at random.
-    """
+    """Every client puts a share ``rate`` of its samples into one pot, by lot, and draws as many."""
     exact = rate * counts.sum(axis=1)
     shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
     given = np.stack([rng.multivariate_hypergeometric(row, share) for row, share in zip(counts, shares, strict=True)])
@@ -305,17 +302,15 @@ def proportional_sizes(total: int, weights: Counts) -> Counts:
 
 
 def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
-    """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws.
-
-    A Gamma(0.01) draw is often below the smallest float; Gamma(a) = Gamma(a + 1) U^(1/a).
+    """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws. Against
+    underflow: Gamma(a) = Gamma(a + 1) U^(1/a).
     """
     return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
 
 
 def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
-    """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``.
-
-    By systematic sampling: with one random offset a row, an entry is its mean rounded up or down, unbiased.
+    """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``, each its mean rounded up
+    or down, by systematic sampling: one random offset a row.
     """
     edges = np.cumsum(shares, axis=1)
     edges = totals[:, None] * (edges / edges[:, -1:]) + rng.random((len(shares), 1))
@@ -325,10 +320,11 @@ def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
 
 
 def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Generator) -> Counts:
-    """Give every row ``want[i]`` units, of kinds drawn by its weights, from a limited supply of each.
+    """Give every row ``want[i]`` units, of kinds drawn by its weights, from a limited supply of each: (rows, kinds)
+    counts.
 
-    want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``. ->
-    (rows, kinds) counts. If a kind is short, lots among all that asked decide, and losers draw again.
+    want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``. If a
+    kind is short, lots among all that asked decide, and losers draw again.
     """
     counts = np.zeros(log_weights.shape, dtype=np.int64)
     want, supply = want.copy(), supply.copy()

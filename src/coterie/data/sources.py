@@ -1,8 +1,8 @@
 """Data sets by name: ``load("mnist")``.
 
-``digits`` (scikit-learn's) and ``heart`` (four hospitals) are embedded; ``synthetic:64x10`` is made up. Any other name
-is looked for in ``--data-dir``, in COTERIE_DATA, and in a per-user cache, into which public sets with a checksum are
-downloaded. In each folder the first of these forms counts:
+``digits`` (scikit-learn's) and ``heart`` (four hospitals) are embedded; ``synthetic:64x10`` is made up. Others are
+looked for in ``--data-dir``, COTERIE_DATA, and a per-user cache, into which public sets with a checksum are downloaded.
+In each folder the first of these forms counts:
 
 - ``NAME.npz`` with x_train, y_train, x_test, y_test, see ``dataset.from_arrays``;
 - ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
@@ -36,7 +36,7 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.party import freeze
 
 NAMES: tuple[str, ...] = (*catalogue.BUILT_IN, *catalogue.KNOWN, *catalogue.ALL_LABELS)
-"""Every data set that Coterie knows by name."""
+"""Every data set known by name."""
 
 
 def load(
@@ -49,9 +49,9 @@ def load(
 ) -> Dataset:
     """The data set ``name``: one of ``NAMES``, of a file ``NAME.npz``, or one's own at a path, checked.
 
-    own: how to read one's own data (``load_own``). ``heart`` takes ``by``, ``test_share`` and ``fold``.
-    data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
-    Raises UserError if the data are missing (saying what to put where) or bad.
+    own: how to read one's own data (``load_own``); ``heart`` takes ``by``, ``test_share`` and ``fold``.  data_dir:
+    looked in first.  download: a missing set may be fetched.  progress: told of it. Raises UserError if data are
+    missing (saying what to put where) or bad.
     """
     said = {key: value for key, value in own.items() if value is not None}
     if is_path(name):
@@ -97,7 +97,7 @@ def cache_dir() -> Path:
 
 
 def _old_cache_dir() -> Path | None:
-    """Where older versions kept downloads on every platform if $XDG_CACHE_HOME was set."""
+    """Where older versions kept downloads if $XDG_CACHE_HOME was set."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     old = xdg / "coterie"
     return old if xdg.is_absolute() and old.is_dir() and old != cache_dir() else None
@@ -194,7 +194,7 @@ def _digits() -> Dataset:
 
 @cache
 def _heart(test_share: float | None, fold: Fold | None) -> Dataset:
-    """Heart Disease (UCI; Janosi, Steinbrunn, Pfisterer, Detrano, 1989), whose hospitals are the clients."""
+    """Heart Disease (UCI; Janosi, Steinbrunn, Pfisterer, Detrano, 1989), by hospital."""
     found = load_own(
         Path(__file__).with_name("heart"),
         by=None,

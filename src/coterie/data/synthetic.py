@@ -1,10 +1,9 @@
-"""Made-up samples for any number of clients, each client's made when it is asked: ``--data synthetic:64x10``.
+"""Made-up samples for any number of clients, each made when asked for: ``--data synthetic:64x10`` (docs/scale.md).
 
-``docs/scale.md`` says what each partition means here, and how many samples a client has. A sample is one of its class's
-two centres (on average 5 apart from any other), by a fair coin, plus standard normal noise. Centres, 10,000 test
-samples and as many reference samples follow from F and K alone; a client's samples from the seed and its number.
-``dirichlet`` is the limit of that partition for very many clients, with at least ``min_samples`` (by default 10, or m/2
-if that is less). ``permute`` and ``swap`` go with any law but ``labelsets``. Test samples have a client's own class
+A sample is one of its class's two centres (on average 5 apart from any other), by a fair coin, plus standard normal
+noise. Centres, 10,000 test samples and as many reference samples follow from F and K alone; a client's samples from the
+seed and its number. ``dirichlet`` is the limit for very many clients, with at least ``min_samples`` (by default 10, or
+m/2 if that is less). ``permute`` and ``swap`` go with any law but ``labelsets``. Test samples have a client's own class
 proportions.
 """
 
@@ -29,9 +28,9 @@ from coterie.protocol.randomness import rng
 MEAN_SAMPLES = 100
 """Training samples of a client, on average."""
 TEST_SAMPLES = 200
-"""Of a client's test samples, the most."""
+"""The most of a client."""
 HELD_CLIENTS = 4096
-"""Clients whose data are kept once they were made."""
+"""Clients whose data are kept once made."""
 _WHOLE_SET = 10_000
 _CENTRES, _APART = 2, 5.0
 _MOST_NUMBERS = 1 << 26  # of the test set
@@ -80,8 +79,8 @@ def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """The split of synthetic data, without lists of indices. count: of the clients.  tasks: of the groups.  law: of a
-    client's samples. Indices of ``public`` are of reference samples.
+    """The split of synthetic data, without lists of indices.  count: of the clients.  tasks: of the groups.  law: of a
+    client's samples.  public: indices of reference samples.
     """
 
     count: int = 0
@@ -109,7 +108,7 @@ class Drawn(Split):
         return int(self.counts(client).sum())
 
     def train_samples(self, client: int) -> tuple[Floats, Ints]:
-        """Normalised samples (n, features) and labels (n,) of the client's task, made anew."""
+        """Normalised samples (n, features) and labels (n,) of the client's task."""
         task, counts = self.task(client), self.counts(client)
         labels = np.repeat(np.arange(len(counts)), counts)
         x = drawn(task.dataset.name, labels, rng(self.seed, f"client/{client}", "samples"))
@@ -167,7 +166,7 @@ def deal_synthetic(
 
 
 def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Ints, ...]:
-    """The disjoint classes of ``labelsets:K``, nearly equal, drawn by the seed; raises UserError."""
+    """The classes of ``labelsets:K``, disjoint, nearly equal, by the seed; raises UserError."""
     found = re.fullmatch("labelsets:([1-9][0-9]{0,8})", skew)
     if found is None or int(found[1]) > min(classes, clients):
         raise UserError(

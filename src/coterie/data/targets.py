@@ -1,4 +1,4 @@
-"""What a data set's labels are: classes, several labels at once, or numbers."""
+"""A data set's labels: classes, several at once, or numbers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _EXACT = 2.0**53  # below it a double is exact
 class Targets:
     """names: of classes, labels or numbers, in the order of outputs, or None.
 
-    ``classes``: labels are (n,) int64, outputs (n, classes) logits.
-    ``multilabel``: labels are (n, labels) float32 zeros and ones, outputs (n, labels) logits.
-    ``regression``: labels and outputs are (n, numbers) float32: stored units minus zero, divided by unit, (numbers,)
-    float64 each, so that training samples have mean 0 and deviation 1.
+    ``classes``: labels (n,) int64, outputs (n, classes) logits. ``multilabel``: labels (n, labels) float32 zeros and
+    ones, outputs (n, labels) logits. ``regression``: both (n, numbers) float32: stored units minus zero, over unit,
+    (numbers,) float64 each, so that training samples have mean 0 and deviation 1.
     """
 
     task: TaskKind = "classes"
@@ -59,9 +58,9 @@ _MOST_NUMBERS = 20  # of classes that few samples each have
 
 
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as numbers 0, 1, ... (N,) in the order of their values, and these values' names. Raises UserError.
+    """Labels as numbers 0, 1, ... (N,) in the order of their values, and these. Raises UserError.
 
-    labels: their source, and (n,) numbers or text. Text of a number is a number: 1 and 1.0 are one class.
+    labels: their source, and (n,) numbers or text. Text of a number is a number.
     """
     for where, y in labels:
         if y.ndim != 1:
@@ -91,7 +90,7 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
 
 
 def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
-    """Labels (n,) as whole numbers, or None if one is a word. Raises UserError for other numbers."""
+    """Labels (n,) as whole numbers; None if one is a word. Raises UserError."""
     try:
         values = y.astype(np.float64)
     except (ValueError, TypeError):
@@ -117,7 +116,7 @@ def spelt_twice(words: Iterable[str]) -> tuple[str, str] | None:
 
 
 def check_words(labels: Sequence[tuple[str, Iterable[Any]]]) -> None:
-    """labels: their source, and text. Raises UserError for two that differ only in case or blanks."""
+    """labels: their source, and text. Raises UserError for two spellings of one."""
     found: dict[str, str] = {}
     for where, values in labels:
         for word in dict.fromkeys(map(str, values)):
@@ -157,7 +156,7 @@ def several(
 def standardised(
     y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
-    """Of ``regression``: (n,) or (n, k), as (n, k), mean 0 and deviation 1 in training. Raises UserError."""
+    """Of ``regression``: (n,) or (n, k), as (n, k), mean 0 and deviation 1. Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     zero, unit = train.mean(0), train.std(0)
     if (same := np.ptp(train, axis=0) == 0).any():

@@ -1,8 +1,7 @@
-"""Partitions over groups of clients whose *tasks* differ: other inputs, or other labels for the same inputs.
+"""Partitions over groups of clients whose *tasks* differ: other inputs, or other labels (docs/partitions.md).
 
-``docs/partitions.md`` says what each form does. ``rotate`` is of Ghosh et al. (NeurIPS 2020), ``permute`` of Sattler,
-Müller and Samek (2020). Each data set of ``domains`` is normalised by itself. A seed deals the same indices with and
-without groups. A task changes training and test samples alike.
+``rotate`` is of Ghosh et al. (NeurIPS 2020), ``permute`` of Sattler, Müller and Samek (2020). Each data set of
+``domains`` is normalised by itself. A seed deals the same indices with and without groups.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
 CHANGES = ("rotate", "shift", "blur", "colour")
-"""Partitions whose groups see other samples of one data set (``data/changes.py``)."""
+"""Groups see other samples (``data/changes.py``)."""
 
 Load = Callable[[str], Dataset]
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The task of a group: the changed samples of a data set, with renamed labels.
-
-    names: (classes,) int64, what each label becomes; None for itself.
+    """Changed samples of a data set, with renamed labels.  names: (classes,) int64, what each becomes;
+    None for itself.
     """
 
     dataset: Dataset
@@ -68,12 +66,12 @@ def deal(
     public: float = 0.0,
     samples: int | None = None,
 ) -> tuple[Split, tuple[Task, ...]]:
-    """Any partition of a data set, and the task of each group; one task where all have the same.
+    """Any partition of a data set, and the task of each group; one where all have the same.
 
     The split's indices are into the data set of the client's own task.  min_samples: as in ``partition``.
     load: the other data sets of ``domains``.  clients: None, or the right number, for ``by:COLUMN``.
     public: share of ``dataset``'s training samples that no client gets, stratified by class, or for ``by:COLUMN`` by
-        client.  samples: how many of each data set are used, stratified by class; None for all. Raises UserError for a
+        client.  samples: that are used of each data set, stratified by class; None for all. Raises UserError for a
         spec that is unknown or cannot be met.
     """
     if column_of(spec) is not None:
@@ -140,9 +138,8 @@ def _in_groups(
 
 
 def with_fewer_tests(dataset: Dataset, samples: int, seed: int) -> Dataset:
-    """The data set with so many of its test samples, drawn by the seed, each class by its share.
-
-    Raises UserError for data whose test samples belong to clients or are nodes of a graph, and for a wrong number.
+    """With so many test samples, drawn by the seed, each class by its share. Raises UserError where they belong to
+    clients or are nodes of a graph, and for a wrong number.
     """
     if dataset.owners is not None or dataset.graph is not None:
         whose = "are those of its clients" if dataset.graph is None else "are nodes of a graph"
@@ -158,7 +155,7 @@ def _labels(dataset: Dataset, part: Part = "train") -> Ints:
 
 
 def column_of(spec: str) -> str | None:
-    """COLUMN of ``by:COLUMN``, None for another partition. Raises UserError if it names none."""
+    """COLUMN of ``by:COLUMN``, else None. Raises UserError if it names none."""
     if not isinstance(spec, str):
         raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     word, _, column = spec.partition(":")
@@ -195,7 +192,7 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The task (``""`` for none) and the label skew; raises UserError for an unknown or misplaced part."""
+    """The task (``""`` for none) and the label skew; raises UserError."""
     if is_own(spec):
         return "", spec
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
@@ -221,7 +218,7 @@ def parts_of(spec: str) -> tuple[str, str]:
 
 
 def tasks_of(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | None) -> tuple[Task, ...]:
-    """The tasks of all groups; raises UserError where this data set, or so few clients, cannot have them."""
+    """Of all groups; raises UserError where this data set, or so few clients, cannot have them."""
     kind, _, rest = spec.partition(":")
     names = rest.split(",")
     if kind != "domains" and (not re.fullmatch("[0-9]{1,9}", rest) or not int(rest)):
@@ -276,8 +273,7 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
 def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
     """``groups`` (<= classes!) different orders (classes,) int64 of the labels, the first as they are.
 
-    Any two of the first ``classes`` differ at every label: labels on a circle in random order, turned by other numbers
-    of places. The rest are random.
+    Any two of the first ``classes`` differ at every label: turns of a random circle. The rest are random.
     """
     circle = draw.permutation(classes)
     steps = [0, *draw.permutation(np.arange(1, classes))][:groups]

@@ -1,1 +1,1 @@
-"""A federation between machines: every party is a process, over an engine that moves bytes."""
+"""A federation between machines: every party is a process over an engine."""

@@ -1,33 +1,22 @@
-"""A party's own ledger of what it has released of its data; nobody else has it.
+"""A party's own ledger of what it has released of its data, in every attempt, also those given up.
 
-It counts every attempt of a round, also those given up. Reported scores are releases without a proof.
+Reported scores are releases without a proof.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from coterie.dp.ledger import DELTA, Ledger, Release
+from coterie.dp.entries import Entries, add, ledger_of
+from coterie.dp.ledger import DELTA, Release
 from coterie.protocol.party import Party
 from coterie.protocol.system import Federation, System
 from coterie.protocols.local_training import told
 from coterie.report.ledger import released
-from coterie.transport.envelope import Envelope
-
-
-class AccountEntry(msgspec.Struct):
-    """All releases of one kind. release: without its round.  rounds: of each, in order; 0 is the set-up."""
-
-    release: Release
-    rounds: list[int]
-
-
-Entries = list[AccountEntry]
+from coterie.transport.envelope import Sent
 
 
 @dataclass
@@ -43,8 +32,14 @@ class Account:
         before, self._known = self._known, Counter(self.own())
         return list((self._known - before).elements())
 
-    def by_sending(self, envelope: Envelope) -> list[Release]:
-        return self.releases(self.told.get(envelope.kind, ()), envelope.round)
+    def count(self, entries: Entries, sent: Sequence[Sent], counted_to: int) -> int:
+        """Add what these messages release after number counted_to. Returns the newest number."""
+        add(entries, *self.new())
+        for envelope in (one.envelope for one in sent):
+            if envelope.number > counted_to:
+                counted_to = envelope.number
+                add(entries, *self.releases(self.told.get(envelope.kind, ()), envelope.round))
+        return counted_to
 
     def in_words(self, entries: Entries) -> str:
         if not self.kept:
@@ -53,7 +48,7 @@ class Account:
         return said or "nothing was released yet"
 
     def facts(self, entries: Entries) -> dict[str, Any]:
-        """For the log: epsilon by relation and observer, delta, and releases by kind."""
+        """For the log: epsilon by relation and observer, and releases by kind."""
         counts: Counter[str] = Counter()
         for entry in entries:
             counts[entry.release.what] += len(entry.rounds)
@@ -85,19 +80,5 @@ def account_of(system: System, party: Party, settings: Any) -> Account:
     return Account(own, counted, releases, kept, getattr(settings, "dp_delta", DELTA))
 
 
-def add(entries: Entries, *releases: Release) -> None:
-    for one in releases:
-        plain: dict[str, Any] = {name: float(value) for name, value in vars(one).items() if isinstance(value, float)}
-        kind = replace(one, **{**plain, "round": 0})  # no numbers of numpy
-        entry = next((entry for entry in entries if entry.release == kind), None)
-        if entry is None:
-            entries.append(entry := AccountEntry(kind, []))
-        entry.rounds.append(one.round)
-
-
 def add_scores(entries: Entries, names: Iterable[str], round: int) -> None:
     add(entries, *(Release(f"score {name}", round=round) for name in names))
-
-
-def ledger_of(entries: Entries) -> Ledger:
-    return Ledger(tuple(replace(entry.release, round=r) for entry in entries for r in entry.rounds))

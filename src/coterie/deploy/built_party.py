@@ -1,7 +1,4 @@
-"""One party, from a home and its plan.
-
-Only in a rehearsal (``deploy try``) do all parties share the seed of the config.
-"""
+"""One party, from a home and its plan. Only in a rehearsal do all parties share the config's seed."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from numpy.typing import NDArray
 import coterie.protocol.core as fl
 from coterie.deploy.account import Account, account_of
 from coterie.deploy.clock import Clock, device_of
-from coterie.deploy.home import Home, check_agreed, check_secret, keyring_of, plan_of, renewed
+from coterie.deploy.home import Home, agreement_words, check_secret, has_agreed, keyring_of, plan_of, renewed
 from coterie.deploy.own_scores import may_score, observer_of, own_scores
 from coterie.deploy.own_work import OwnWork, own_work
-from coterie.deploy.plan import Plan, check_parties
+from coterie.deploy.plan import Plan, check_parties, common_of
 from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.runs.config import Resolved
 from coterie.runs.starts import random_starts
@@ -51,7 +48,7 @@ class BuiltParty:
         return self.party.samples if "samples" in self.work.allowed else 0
 
     def scores(self) -> dict[str, float]:
-        """The current model's scores on own held-out samples, as far as it may report them."""
+        """The current model's, on own held-out samples, as far as it may report them."""
         model = self.own_model() if may_score(self.work) else None
         return {} if model is None else own_scores(self.work, self.observer, model, self.told)
 
@@ -87,21 +84,20 @@ class BuiltParty:
 def build_party(home: Home) -> BuiltParty:
     """Raises UserError for a plan or data that can't work."""
     plan = plan_of(home)
-    check_agreed(home, plan)
+    if not has_agreed(home, plan):
+        raise fl.UserError(agreement_words(home, plan))
     config = plan.resolved
     system, settings = config.definition, config.own
     check_parties(plan, config)
     check_secret(home, plan)
-    names, rehearsal = plan.roster.of_role(plan.client_role), plan.settings.rehearsal
     model = build_model(config.model, plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
     system.check_deployed(settings)
-    emulated = config.crypto == "emulated" or not system.encrypted
     starts = random_starts(config.seed, settings.models, model)
-    known = (plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public)
-    common = fl.Common(*known, deployed=True, warm=plan.warm)
+    common = common_of(config, plan.roster, model.spec, starts, plan.settings.public, plan.warm)
     device, clock, epochs = device_of(home, plan, config)
     work = own_work(home, plan, config, model, device)
-    randomness = fl.Randomness(config.seed if rehearsal else home.seed(), emulated=emulated and rehearsal)
+    rehearsal = plan.settings.rehearsal
+    randomness = fl.Randomness(config.seed if rehearsal else home.seed(), emulated=common.emulated and rehearsal)
     samples = 0 if work.data is None else len(work.data.y)
     own = fl.Own(home.name, randomness, home.identity, samples, epochs, _own_starts(home, plan, starts))
     system.check(settings, common)
@@ -119,7 +115,7 @@ def build_party(home: Home) -> BuiltParty:
 
 
 def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
-    """The party as of the last commit, of any run, and the rest of that commit. Raises UserError."""
+    """The party as of the last commit, of any run, and that commit's rest. Raises UserError."""
     at = home if home.state.exists() else home.former
     stored = None if at is None else FileStore(at.state).read()
     if at is None or stored is None:
@@ -130,14 +126,10 @@ def stored_party(home: Home) -> tuple[BuiltParty, Kept]:
 
 
 def _remember(party: fl.Party, home: Home) -> None:
-    """At the beginning of a further run, what the party must know of all former ones, from the oldest on."""
+    """What a party in a further run must know of all former ones."""
     if home.run is not None or home.state.exists() or not party.remembers:
         return
-    formers, at = list[Home](), home.former
-    while at is not None:
-        formers.append(at)
-        at = at.former
-    for one in reversed(formers):
+    for one in home.formers:
         party.follows(stored_party(one)[0].party)
 
 

@@ -1,117 +1,29 @@
-"""A party's device and clock: the machine's, or in a rehearsal a virtual one, as in a simulation."""
+"""A party's device and clock: the machine's, or in a rehearsal a virtual one."""
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Sequence
-
-import msgspec
 
 from coterie.deploy.home import Home
-from coterie.deploy.packets import NOWHEN, Instant
 from coterie.deploy.plan import Plan
 from coterie.devices.profiles import Profile, fleet
-from coterie.protocol.party import Cost
 from coterie.runs.config import Resolved
 from coterie.runs.surroundings import epochs_of, surroundings_of
-from coterie.transport.envelope import Count, Sent
-from coterie.transport.wire import Links, after, journey
+from coterie.transport.clock import Clock as Clock
+from coterie.transport.clock import Instant, RehearsedClock
 
 DEVICE = "device.toml"
 
 
-class Times(msgspec.Struct):
-    """A party's part of the virtual clock. busy: until when the party works.
-
-    at: the hub's instant in the round.  links: by recipient, when the last message arrives.
-    delayed: messages held back, with the round until which, in the order of writing.
-    """
-
-    at: Instant = NOWHEN
-    busy: Instant = NOWHEN
-    links: dict[str, Instant] = msgspec.field(default_factory=dict)
-    delayed: list[tuple[Count, Sent]] = msgspec.field(default_factory=list)
-
-    def copy(self) -> Times:
-        return Times(self.at, self.busy, dict(self.links), copy.copy(self.delayed))
-
-
-class Clock:
+class MachineClock(Clock):
     """Seconds since the plan was signed (origin_s, since 1970); within a process it never goes back."""
 
-    rehearsed = False
-
     def __init__(self, origin_s: float = 0.0) -> None:
-        self.times = Times()
+        super().__init__()
         self._ahead_s = max(0.0, time.time() - origin_s) - time.monotonic()
 
     def now(self) -> Instant:
         return time.monotonic() + self._ahead_s, 0
-
-    def handled(self, arrives: Instant, cost: Cost) -> tuple[Instant, Instant]:
-        return self.now(), self.now()
-
-    def work_s(self, cost: Cost) -> float:
-        return 0.0
-
-    def send(self, sent: Sent, at: Instant) -> tuple[Instant, str]:
-        return NOWHEN, ""
-
-    def hold_back(self, sent: Sent, round: int) -> bool:
-        return False
-
-    def release(self, round: int) -> list[Sent]:
-        return []
-
-
-class RehearsedClock(Clock):
-    """Times follow from sizes, nominal costs and ``links``, as in a simulation.
-
-    names: in the order of the roster, the hub first.
-    """
-
-    rehearsed = True
-
-    def __init__(self, name: str, names: Sequence[str], links: Links) -> None:
-        super().__init__()
-        self._name, self._hub, self._links = name, names[0], links
-        self._place, self._count = names.index(name), len(names)
-
-    def now(self) -> Instant:
-        return self.times.at
-
-    def handled(self, arrives: Instant, cost: Cost) -> tuple[Instant, Instant]:
-        start = max(arrives, self.times.busy)
-        self.times.busy = after(start, self.work_s(cost))
-        return arrives, self.times.busy
-
-    def work_s(self, cost: Cost) -> float:
-        return self._links.work_s(self._name, cost)
-
-    def send(self, sent: Sent, at: Instant) -> tuple[Instant, str]:
-        envelope, last = sent.envelope, self.times.links
-        request = envelope.number * self._count + self._place
-        before = last.get(envelope.dst, NOWHEN)
-        _, _, arrives, fate = journey(self._links, self._hub, envelope, at, before, request)
-        if fate != "ok":
-            return arrives, fate
-        last[envelope.dst] = arrives
-        return arrives, ""
-
-    def hold_back(self, sent: Sent, round: int) -> bool:
-        envelope, delayed = sent.envelope, self.times.delayed
-        due = envelope.round + self._links.rounds(envelope.src, envelope.round)
-        due = max([due, *(later for later, one in delayed if one.envelope.dst == envelope.dst)])
-        if due <= round:
-            return False
-        delayed.append((due, sent))
-        return True
-
-    def release(self, round: int) -> list[Sent]:
-        delayed = self.times.delayed
-        self.times.delayed = [(due, sent) for due, sent in delayed if due > round]
-        return [sent for due, sent in delayed if due <= round]
 
 
 def device_of(home: Home, plan: Plan, config: Resolved) -> tuple[Profile | None, Clock, int]:
@@ -122,7 +34,7 @@ def device_of(home: Home, plan: Plan, config: Resolved) -> tuple[Profile | None,
         virtual = RehearsedClock(home.name, list(plan.roster.by_name), around.links)
         epochs = epochs_of(around.devices, settings, config.seed)
         return around.devices.get(home.name), virtual, epochs.get(home.name, 1)
-    own = Clock(plan.settings.begins_s)
+    own = MachineClock(plan.settings.begins_s)
     if home.name not in names:
         return None, own, 1
     file, most = home.path / DEVICE, int(getattr(settings, "max_epochs", 1))

@@ -1,7 +1,4 @@
-"""The engine, which moves bytes between parties (``nats.py``, and another in tests).
-
-It delivers at least once, keeps the order of each pair of parties, and authenticates the sender.
-"""
+"""The engine moves bytes between parties: at least once, in the order of each pair, from authenticated senders."""
 
 from __future__ import annotations
 
@@ -19,15 +16,15 @@ from coterie.deploy.names import safe
 STREAM, SUBJECT = "COT", "cot"
 PRESENCE = "$SYS.REQ.SERVER.PING.CONNZ"
 OWN_RIGHTS = "$SYS.REQ.USER.INFO"
-"""A user is told its account and its permissions there."""
+"""A user's account and permissions."""
 
 
 class EngineError(Exception):
-    """The engine cannot be reached, or fails: what, where, and the remedy."""
+    """The engine fails: what, where, and the remedy."""
 
 
 class UndeliverableError(EngineError):
-    """This packet will never be stored: no such recipient, too large, or not permitted."""
+    """Never to be stored: unknown recipient, too large, or not permitted."""
 
 
 class FullError(EngineError):
@@ -35,13 +32,11 @@ class FullError(EngineError):
 
 
 class NotAdmittedError(EngineError):
-    """The party's certificate was revoked or has expired. It ends the node."""
+    """The party's certificate was revoked or has expired."""
 
 
 class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
-    """body: wrapped. key: a packet is stored once under it, so nobody else may guess it: the engine would drop the
-    packet as known.
-    """
+    """body: wrapped.  key: unguessable, since a packet under a known key is dropped."""
 
     dst: str
     key: str
@@ -49,17 +44,17 @@ class OutgoingPacket(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(Protocol):
-    """A packet. It comes again, also after a restart of either side, until ``done``.
+    """A packet, which comes again until ``done``, also after a restart of either side.
 
-    src: the authenticated sender.  body: the bytes as pushed; a node may drop them (b""). ``done`` and ``working`` may
-    be called from any thread.
+    src: the authenticated sender.  body: as pushed; a node may drop it (b""). Any thread may call ``done`` and
+    ``working``.
     """
 
     src: str
     body: bytes
 
     def done(self) -> None:
-        """Its consequences are stored: it comes no more. Never raises or waits."""
+        """Its consequences are stored. Never raises or waits."""
 
     def working(self) -> None:
         """It must not come again yet. Called every few seconds. Never raises."""
@@ -73,14 +68,14 @@ class Engine(Protocol):
     def nodes(self) -> Collection[str]: ...
 
     def push(self, dst: str, body: bytes, key: str) -> None:
-        """Returns when the packet, of any size, is stored. The same key is stored once. Raises UndeliverableError if it
-        never will be, FullError if too much waits, and EngineError otherwise.
+        """Returns when the packet, of any size, is stored; once for a key. Raises UndeliverableError if it never will
+        be, FullError if too much waits, and EngineError otherwise.
         """
 
     def push_all(self, parcels: Sequence[OutgoingPacket]) -> list[EngineError | None]:
         """Store packets, those to one recipient in this order. For each: None, or why it is not stored.
 
-        After one fails for now, no other is stored for its recipient, since it would overtake. Raises NotAdmittedError.
+        After one fails for now, no other overtakes it. Raises NotAdmittedError.
         """
         found: list[EngineError | None] = []
         broken: dict[str, EngineError] = {}
@@ -101,7 +96,7 @@ class Engine(Protocol):
     def pull(self, wait_s: float) -> Delivery | None:
         """None if no packet comes within ``wait_s`` seconds. Raises EngineError.
 
-        Packets of one sender come in order, also when repeated. Several may be held before the first is ``done``.
+        One sender's packets come in order, also when repeated. Several may be held before the first is ``done``.
         """
 
     def close(self) -> None: ...
@@ -134,10 +129,9 @@ class Tls:
 class Access:
     """Who may use the server.
 
-    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; None admits any certificate
-    of the party, and then of all.  watchers: may ask who is connected: the hub, and others that lead.
-    operator: of the operator's own key.  members: may be admitted later.  refused: keys of those that are told that
-    they are not.
+    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; one None admits any
+    certificates.  watchers: may ask who is connected.  operator: of the operator's own key.  members: may be admitted
+    later.  refused: keys of parties that are told so.
     """
 
     # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its
@@ -150,17 +144,17 @@ class Access:
     refused: Collection[str] = ()
 
     def pinned(self) -> tuple[str, ...]:
-        """The keys with which TLS begins; empty if a party's are not known."""
+        """The keys with which TLS begins; empty if one is not known."""
         keys = [*self.parties.values(), self.operator, *self.refused]
         return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
 
 
 def mark(access: Access) -> str:
-    """A subject among the operator's rights, which a server names once it has read this access."""
+    """The operator's right that a server names once it has read this access."""
     known = sorted(access.parties.items()), sorted(access.watchers), sorted(access.members), access.pinned()
     return f"coterie.access.{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"
 
 
 def subject(dst: str, src: str) -> str:
-    """Where the packets from ``src`` to ``dst`` travel: ``cot.client-3.hub``."""
+    """``cot.client-3.hub`` for packets from the hub to client/3."""
     return f"{SUBJECT}.{safe(dst)}.{safe(src)}"

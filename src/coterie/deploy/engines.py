@@ -1,7 +1,8 @@
-"""The connection of a party, by the server and the certificate in its home."""
+"""A party's connection, by the server and the certificate in its home."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib.util import find_spec
 
 from coterie.deploy.engine import Engine
@@ -39,13 +40,10 @@ def check_apart(home: Home, *, connect_s: float = 20.0) -> None:
     check_installed()
     from coterie.deploy.nats_link import Link, rights
 
-    link = Link(safe(home.name), urls(home.server), home.tls, connect_s)
-    try:
+    with closing(Link(safe(home.name), urls(home.server), home.tls, connect_s)) as link:
         if rights(link).get("account") != link.token:
             raise RunError(
                 f"{link.place()} has the configuration of an earlier version, with which any member can delete what "
                 "waits there. Run coterie deploy server DIR in the operator's folder; if the server runs on another "
                 "machine, first copy DIR/nats/nats.conf there and start the server again"
             )
-    finally:
-        link.close()

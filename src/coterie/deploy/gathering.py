@@ -1,11 +1,10 @@
-"""What a process waits for before its node starts: the hub's first packet, or the parties."""
+"""Waits before a node starts: for the hub's first packet, or for the parties."""
 
 from __future__ import annotations
 
 import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 from coterie.deploy import logs
 from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError
@@ -19,16 +18,16 @@ from coterie.protocol.errors import PeerError, RunError
 POLL_S = 0.5
 
 Tell = Callable[..., None]
-"""``tell(here, away)`` is told repeatedly who is here, and who is awaited."""
+"""``tell(here, away)`` is told repeatedly who is here and awaited."""
 
 
 def wait_for_begin(
     home: Home, plan: Plan, engine: Engine, stopped: threading.Event, say: Say = lambda words: None
 ) -> Delivery | None:
-    """Wait until the hub has begun and the home holds the newest plan. Returns its first packet, None if ``stopped``.
+    """Wait until the hub has begun and the home has the newest plan. Returns the first packet, None if ``stopped``.
 
-    say: is told once if the engine has nothing for this party, as a broker that does not know the approvals. Raises
-    NotAdmittedError, and NewPlanError for the plan of a later run.
+    say: is told once if the engine has nothing for this party, as before it knows the approvals. Raises
+    NotAdmittedError, and NewPlanError for a later run's plan.
     """
     keyring, hub, told = keyring_of(home, plan), plan.roster.hub, False
     while not stopped.is_set():
@@ -67,7 +66,7 @@ def wait_for_begin(
 
 
 def wait_for_parties(
-    plan: Plan,
+    plan: Callable[[], Plan],
     engine: Engine,
     stopped: threading.Event,
     tell: Tell = lambda here, away: None,
@@ -76,18 +75,18 @@ def wait_for_parties(
 ) -> None:
     """Wait until all servers and a quorum of the clients are connected, or ``stopped``.
 
-    Raises RunError, naming the missing, after the plan's ``patience_s``.
+    plan: as it is now. Raises RunError, naming the missing, after its ``patience_s``.
     """
-    missing = partial(awaited, plan, tell)
-    if away := wait_for(lambda: missing(engine.nodes()), stopped, plan.settings.patience_s, poll_s):
+    patience_s = plan().settings.patience_s
+    if away := wait_for(lambda: awaited(plan(), tell, engine.nodes()), stopped, patience_s, poll_s):
         raise RunError(
-            f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
+            f"the first round has not begun: {', '.join(away)} did not connect within {patience_s:g} "
             "seconds; start their processes, and then the hub again"
         )
 
 
 def awaited(plan: Plan, tell: Tell, here: Collection[str]) -> Sequence[str]:
-    """Those who are not here; nobody if all servers and a quorum of the clients are."""
+    """Who is not here; nobody if all servers and a quorum of the clients are."""
     client, hub = plan.client_role, plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))

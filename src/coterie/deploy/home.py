@@ -1,7 +1,4 @@
-"""The home of a party: a private folder (files 0600, folders 0700) with its keys, data and state.
-
-Files are written whole.
-"""
+"""A party's home: a private folder (files 0600, folders 0700) with its keys, data and state."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from coterie.crypto import certificates
+from coterie.crypto.roster import entry
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
 from coterie.data.form import SampleForm
 from coterie.deploy import plan as plans
@@ -21,16 +20,15 @@ from coterie.deploy.logs import event
 from coterie.deploy.names import check_name, hosts_of, is_loopback, safe
 from coterie.deploy.plan import NewPlanError, OlderPlanError, Plan
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.setup_info import Identity
+from coterie.protocol.setup_info import Entry, Identity
 from coterie.record import files
 from coterie.runs.keyring import PartyKeys
 
 INFO, STATE, PLAN = "home.json", "state.bin", "plan.bin"
 RUNS = "runs"
-"""A folder for each former run, by its number: of a home, with its plan and state; of an operator, its run folder."""
+"""Folders of former runs, by number: a home's plan and state, an operator's run folder."""
 HUB, RUN, RESTORED = "hub", "run", "restored"
-"""In an operator's folder: the hub's home, the run folder, and a file while its plan may be older than the parties'.
-The newest plan is there as in a home."""
+"""In an operator's folder: the hub's home, the run folder, and a file while parties may have a newer plan."""
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -40,10 +38,10 @@ Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``home.json``. server: URL.  operator: the operator's public key, hex.
+    """``home.json``.  server: URL.  operator: the public key, hex.
 
-    report: scores that the owner allows to be sent to the hub.  epochs: local epochs in a round; 0 for the plan's
-    maximum.  accelerator: of this machine.
+    report: scores that the owner allows to be sent.  epochs: local ones in a round; 0 for the most.  accelerator: of
+    this machine.
     """
 
     name: str
@@ -57,18 +55,18 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgreedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``agreed.json``: the newest run to which the owner has agreed, and its plan's hash then."""
+    """``agreed.json``: the newest run to which the owner has agreed, and its plan's hash."""
 
     run: int = 1
     plan_sha256: str = ""
 
 
 class Home:
-    """Where things are in a home, and ``About`` it.
+    """The files of a home, and ``About`` it.
 
-    common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of the secret keys.  tls_key:
+    common_name: in its certificate.  operator: the public key, 32 bytes.  keys: folder of secret keys.  tls_key:
     SECRET, PEM.  certificate, ca: its own and the authority's, PEM.  plan: the newest seen.  data: own samples.  state:
-    what its node stores in the run of this plan.  run: a former one, whose plan and state are meant.
+    of this plan's run.  run: a former one, whose plan and state are meant.
     """
 
     def __init__(self, path: Path, about: About, run: int | None = None) -> None:
@@ -87,15 +85,28 @@ class Home:
 
     @property
     def identity(self) -> Identity:
-        """SECRET: the keys for signing and for opening. Raises UserError if they are missing or cut."""
+        """SECRET: its keys. Raises UserError if they are missing or cut."""
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     @property
+    def entry(self) -> Entry:
+        """With its public keys, as the roster has it."""
+        return entry(self.name, self.role, self.identity)
+
+    @property
+    def formers(self) -> list[Home]:
+        """This home in each earlier run that it has begun, the oldest first."""
+        runs = sorted(int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}"))
+        return [Home(self.path, self.about, run) for run in runs if self.run is None or run < self.run]
+
+    @property
     def former(self) -> Home | None:
-        """This home in the last run before this one that its party has begun."""
-        runs = [int(found.parent.name) for found in (self.path / RUNS).glob(f"[0-9]*/{STATE}")]
-        begun = [run for run in runs if self.run is None or run < self.run]
-        return Home(self.path, self.about, max(begun)) if begun else None
+        return self.formers[-1] if self.formers else None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server's, which alone bears the name of its role."""
+        return self.name == self.role
 
     def seed(self) -> int:
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
@@ -127,7 +138,7 @@ def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], o
 def read_home(path: Path) -> Home:
     """Raises UserError for a folder that is no home, or of another user."""
     files.check_own(path)
-    about = decode_json(path / INFO, read_private(path / INFO), About)
+    about = read_json(path / INFO, About)
     check_name(about.name)
     return Home(path, about)
 
@@ -143,15 +154,17 @@ def plan_of(home: Home) -> Plan:
         plan = plans.check(read_private(home.plan), home.operator)
     except PeerError as error:
         raise UserError(f"{home.plan}: {error}; ask the operator for this party's certificate again") from None
-    _check_member(home, plan)
+    if home.name not in plan.roster.by_name:
+        raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
+    if home.name in plan.revoked:
+        raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
     return plan
 
 
 def take_plan(home: Home, data: bytes) -> Plan:
-    """Keep a plan that came, and the renewed certificate in it. Returns the plan that the home then holds.
+    """Keep a plan that came, and the certificate that it renews. Returns the plan that the home then holds.
 
-    With a new run, the former one's plan and state move to ``RUNS``. Raises as ``check_plan``, and then changes
-    nothing.
+    A new run moves the former one's plan and state to ``RUNS``. Raises as ``check_plan``, and then changes nothing.
     """
     old, new = check_plan(home, data)
     if old is not None and new.version == old.version:
@@ -190,7 +203,7 @@ def check_plan(home: Home, data: bytes) -> tuple[Plan | None, Plan]:
 
 
 def renewed(home: Home, held: Plan, data: bytes) -> Plan:
-    """As ``take_plan``, while the run of ``held`` goes on. Raises NewPlanError for the plan of a later run."""
+    """As ``take_plan``, while the run of ``held`` goes on. Raises NewPlanError for a later run's plan."""
     if check_plan(home, data)[1].run > held.run:
         raise NewPlanError(data)
     plan = take_plan(home, data)
@@ -209,7 +222,7 @@ def _put_by(home: Home, run: int) -> None:
 
 
 def take_back(home: Home, plan: Plan) -> None:
-    """Put the state of this plan's run back, if the party was stopped while it took the next plan."""
+    """Put this plan's state back, if the party was stopped while it took the next."""
     former = Home(home.path, home.about, plan.run)
     if former.state.exists():
         with files.writing(home.state):
@@ -217,34 +230,27 @@ def take_back(home: Home, plan: Plan) -> None:
 
 
 def agree(home: Home, plan: Plan) -> None:
-    """Record that the home's owner agrees to the run of this plan."""
+    """The owner agrees to this plan's run."""
     write_private(home.agreed, msgspec.json.encode(AgreedRun(plan.run, plan.sha256)) + b"\n")
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
-    """Whether the owner has: to the first run by joining, to a further one by ``agree``. The hub's is the operator."""
+    """Who joins has agreed to the first run, and with ``agree`` to a further one."""
     if home.name == plan.roster.hub:
         return True
-    given = decode_json(home.agreed, read_private(home.agreed), AgreedRun) if home.agreed.exists() else AgreedRun()
+    given = read_json(home.agreed, AgreedRun) if home.agreed.exists() else AgreedRun()
     return given.run >= plan.run
 
 
-def check_agreed(home: Home, plan: Plan) -> None:
-    """Raises UserError, with the command that agrees, unless the owner has agreed."""
-    if not has_agreed(home, plan):
-        raise UserError(agreement_words(home, plan))
-
-
 def agreement_words(home: Home, plan: Plan) -> str:
-    shown = plan.shown
     return (
-        f"the owner of {home.name} has not agreed to run {plan.run} (plan: {shown}): run coterie deploy agree --home "
-        f"{home.path}"
+        f"the owner of {home.name} has not agreed to run {plan.run} (plan: {plan.shown}): run coterie deploy agree "
+        f"--home {home.path}"
     )
 
 
 def _renewed(home: Home, plan: Plan) -> bytes | None:
-    """A certificate that ends later than the home's, if any. Raises PeerError for one of other keys."""
+    """A later certificate. Raises PeerError for one of other keys."""
     found = plan.certificates.get(home.name)
     if found is None or not home.certificate.exists():  # a party that joins has it from elsewhere
         return None
@@ -254,17 +260,16 @@ def _renewed(home: Home, plan: Plan) -> bytes | None:
 
 
 def check_ours(home: Home, plan: Plan) -> None:
-    """Raises PeerError unless the plan's roster has the keys of this home, and its role."""
-    identity, entry = home.identity, plan.roster.by_name.get(home.name)
-    ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
-    if entry is None or (entry.verify_key, entry.sealing_key) != ours:
+    """Raises PeerError unless the roster has this home's keys and role."""
+    listed, ours = plan.roster.by_name.get(home.name), home.entry
+    if listed is None or replace(listed, role=ours.role) != ours:
         raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
-    if entry.role != home.role:
+    if listed != ours:
         raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
 
 
 def check_secret(home: Home, plan: Plan) -> None:
-    """Raises UserError for a plan by which a party between machines would keep nothing secret."""
+    """Raises UserError for a plan by which a party between machines keeps nothing secret."""
     rehearsal, version = plan.settings.rehearsal, f"version {plan.version} of the plan"
     if rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
         raise UserError(
@@ -301,21 +306,13 @@ def keyring_of(home: Home, plan: Plan) -> PartyKeys:
     return PartyKeys(plan.believed, {home.name: home.identity})
 
 
-def _check_member(home: Home, plan: Plan) -> None:
-    entry = plan.roster.by_name.get(home.name)
-    if entry is None:
-        raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
-    if home.name in plan.revoked:
-        raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
-
-
 def write_private(path: Path, data: bytes) -> None:
     """For this user alone, whole or not at all."""
     files.atomic_write(path, data, files.FILE_MODE)
 
 
 def read_private(path: Path, size: int | None = None) -> bytes:
-    """Raises UserError for a link, a pipe, a large file, or another size than this."""
+    """Raises UserError for a link, a pipe, a large file, or another size."""
     with files.reading(path, ADVICE), files.opened(path, follow=False) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES or (size is not None and len(data) != size):
@@ -323,8 +320,6 @@ def read_private(path: Path, size: int | None = None) -> bytes:
     return data
 
 
-def decode_json(path: Path, data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged, or of another version of coterie: {error}") from None
+def read_json(path: Path, kind: type[T]) -> T:
+    """Raises UserError as ``read_private`` does, and for a damaged file."""
+    return files.decoded_json(path, read_private(path), kind)

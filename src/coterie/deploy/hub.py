@@ -21,7 +21,7 @@ from coterie.transport.envelope import Waiting
 from coterie.transport.wire import Parcel
 
 FORCED = 5
-"""In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
+"""In so many rounds a party may have an attempt repeated until it is enrolled anew."""
 EXCLUDED = {
     "revoked": "it was revoked",
     "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
@@ -39,10 +39,10 @@ class LeaderStoppedError(RunError):
 
 @dataclass
 class RoundOutcome:
-    """round: 0 is the set-up.  notes: the hub's own, as in a run.
+    """round: 0 is the set-up.  notes, traffic: the hub's own.
 
-    attempts: why each failed one was given up.  skipped: the last of these reasons if all failed, or "".
-    gone: why a party was absent when asked.  traffic: the hub's own.
+    attempts: why each failed one was given up.  skipped: the last of these if all failed, or "".  gone: why a party was
+    absent.
     """
 
     round: int
@@ -58,8 +58,7 @@ class RoundOutcome:
 class Plans:
     """What the operator's folder says of the plan during a run; here it never changes.
 
-    asks_all: the folder was restored, so all are asked for their newest plan first.  invites: owners must agree to this
-    run.
+    asks_all: all show their newest plan first, since the folder was restored.  invites: owners must agree to this run.
     """
 
     asks_all = invites = False
@@ -72,7 +71,7 @@ class Plans:
         return False
 
     def check_begins(self) -> None:
-        """Before the set-up. Raises RunError if it needs a party that was revoked."""
+        """Before each attempt of the set-up. Raises RunError if it needs a party that was revoked."""
 
     def check_shown(self, data: bytes) -> None:
         """Raises NewPlanError for a newer plan, and PeerError for somebody else's."""
@@ -90,7 +89,7 @@ OnRound = Callable[[RoundOutcome], None]
 
 
 class HubNode(Node):
-    """Its store also holds which rounds are done, and the current round's attempt."""
+    """Its store also has done rounds, and the round's attempt."""
 
     answers_while_leading = True
 
@@ -136,8 +135,6 @@ class HubNode(Node):
                     break  # no party has a model of this run
                 self.kept.stops = self.kept.done
                 continue
-            if r == 0:
-                self.plans.check_begins()
             steps = party.setup if r == 0 else party.finish if r > last else partial(party.round, r)
             one = self._round(r, steps)
             on_round(one)
@@ -153,7 +150,7 @@ class HubNode(Node):
         return ran
 
     def _gather(self) -> None:
-        """After a restore wait for all parties' newest plans, and before a further run for agreement."""
+        """After a restore wait for all newest plans; before a further run, for agreement."""
         if self._gathers:
             plan = self.plans.newest() or b""
             for name in self.others:
@@ -226,7 +223,7 @@ class HubNode(Node):
         return one
 
     def _reached(self) -> Era:
-        """An attempt at least as late as more than half of the others claim to be in."""
+        """At least as late as more than half of the others claim to be in."""
         most, eras = len(self.others) // 2, sorted(self._ahead.values(), reverse=True)
         return eras[most] if len(eras) > most else self.era
 
@@ -239,7 +236,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Also commit messages that wait for the next attempt, so that they need not come again."""
+        """Also messages for the next attempt."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]
@@ -253,6 +250,8 @@ class HubNode(Node):
                 spool.drop(one.ticket)
             member.inbox = self._inbox
         self._pass_on()
+        if era[0] == 0:
+            self.plans.check_begins()
         self.enter(era, secrets.randbelow(1 << 62))
         self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]

@@ -32,12 +32,11 @@ def as_hub(
     say: Say = silent,
     adopted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early.
+    """Run all rounds that are not done yet, from the operator's folder. Raises what ends it early, and UserError for
+    what does not mend itself, or if it runs already.
 
-    serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  say: as for a
-    party.
-    adopted: called when a party has shown a newer plan, which is the folder's then. Raises UserError for what does not
-    mend itself, or if it runs already.
+    serve: a context in which the status is served, until SIGTERM.  stay: then wait for further runs.  adopted: called
+    when the folder has a newer plan that a party has shown.
     """
     home = read_home(folder / HUB)
     with running(home, stderr=stderr) as stopped:
@@ -93,7 +92,7 @@ def _lead(built: BuiltParty, recorder: Recorder, plans: PlanFile, stopped: threa
 
     with contextlib.closing(connect(home, plan)) as engine:
         if not home.state.exists() and plan.run == 1:
-            wait_for_parties(plan, engine, stopped, recorder.gathering)
+            wait_for_parties(plans.present, engine, stopped, recorder.gathering)
         options = node_options(built, recorder, kill)
         node = HubNode(built.member, engine=engine, stopped=stopped, renew=renew, plans=plans, **options)
         node.run(built.rounds, recorder.closed)

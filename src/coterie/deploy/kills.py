@@ -1,4 +1,4 @@
-"""Kills for a rehearsal: which party dies, when, and whether it comes back at once."""
+"""Kills for a rehearsal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?
 class Kill:
     """round: 0 is the set-up.
 
-    mid: it dies while it works on a message of that round, and stays away until others notice. Otherwise it dies when
-    the round begins for it, and restarts at once.
+    mid: it dies at work on a message of that round, and stays away until others notice. Else it dies when the round
+    begins for it, and restarts at once.
     """
 
     party: str
@@ -39,7 +39,7 @@ class Kill:
 def parse(text: str, parties: Sequence[str], rounds: int, own_names: Mapping[str, str]) -> Kill:
     """``hub@2``, ``client/1@2:mid`` or ``key_centre@setup``. ``hub`` is the first party. Raises UserError.
 
-    A party is also named as its home's folder (``client-1``), or as its data are (own_names: by party).
+    A party is also named as its home's folder (``client-1``), or as its data (own_names: by party).
     """
     found = _FORM.fullmatch(text)
     if found is None:
@@ -92,7 +92,6 @@ class Doomed(NodeObserver):
 
 
 def doomed(kill: Kill | None, effects: Effects, observer: NodeObserver) -> tuple[Effects, NodeObserver]:
-    """The effects and the observer of a node that is killed so."""
     if kill is None:
         return effects, observer
     watched = Doomed(kill, observer)

@@ -1,4 +1,4 @@
-"""A coordination at work in a node: the hub's round, or the handler of a leader."""
+"""A coordination at work in a node: the hub's round, or a leader's handler."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from coterie.deploy.clock import Clock
 from coterie.deploy.logs import event
 from coterie.deploy.packet_queue import Arrived
-from coterie.deploy.packets import Instant, Letter
+from coterie.deploy.packets import Letter
 from coterie.protocol.party import Cost
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import UNACCEPTABLE
+from coterie.transport.clock import Clock, Instant
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope
 from coterie.transport.queues import Leader, Lost
@@ -27,8 +27,8 @@ def waiting(letter: Letter, spool: Spool) -> Parcel:
 class CoordinationDriver:
     """In a rehearsal an event waits until all that can precede it on the virtual clock are known.
 
-    quiescent: whether nothing is under way in the federation (only the hub can know).
-    request: the packet and letter that it answers; None for the hub's round.  at: when it begins.
+    quiescent: nothing is under way (only the hub can know).  request: packet and letter that it answers; None for the
+    hub's round.  at: when it begins.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
-Only here is the reason of a refusal written, since it may hold the party's own numbers. Fields are numbers and short
-words; other objects are written as their type's name, so that no secret or model gets into a log by mistake.
+Only here stands the reason of a refusal, which may hold the party's own numbers. Fields are numbers and short words;
+others are written as their type's name, so no secret or model gets into a log.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ _PER_S = 20.0  # refusals that are written each second; the others are counted
 
 
 def plain(value: Any, *, depth: int = 2) -> Any:
-    """A field as written: numbers, short words, small lists and tables of those; else the type's name.
-
-    depth: of nested lists and tables: epsilon is a table by observer and relation.
-    """
+    """A field as written: numbers, short words, small lists and tables of those; else the type's name."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -76,9 +73,9 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start(path: Path, party: str, *, stderr: bool = False) -> None:
-    """Log to a file (``log.jsonl`` in the party's home), and to stderr if wanted.
+    """Log to a file, and to stderr if wanted, instead of an earlier call's.
 
-    Replaces an earlier call's log. Raises UserError for a symbolic link, RunError if it can't be written.
+    Raises UserError for a symbolic link, RunError if it can't be written.
     """
     stop()
     handlers: list[logging.Handler] = [_OwnFile(path, maxBytes=_FILE_BYTES, backupCount=FILES - 1, delay=False)]
@@ -106,7 +103,7 @@ class RateLimited:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """None for an event that comes too fast and is only counted; else a field with the count."""
+        """A field with the count of unwritten events; None for one too soon."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:
@@ -129,7 +126,7 @@ def refusal(kind: str, src: str, reason: str) -> None:
 
 class NodeObserver(Observer):
     def dropped(self, src: str, kind: str, reason: str) -> None:
-        """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
+        """A packet was not taken (``packet``), can't be stored (``push``), or the engine fails (``engine``)."""
 
     def waits(self, why: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Names of parties, addresses of servers, and their forms in subjects, file names and certificates."""
+"""Names of parties and addresses of servers, also in subjects, files and certificates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from coterie.protocol.errors import UserError
 MAX_NAME = 40
 OPERATOR, ENGINE = "operator", "engine"
 RESERVED = frozenset({OPERATOR, ENGINE, "authority", "nats"})
-"""Names in certificates, and of services, that no party may have."""
+"""Of certificates and services, never of parties."""
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
-"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
+"""A DNS name or an address, which hides no path."""
 PORT = 4222
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:[-/][a-z0-9_]+)*")
 _STEP = re.compile(r"([-/])([a-z0-9_]+)")
 
 
 def check_name(name: object) -> str:
-    """A party's name: small letters, digits and ``_``, with single ``-`` or ``/``; else raises UserError."""
+    """Small letters, digits and ``_``, with single ``-`` or ``/``; else raises UserError."""
     if not isinstance(name, str) or len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise UserError(
             f"{str(name)[:MAX_NAME]!r} is no name of a party: it begins with a small letter and has small letters, "
@@ -32,10 +32,10 @@ def check_name(name: object) -> str:
 
 
 def safe(name: str) -> str:
-    """A name as one token of ``[a-z0-9_-]``: ``client/3`` is ``client-3``, ``hospital-a`` stays. Injective.
+    """A name as one token of ``[a-z0-9_-]``, injectively: ``client/3`` is ``client-3``, ``hospital-a`` stays.
 
-    ``-`` stands for ``/`` before a number and for itself before a word; ``--`` is the other of the two.
-    Raises UserError for an invalid name.
+    ``-`` stands for ``/`` before a number and for itself before a word; ``--`` is the other of the two. Raises
+    UserError.
     """
     return _STEP.sub(lambda step: ("-" if (step[1] == "/") == step[2].isdigit() else "--") + step[2], check_name(name))
 
@@ -79,7 +79,7 @@ def bracketed(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, so that no other reaches it."""
+    """Whether a host is this machine, out of others' reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

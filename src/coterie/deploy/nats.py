@@ -1,13 +1,8 @@
-"""The engine over NATS JetStream.
-
-``docs/engines.md`` says how a packet travels.
+"""The engine over NATS JetStream (docs/engines.md).
 
 The last part of a packet (``nats_parts``) is sent when all others are stored. It alone has an identity that a second
 attempt shares, so a packet is stored once and wholly, or not at all. A packet that is pushed again goes on at the
 missing parts; at another server, and after a long sleep, it begins anew.
-
-At each new connection, and when a delivery is missing, the consumer is reset to unacknowledged messages, so packets
-come in order. Packets held here are not handed out a second time.
 """
 
 from __future__ import annotations
@@ -59,17 +54,17 @@ from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, PacketP
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 PULL_S = 2.0
-"""A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
+"""A request for a packet ends after this: a server that was started again has forgotten it."""
 PRESENCE_S = 2.0
-"""What is known of presence is asked again after this."""
+"""Presence is asked again after this."""
 TRIES = 3
 FULL = frozenset({10023, 10047, 10077})
-"""Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
+"""Errors of a full server: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
-"""So many messages that were done are remembered."""
+"""Done messages that are remembered."""
 HEADER = "Coterie-Part"
 ROOM_S = 30.0
-"""A party that could not store parts asks for them again after this."""
+"""A party without room for parts asks for them again after this."""
 
 
 @dataclass
@@ -89,7 +84,7 @@ class _Packet:
 
 @dataclass
 class _Begun:
-    """A packet of which parts are stored. of: server, key, size.  missing: identities of the other parts, by index.
+    """A packet of which parts are stored.  of: server, key, size.  missing: identities of the others, by index.
     fresh_s: Unix seconds until which stored ones are surely held.
     """
 
@@ -105,9 +100,9 @@ class _Handle(NamedTuple):
 
 
 class NatsEngine(Engine):
-    """Raises EngineError if no server is reached. servers: ``nats://host:port``; several if they form a cluster.
-    parties: all possible recipients.  spool: a folder for incomplete packets.  connect_s: for a server at first.
-    push_s: how long to go on while nothing is stored.  largest: bytes of a packet.
+    """Raises EngineError if no server is reached.  servers: ``nats://host:port``; several if they form a cluster.
+    parties: all recipients.  spool: a folder for incomplete packets.  connect_s: for a server at first.  push_s: how
+    long to go on while nothing is stored.  largest: bytes of a packet.
     """
 
     def __init__(
@@ -288,7 +283,7 @@ class NatsEngine(Engine):
         raise EngineError(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     async def _publish(self, dst: str, data: bytes, headers: dict[str, str], number: int) -> None:
-        """Raises TimeoutError if neither this part nor an earlier one is answered for ``ANSWER_S``."""
+        """Raises TimeoutError without an answer to this or an earlier part for ``ANSWER_S``."""
         clock = asyncio.get_running_loop().time
         sent_s, answers = clock(), self._link.stream.publish(subject(dst, self.name), data, STALE_S, headers=headers)
         answer = asyncio.ensure_future(answers)
@@ -354,6 +349,8 @@ class NatsEngine(Engine):
                 self._drop(self._assembly.stale(before_s), GIVEN_UP)
 
     async def _reset(self) -> Pulls:
+        # at each new connection, and when a delivery is missing: so packets come in order, and those held here are not
+        # handed out twice
         connection = self._link.connections
         if self._pulls is None or self._seen != connection:
             if self._pulls is not None:

@@ -32,45 +32,45 @@ from coterie.deploy.names import bracketed, is_loopback
 T = TypeVar("T")
 
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.getMessage())
-"""It warns at the end of each TLS connection of the client library, which is in order."""
+"""The client library's warning at the end of each TLS connection is no fault."""
 
 ANSWER_S = 5.0
 """A server that is there answers within this."""
 MUTE = 4
-"""After so many connections in a row that end without a word a caller is told so."""
+"""A caller is told of so many connections in a row that end without a word."""
 ENDED = (
     "each connection ends at once, without a word: a machine in between cuts it, or the certificate was replaced, is "
     "not yet admitted, or is of another authority"
 )
 REFUSAL = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA)")
-"""What TLS says of a certificate that the server refuses. Other alerts anybody on the line can bring about."""
+"""TLS's words for a refused certificate. Anybody on the line can bring about other alerts."""
 OTHERS_S = 0.25
-"""For the other servers of a cluster to answer, after the first."""
+"""For a cluster's other servers to answer."""
 AGAIN_S, SELDOM_S = 0.25, 15.0
-"""From one attempt to connect again to the next; at most, where connections end without a word."""
+"""Between attempts to connect; at most, where connections end without a word."""
 LEAVES_S = 2.0
-"""For the last answer, and for the client library to close: where TLS has failed, it waits for the end for ever."""
+"""For the last answer, and for the client library, which waits for ever where TLS has failed."""
 NOT_STORED = (
     f"it does not say within {ANSWER_S:g} s that it has stored it. If its disk is full, or was, make room there and "
     "start it again: it stores nothing until then"
 )
-"""Of a server that is connected and gives no answer to a packet."""
+"""Of a connected server that does not answer."""
 NEEDS = (2, 14)
 """The first server that can reset a consumer."""
 NEEDS_PAYLOAD = 1 << 20
 NO_STREAM = "has no stream for packets of this federation (any more). The operator's coterie deploy server DIR makes it"
 PENDING = 16 << 20
-"""Bytes that the client library keeps before it waits for the network."""
+"""Bytes that the client library keeps before it waits."""
 LEAST, MOST = 2, 64
-"""Messages of a window: the one is sent while the other is answered; a long fast line has up to 8 MiB on it."""
+"""Messages of a window; a long fast line has up to 8 MiB on it."""
 CALM_S = 1.0
-"""A window grows while answers take at most so much longer than the quickest one, and shrinks at twice as much."""
+"""A window grows while answers take at most so much longer than the quickest, and shrinks at twice as much."""
 
 
 class Tunnel(TcpTransport):
     """TCP. To port 443 it goes through the proxy of ``HTTPS_PROXY``, unless ``NO_PROXY`` names the host.
 
-    The proxy is told host and port (CONNECT), and passes on TLS, which it cannot read.
+    The proxy is told host and port (CONNECT), and passes on TLS.
     """
 
     def __bool__(self) -> bool:  # or the client library would make one of its own
@@ -107,7 +107,7 @@ class Tunnel(TcpTransport):
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
         """Until the server has shown its certificate, nobody has signed what ends this, so it is no refusal for good
-        (TLS 1.3: the server refuses a certificate later).
+        (TLS 1.3: the server refuses later).
         """
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
@@ -174,9 +174,8 @@ class Link:
         return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
 
     async def takes(self, subject: str) -> bool:
-        """Whether a stream takes what is published there; stores nothing.
-
-        Raises TimeoutError, OSError or nats.errors.Error without an answer.
+        """Whether a stream takes what is published there; stores nothing. Raises TimeoutError, OSError or
+        nats.errors.Error.
         """
         try:
             await self.whole(self.stream.publish(subject, stream="none"))
@@ -346,10 +345,10 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 class Window:
-    """How many messages may be under way: it follows the line.
+    """How many messages may be under way.
 
-    As TCP's congestion window it grows by one with each answer. It is halved when the line is full, which long answers
-    show (TCP Vegas), since nothing is lost here.
+    As TCP's congestion window it grows by one with each answer. Long answers show a full line, and halve it (TCP
+    Vegas).
     """
 
     def __init__(self) -> None:
@@ -389,8 +388,8 @@ class Window:
 
 
 class Pulls:
-    """What comes from a party's own consumer over one connection. subscription: below the inbox.  wait_s: after which
-    the server ends a request.  window: of messages asked for.
+    """A party's own messages over one connection.  subscription: below the inbox.  wait_s: after which the server ends
+    a request.  window: of messages asked for.
     """
 
     def __init__(self, client: Client, token: str, wait_s: float, inbox: str, subscription: Subscription) -> None:
@@ -439,10 +438,7 @@ class Pulls:
 
 
 async def connected(link: Link, most: int) -> frozenset[str]:
-    """Connected parties (``names.safe``). most: connections that a server may list.
-
-    Raises EngineError if no server answers.
-    """
+    """Connected parties (``names.safe``).  most: that a server may list. Raises EngineError without an answer."""
     client = link.client
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
@@ -465,9 +461,7 @@ async def connected(link: Link, most: int) -> frozenset[str]:
 
 
 def rights(link: Link) -> dict[str, Any]:
-    """A connection's user, account and permissions; {} if an earlier version's configuration forbids the question.
-    Raises EngineError.
-    """
+    """User, account and permissions; {} if an earlier version's configuration forbids it. Raises EngineError."""
     try:
         return dict(json.loads(link.run(link.client.request(OWN_RIGHTS, timeout=ANSWER_S)).data)["data"])
     except UndeliverableError:

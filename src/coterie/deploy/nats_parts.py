@@ -1,7 +1,7 @@
 """Large packets are cut into parts, and joined again.
 
-Parts of one attempt to push a packet share a random number (``PacketPart.upload``). A later attempt ends an incomplete
-one. Parts to which nothing is added for ``STALE_S`` are dropped, too.
+Parts of one attempt share a random number (``PacketPart.upload``). A later attempt, or a pause of ``STALE_S``, ends an
+incomplete one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 MESSAGE = 1 << 17
-"""Bytes of the largest message, with its headers: so few that it is soon over on a slow line, too."""
+"""Bytes of the largest message with its headers, soon over on a slow line."""
 PART = MESSAGE - (1 << 12)
 """Bytes of a packet in one message."""
 _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
@@ -70,7 +70,7 @@ def parts_of(size: int) -> int:
 class Upload:
     """A packet, or its parts so far.
 
-    messages: by index.  newest: of these.  at_s: when the last one came, by ``time.monotonic``.
+    messages: by index.  newest: of these.  at_s: its ``time.monotonic``.
     """
 
     src: str
@@ -88,7 +88,7 @@ class Upload:
 
 @dataclass
 class Assembly:
-    """Received parts, by sender. spool: a folder for packets of several parts."""
+    """Received parts, by sender.  spool: for packets of several."""
 
     spool: Path | None = None
     uploads: dict[str, Upload] = field(default_factory=dict)

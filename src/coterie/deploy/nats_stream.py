@@ -1,9 +1,10 @@
-"""The operator's objects on a NATS server for a federation: one stream, and a consumer for each party."""
+"""A federation's stream on a NATS server, with a consumer for each party, which the operator makes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 
 import nats.errors
 import nats.js.errors
@@ -16,12 +17,12 @@ from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_parts import MESSAGE, parts_of
 
 ACK_WAIT_S = 30.0
-"""A message that was neither done nor worked on for so long comes again."""
+"""A message neither done nor worked on for so long comes again."""
 SET_UP_S = 20.0
 STORE = 8 << 30
 """Bytes of all packets that are not done."""
 NO_PEERS = 10005
-"""What a cluster says whose servers have not found each other yet: no suitable peers for placement."""
+"""While a cluster's servers look for each other."""
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
 
@@ -41,13 +42,11 @@ def provision(
     ack_wait_s: float = ACK_WAIT_S,
     connect_s: float = 20.0,
 ) -> None:
-    """Make the stream and the parties' consumers, or bring them to the newest ``access``. Raises EngineError.
+    """Make the stream and the consumers, or bring them to the newest ``access``. Raises EngineError.
 
-    Packets for or from a party that is gone are removed. tls: the operator's.  largest_store: bytes of all packets that
-    wait.  waiting: messages (at most 128 KiB each) from one party to another that wait.  ack_wait_s: after which a
-    message comes again.
+    Packets for or from a party that is gone are removed.  tls: the operator's.  largest_store: bytes of all that wait.
+    waiting: messages (at most 128 KiB each) from one party to another.  ack_wait_s: after which a message comes again.
     """
-    link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
     stream = StreamConfig(
         name=STREAM,
@@ -74,14 +73,12 @@ def provision(
         )
         for token in tokens
     ]
-    try:
+    with closing(Link(OPERATOR, servers, tls, connect_s)) as link:
         link.run(_until_made(link, stream, consumers))
-    finally:
-        link.close()
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
-    """Retries: new servers of a cluster refuse for a while, and learn late what was made."""
+    """Retries: new servers of a cluster refuse for a while."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + SET_UP_S
     while True:

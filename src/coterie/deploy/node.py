@@ -1,7 +1,7 @@
 """A node drives one party's ``Member`` over an engine.
 
-A packet is handled, its consequences are committed at once (``store.py``) and pushed, then it is done. So a killed node
-pushes again what may not have left, and takes again what it had not committed.
+The consequences of a packet are committed at once (``store.py``) and pushed, then it is done. So a killed node pushes
+again what may not have left, and takes again what it had not committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from coterie.deploy.packets import (
     Carried,
     End,
     Era,
-    Instant,
     Letter,
     NewRun,
     NoAnswer,
@@ -30,29 +29,29 @@ from coterie.deploy.stored_node import StoredNode
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, UserError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
+from coterie.transport.clock import Instant
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened
 from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
 BEHIND_S = 0.05
-"""A party that has found out that it is behind waits so long for the Begin of a still later round."""
+"""So long a party that is behind waits for a still later Begin."""
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
-"""Why a request gets no answer, as nodes tell each other."""
+"""Why a request gets no answer, between nodes."""
 
 
 class RolledBackError(UserError):
-    """Stored state is older than the hub knows: the party would use numbers again, so it starts no more."""
+    """The hub knows newer state: the party would use numbers again."""
 
 
 class Node(StoredNode):
-    """stopped: ends it after the current packet.  scores, samples: reported.  renew: takes newer plans in.  former: its
-    last commit of the run before.
-    announces: tells the hub that it takes part, before it is asked.
+    """stopped: ends it after the current packet.  scores, samples: reported.  former: its last commit of the run
+    before. announces: tells the hub that it takes part, before it is asked.
 
     lead: its coordination, if any.  interrupted: killed while it coordinated, so it waits for another attempt.
-    awaits_begin: until the hub says which of its commits it has heard of.  apart: the hub has begun an attempt of this
-    number before, so it takes nothing of this one.
+    awaits_begin: until the hub says which commits it has heard of.  apart: takes nothing of this attempt, whose number
+    the hub has used before.
     """
 
     answers_while_leading = False
@@ -60,9 +59,7 @@ class Node(StoredNode):
     # -- life --------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Until the hub has ended the run, or ``stop``, which any thread may call. Raises RolledBackError, and
-        NewPlanError.
-        """
+        """Until the hub has ended the run, or ``stop``, from any thread. Raises RolledBackError, and NewPlanError."""
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
@@ -74,7 +71,7 @@ class Node(StoredNode):
         self.stopped.set()
 
     def open(self) -> None:
-        """Go on from the last commit with new numbers, and push what may not have left."""
+        """Go on from the last commit, and push what may not have left."""
         self.load()
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
@@ -183,7 +180,7 @@ class Node(StoredNode):
         self.queue.done(arrived)
 
     def _plan_update(self, plan: bytes) -> bytes:
-        """This party's newest plan then; nothing if this one is refused, but for its age."""
+        """This party's newest plan then; nothing if this one is refused, but for age."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
@@ -298,8 +295,8 @@ class Node(StoredNode):
             self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
-        """The hub repeats an attempt, so its disk was put back, and it may ask for something else. A party answers once
-        in an attempt, so it takes nothing of this one and asks for another.
+        """The hub repeats an attempt, so its disk was put back, and it may ask for something else: a party asks for
+        another attempt.
         """
         if not self.apart:
             self.give_up()

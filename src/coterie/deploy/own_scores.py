@@ -23,7 +23,7 @@ def observer_of(work: OwnWork) -> Evaluator | None:
 
 
 def may_score(work: OwnWork) -> tuple[str, ...]:
-    """Names of scores that it may report: ``local_accuracy``, ``prior_local_accuracy``."""
+    """Scores that it may report: ``local_accuracy``, ``prior_local_accuracy``."""
     tested = work.data is not None and len(work.data.test) > 0
     return tuple(name for name in work.allowed if name.startswith(("local_", PRIOR))) if tested else ()
 
@@ -31,8 +31,8 @@ def may_score(work: OwnWork) -> tuple[str, ...]:
 def own_scores(
     work: OwnWork, observer: Evaluator, model: fl.ClientModel, told: NDArray[np.int64] | None
 ) -> dict[str, float]:
-    """Scores that it may report, with the prior of its labels (``PRIOR``), too. told: (classes,) the label counts of
-    the model's training data, or None.
+    """Those that it may report, also with the labels' prior (``PRIOR``).  told: (classes,) label counts of the model's
+    training data, or None.
     """
     wanted, models = may_score(work), {work.name: model}
     found = observer.scores(models).means()

@@ -22,7 +22,7 @@ from coterie.training.model import Model
 
 @dataclass(frozen=True, eq=False)
 class OwnWork:
-    """data: of this party alone, or None.  allowed: scores that the operator asks for and the owner allows."""
+    """data: of this party alone, or None.  allowed: scores that operator and owner agree on."""
 
     name: str
     config: Resolved
@@ -33,7 +33,7 @@ class OwnWork:
 
 
 def own_work(home: Home, plan: Plan, config: Resolved, model: Model, device: Profile | None) -> OwnWork:
-    """Raises UserError for a client without data, and without the GPU that it says it has."""
+    """Raises UserError for a client without data, and without a GPU that it has named."""
     data, settings = _data(home, plan), plan.settings
     if data is None and home.role == plan.client_role:
         raise fl.UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")
@@ -41,7 +41,7 @@ def own_work(home: Home, plan: Plan, config: Resolved, model: Model, device: Pro
         model,
         {} if data is None else {home.name: data},
         config.how if settings.rehearsal else {"precision": config.precision, "device": _accelerator(home)},
-        emulated=config.crypto == "emulated" or not config.definition.encrypted,
+        emulated=config.emulated,
         devices={} if device is None else {home.name: device},
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
     )

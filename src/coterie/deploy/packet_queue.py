@@ -1,4 +1,4 @@
-"""Packets in and out: numbered, sealed and signed, each taken once."""
+"""Packets in and out: numbered, sealed and signed, taken once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _STARTS = 1 << 32  # numbers of each start of a node
 _LAST_S, _OF_A_SECOND = 1 << 36, 1 << 24  # numbers by the clock: below 2^60, whatever it shows
 _WORKING_S = 3.0
 _RETRY_S = 0.5
+# a recipient is waited for once within so many times ``grace_s``, or it could hold up its senders for ever
 _FULL_AGAIN = 10
-"""A recipient is waited for at most once within so many times ``grace_s``, or it could hold up its senders for ever."""
-_TOGETHER = 8 << 20
-"""Bytes of packets that may wait to be pushed together."""
+_TOGETHER = 8 << 20  # bytes of packets that may wait to be pushed
 
 
 @dataclass(eq=False)
@@ -46,9 +45,9 @@ class Arrived:
 
 
 class PacketQueue:
-    """first: a packet that has come before. observer: is told of refused packets and waits.  limits: of one sender's
-    waiting packets, and ``grace_s`` to wait for a full recipient.  halted: it was stopped while the engine failed,
-    and pushes nothing more: its recipient would take an earlier packet for a repetition.
+    """first: a packet that has come before.  observer: is told of refused packets and waits.  limits: of one sender's
+    waiting packets, and ``grace_s`` for a full recipient.  halted: stopped while the engine failed; pushes nothing
+    more, since its recipient would take an earlier packet for a repetition.
     """
 
     def __init__(
@@ -102,9 +101,9 @@ class PacketQueue:
         return OutgoingPacket(dst, f"{self.name}.{number}.{secrets.token_hex(16)}", body)
 
     def push(self, parcels: Sequence[OutgoingPacket]) -> list[OutgoingPacket]:
-        """First those put aside, however long it takes. Returns the lost ones. A packet is lost if it never can be
-        stored, if the node is stopped before, or if its recipient is full for ``grace_s``. ``flush`` returns lost
-        ones that were put aside.
+        """First those put aside, however long it takes. Returns the lost ones: a packet is lost if it never can be
+        stored, if the node is stopped before, or if its recipient is full for ``grace_s``. ``flush`` returns those put
+        aside.
         """
         aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[OutgoingPacket]()
@@ -142,7 +141,7 @@ class PacketQueue:
         return never
 
     def put_aside(self, parcel: OutgoingPacket) -> None:
-        """To be pushed with later ones, at the latest by the next ``push`` or ``flush``."""
+        """To be pushed with later ones, or by ``flush``."""
         self._leaving.append(parcel)
         self._leaving_bytes += len(parcel.body)
         if self._leaving_bytes > _TOGETHER:

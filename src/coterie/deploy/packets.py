@@ -1,7 +1,7 @@
-"""Packets between two nodes: letters, which carry the messages of the protocol, and short notices.
+"""Packets between two nodes: letters, which carry the protocol's messages, and short notices.
 
-Every packet is sealed to its recipient and signed by its sender, once, with the session, both ends and its number. An
-engine sees ends, sizes and times, and no message's kind.
+Each is sealed to its recipient and signed by its sender, with the session, both ends and its number. An engine sees
+ends, sizes and times, and no message's kind.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import msgspec
 
 from coterie.deploy.plan import decode
 from coterie.protocol.errors import DecodeError, PeerError
+from coterie.transport.clock import NOWHEN as NOWHEN
+from coterie.transport.clock import Instant as Instant
 from coterie.transport.envelope import Count, Envelope, Keyring, Numbers
 
 Short = Annotated[str, msgspec.Meta(max_length=80)]
@@ -20,13 +22,9 @@ Sent = Annotated[dict[Short, Count], msgspec.Meta(max_length=1 << 16)]
 """Numbers of letters, by the other end."""
 Kinds = Annotated[dict[Short, Count], msgspec.Meta(max_length=256)]
 Scores = Annotated[dict[Short, float], msgspec.Meta(max_length=256)]
-Instant = tuple[float, Count]
-"""On the virtual clock of a rehearsal (``transport.wire.Instant``)."""
-
 Era = tuple[Count, Count]
 """A round and its attempt."""
 
-NOWHEN: Instant = 0.0, 0
 _MOST_KINDS = 64
 _MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
@@ -40,10 +38,9 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
-    """A message. frame: as ``Member.send`` gives it.
+    """A message.  frame: as of ``Member.send``.
 
-    era: its sender's, which may be later than the envelope's.  arrives: in a rehearsal.  commit: the sender's count of
-    commits.
+    era: its sender's, which may be later than the envelope's.  arrives: in a rehearsal.  commit: the sender's.
     """
 
     envelope: Envelope
@@ -55,7 +52,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
 
 
 class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer. why: one word, not the reason of a refusal."""
+    """The request with this number gets no direct answer.  why: one word, not a refusal's reason."""
 
     number: Count
     era: Era
@@ -82,10 +79,10 @@ class BeginAttempt(msgspec.Struct, frozen=True, array_like=True, tag="begin", fo
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
     """How a party fared in a round: numbers for the operator.
 
-    commit: its count of commits.  bytes_up, bytes_down: of packets.  refused: by kind of message.  scores: as its owner
-    allows.  interrupted: it was killed while coordinating, and asks for another attempt.  rolled_back: its state is
-    older than the hub has heard of, and it ends.  closed: this attempt is over.
-    started: it asks for the hub's attempt.  repeated: it was in an attempt of this number before, and asks for another.
+    commit: its count.  bytes_up, bytes_down: of packets.  refused: by kind of message.  scores: as its owner allows.
+    interrupted: killed while coordinating, so it asks for another attempt.  rolled_back: its state is older than the
+    hub knows, and it ends.  closed: this attempt is over.  started: it asks for the hub's attempt.  repeated: it has
+    been in this attempt before, and asks for another.
     """
 
     era: Era
@@ -116,7 +113,7 @@ class Traffic(msgspec.Struct, kw_only=True):
     refused: dict[str, Count] = {}
 
     def refuse(self, kind: str) -> None:
-        """Kinds are others' words, so their number is bounded."""
+        """Kinds are others' words, so they are bounded."""
         known = kind in self.refused or len(self.refused) < _MOST_KINDS
         kind = kind[:80] if known else "other"
         self.refused[kind] = self.refused.get(kind, 0) + 1
@@ -137,7 +134,7 @@ class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbi
 
 class NewRun(msgspec.Struct, frozen=True, array_like=True, tag="run", forbid_unknown_fields=True):
     """The hub asks for a run that its recipient may not know, or for the newest plan, which a party answers. It alone
-    has number 0 and belongs to no session. A repetition tells nothing new.
+    has number 0 and no session.
     """
 
     plan: bytes
@@ -154,11 +151,11 @@ Packet = Letter | NoAnswer | BeginAttempt | Report | Tally | PlanUpdate | NewRun
 
 _TOGETHER = "all parties must run the same version of coterie"
 FORMAT = 2
-"""Of packets. In format 1 a message inside was signed and sealed once more."""
+"""In format 1 a message inside was signed and sealed once more."""
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A packet as it travels. sealed: for its recipient alone.
+    """sealed: for the recipient alone.
 
     number: grows with every packet of its sender, or 0 (``NewRun``).
     """
@@ -177,7 +174,7 @@ def wrap(keyring: Keyring, src: str, dst: str, number: int, packet: Packet) -> b
 
 
 def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[int, Packet]:
-    """Number and packet that ``src``, named by the engine, has sent to ``dst``. Raises PeerError."""
+    """Number and packet of ``src``, as the engine names it, to ``dst``. Raises PeerError."""
     wrapped = decode(body, Wrapped, f"from {src} are no packet of format {FORMAT}; {_TOGETHER}")
     if wrapped.format != FORMAT:
         raise DecodeError(f"{src} sends packets of format {wrapped.format}, and this party takes {FORMAT}; {_TOGETHER}")
@@ -198,8 +195,8 @@ def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
 
 
 class Carried(Keyring):
-    """For messages in packets, which need no own signature or seal. keyring: of the party. The overhead counts all the
-    same, so that a rehearsal's virtual clock is a simulation's.
+    """For messages in packets, which need no own signature or seal. Their overhead counts all the same, for a
+    rehearsal's virtual clock.
     """
 
     def __init__(self, keyring: Keyring) -> None:

@@ -31,10 +31,11 @@ def as_party(
     stderr: bool = False,
     say: Say = silent,
 ) -> None:
-    """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early.
+    """Run a party from its home until the hub ends the run or SIGTERM comes. Raises what ends it early, and UserError
+    for what does not mend itself, or if it runs already.
 
     serve: as for the hub, of own numbers.  stay: then wait for further runs.  say: is told of waits, rounds, attempts
-    and the end.  Raises UserError for what does not mend itself, or if another process runs from this home.
+    and the end.
     """
     home = read_home(path)
     with running(home, stderr=stderr) as stopped:

@@ -1,6 +1,6 @@
-"""The plan: all that the parties of a deployment share. The operator signs each version.
+"""The plan: all that a deployment's parties share, signed by the operator.
 
-A party refuses an older version than it has seen, so that nobody can bring back a revoked party.
+A party refuses an older version than it has seen, so nobody can bring back a revoked party.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.data.form import SampleForm, Size
 from coterie.protocol.errors import CoterieError, DecodeError, PeerError, UserError
-from coterie.protocol.setup_info import Entry, Roster
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.setup_info import Common, Entry, Roster
 from coterie.runs.config import Resolved
 from coterie.runs.config_file import from_text
 
@@ -27,11 +30,11 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 GIB = 1 << 30
 MOST_GIB = 3.0
-"""A packet is one byte string of msgpack, which has less than 4 GiB."""
+"""A packet is one byte string of msgpack, below 4 GiB."""
 
 
 class NewPlanError(CoterieError):
-    """This process begins anew with a newer plan. plan: its bytes, signed by the operator."""
+    """This process begins anew with a newer plan.  plan: its signed bytes."""
 
     def __init__(self, plan: bytes) -> None:
         super().__init__("there is a newer plan")
@@ -48,9 +51,9 @@ class OlderPlanError(PeerError):
 
 @dataclass(frozen=True)
 class NodeLimits:
-    """Equal for all parties. patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how
-    long a party may be disconnected before it counts as gone.  retries: of a round.  most, most_bytes: of one
-    sender's waiting packets.  poll_s: how often a node looks up while nothing comes.
+    """Equal for all parties.  patience_s: the machine's deadline of a step that states none.  grace_s: disconnected for
+    longer, a party is gone.  retries: of a round.  most, most_bytes: of one sender's waiting packets.  poll_s: how
+    often a node looks up while nothing comes.
     """
 
     patience_s: float = 3600.0
@@ -62,13 +65,11 @@ class NodeLimits:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how
-    long a party may be away before it counts as gone.  quorum: the fewest clients for the set-up; 0, before a
-    deployment is founded, for all.  retries: how often a round's attempt is repeated.  scores: those that parties
-    may report if their owners allow it.  public: the hub's own samples.  rehearsal: all runs on one machine, with
-    one shared seed and a virtual clock.  begins_s, not_after_s: Unix times between which a plan is valid.
-    packet_gib: of one packet.
-    store_gib: of all that wait.
+    """server: URL of the engine's.  patience_s: the deadline of a step that states none.  grace_s: away for longer, a
+    party is gone.  quorum: the fewest clients for the set-up; 0, before the founding, for all.  retries: of a round's
+    attempt.  scores: that parties may report if their owners allow it.  public: the hub's own samples.  rehearsal: on
+    one machine, with a shared seed and a virtual clock.  begins_s, not_after_s: Unix times between which a plan is
+    valid.  packet_gib: of one packet.  store_gib: of all that wait.
     """
 
     server: str
@@ -94,12 +95,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """config: TOML text of a resolved ``RunConfig``.  roster: parties that have joined, also revoked ones, since the
-    others' numbers must not change.  members: all that are to join, with roles, in the roster's order.  signed_s:
-    Unix time.  revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if more than
-    once.
-    certificates: renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a set-up
-    of its own.  aborted: it ends before its next round.  warm: parties begin with the former run's models.
+    """config: TOML text of a resolved ``RunConfig``.  roster: parties that have joined, also revoked ones, since
+    numbers must not change.  members: all that are to join, with roles, in the roster's order.  signed_s: Unix time.
+    revoked: parties of which nothing is believed.  enrolled: how often a party has joined, if not once.  certificates:
+    renewed TLS certificates (PEM), by party.  run: its number, from 1; each has a session and a set-up.  aborted: it
+    ends before its next round.  warm: parties begin with the former run's models.
     """
 
     version: Size
@@ -145,7 +145,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Missing members without whom the hub cannot begin: it needs all servers and a quorum of clients."""
+        """Missing members without whom the hub cannot begin."""
         client, roles = self.client_role, dict(self.members)
         there = sum(one.role == client for one in self.roster.entries)
         servers = tuple(name for name in self.missing if roles[name] != client)
@@ -159,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def believed(self) -> Roster:
-        """The roster without revoked parties: for keys, never for parties' numbers. It is not signed as such."""
+        """The roster without revoked parties, unsigned: for keys, never for numbers."""
         left = tuple(one for one in self.roster.entries if one.name not in self.revoked)
         return msgspec.structs.replace(self.roster, entries=left)
 
@@ -186,10 +186,7 @@ def sign(plan: Plan, operator: SigningKey) -> bytes:
 
 
 def check(data: bytes, operator: bytes) -> Plan:
-    """operator: the public key that must have signed, 32 bytes.
-
-    Raises PeerError if the operator has not, and DecodeError (which is one) for what is no plan.
-    """
+    """operator: the public key, 32 bytes. Raises PeerError unless it has signed, DecodeError for what is no plan."""
     if len(data) > MAX_BYTES:
         raise DecodeError(f"{len(data)} bytes are too many for a plan")
     plan = decode(data, OperatorSigned, _NONE).read(Plan, _PURPOSE, operator, _NONE)
@@ -202,7 +199,7 @@ def check(data: bytes, operator: bytes) -> Plan:
 
 
 def check_parties(plan: Plan, config: Resolved) -> None:
-    """Raises UserError unless the roster has the parties of the config's system, in its order."""
+    """Raises UserError unless the roster has the parties of the config's system, in order."""
     system, client_role = config.definition, plan.client_role
     wanted = system.roles(config.own, plan.roster.of_role(client_role), config.mode)
     found = {one.name: one.role for one in plan.roster.entries}
@@ -212,6 +209,14 @@ def check_parties(plan: Plan, config: Resolved) -> None:
             f"{system.name} in mode {config.mode} has the parties {servers}, in this order, and then any number of "
             f"role {client_role}; the roster has {', '.join(f'{name} ({role})' for name, role in found.items())}"
         )
+
+
+def common_of(
+    config: Resolved, roster: Roster, spec: ModelSpec, starts: NDArray[np.float32], public: int, warm: bool
+) -> Common:
+    """What all parties know.  roster: its last entry is a client.  public: the hub's samples."""
+    clients = roster.of_role(roster.entries[-1].role)
+    return Common(roster, clients, spec, starts, config.mode, config.emulated, public, deployed=True, warm=warm)
 
 
 def decode(data: bytes, kind: type[T], problem: str) -> T:
@@ -231,6 +236,5 @@ def fingerprint(entry: Entry) -> str:
     return grouped(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 
-def grouped(fingerprint: str | bytes) -> str:
-    text = fingerprint if isinstance(fingerprint, str) else fingerprint.hex()
+def grouped(text: str) -> str:
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

@@ -9,9 +9,11 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from coterie.deploy import plan as plans
 from coterie.deploy.gathering import POLL_S, Tell, awaited
-from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, decode_json, plan_of, read_private
+from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, plan_of, read_json, read_private
 from coterie.deploy.hub import Plans
 from coterie.deploy.plan import NewPlanError, Plan
 from coterie.deploy.status import STATUS, RunStatus
@@ -22,7 +24,7 @@ from coterie.report.words import plural
 
 
 def adopt(folder: Path, home: Home, data: bytes) -> None:
-    """Put this plan into an operator's folder, unless that one is no older."""
+    """Put this plan into an operator's folder, unless it is no newer."""
     with locked(folder, wait=True):
         if _version(home, data) > _version(home, read_private(folder / PLAN)):
             atomic_write(folder / PLAN, data)
@@ -55,19 +57,32 @@ class PlanFile(Plans):
         return found
 
     def over(self) -> bool:
+        plan = self._newest()
+        return plan.run > self._plan.run or plan.aborted
+
+    def present(self) -> Plan:
+        """This run's plan, without those that were revoked since."""
+        return replace(self._plan, revoked=self._newest().revoked)
+
+    def _newest(self) -> Plan:
         with contextlib.suppress(PeerError):  # the hub refuses it with the reason
-            plan = plans.check(read_private(self._path), self._hub.operator)
-            return plan.run > self._plan.run or plan.aborted
-        return False
+            return plans.check(read_private(self._path), self._hub.operator)
+        return self._plan
 
     def check_begins(self) -> None:
-        plan = plan_of(self._hub)
-        gone = [name for name in plan.revoked if name in plan.roster.by_name]
-        if gone and KEY_CENTRE in plan.roster.by_name:
+        plan, folder = plan_of(self._hub), self._path.parent
+        listed = plan.roster.by_name
+        gone = [name for name in plan.revoked if name in listed]
+        begun = f"{', '.join(gone)} was revoked before run {plan.run} began"
+        if servers := [name for name in gone if listed[name].role != plan.client_role]:
             raise RunError(
-                f"{', '.join(gone)} was revoked before run {plan.run} began, and its key centre deals keys to all "
-                f"members or none: for a run of those that are left run coterie deploy abort {self._path.parent}, and "
-                "then coterie deploy start"
+                f"{begun}, and a run has all its servers: let it join with new keys (coterie deploy invite {folder} "
+                f"{servers[0]} --again), and start the hub again"
+            )
+        if gone and KEY_CENTRE in listed:
+            raise RunError(
+                f"{begun}, and its key centre deals keys to all members or none: for a run of those that are left run "
+                f"coterie deploy abort {folder}, and then coterie deploy start"
             )
 
     def check_shown(self, data: bytes) -> None:
@@ -92,11 +107,11 @@ def wait_for_run(folder: Path, hub: Home, plan: Plan, stopped: threading.Event) 
 
 
 def put_by(folder: Path, plan: Plan) -> None:
-    """Before this plan's run, move a former run's folder to one by its number."""
+    """Before this plan's run, move a former run's folder away, by its number."""
     path = folder / RUN / STATUS
     if not path.exists():
         return
-    former = decode_json(path, read_private(path), RunStatus)
+    former = read_json(path, RunStatus)
     if former.session != plan.session and former.run < plan.run:
         make_folder(folder / RUNS)
         with writing(folder / RUNS):

@@ -1,6 +1,6 @@
-"""The run folder of a deployment, which the hub writes from the parties' reports.
+"""The hub writes a deployment's run folder from the parties' reports.
 
-Clients report scores of their own held-out samples; a line says how many a mean is over. A party reports on round r
+Clients report scores of their own held-out samples; a line says how many a mean is over. The report on round r comes
 when round r + 1 begins, or the run ends.
 """
 
@@ -25,7 +25,7 @@ from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, RunStatus, a
 from coterie.protocol.errors import CoterieError, UserError, shown
 from coterie.record.files import FILE_MODE, Log, atomic_write, decoded, locked, opened, reading
 from coterie.record.folder import CONFIG, METRICS, RESULT, encode_line, jsonable, read_lines, write_json
-from coterie.record.summary import Line, totals
+from coterie.record.summary import Line, totals, with_facts
 from coterie.report.words import plural
 from coterie.runs.failures import check_not_all_skipped
 
@@ -36,10 +36,10 @@ _OPEN_LINES = 2  # of closed rounds whose reports still come
 
 
 class OpenRounds(msgspec.Struct):
-    """``open.bin``: what a killed hub needs to continue its folder.
+    """``open.bin``: a killed hub continues its folder by it.
 
     lines: of the last closed rounds.  reports: of rounds whose lines are open, by party and (round, attempt).  missed:
-    by round, parties that the hub went on without, and why.  by_client: each one's last scores.
+    by round, whom the hub went on without, and why.  by_client: last scores.
     """
 
     session: str
@@ -56,7 +56,7 @@ class OpenRounds(msgspec.Struct):
 
 
 class Recorder(Journal):
-    """The hub's ``NodeObserver``: writes log, run folder and status. Any thread may call its methods.
+    """The hub's ``NodeObserver``: writes log, run folder and status. Any thread may call it.
 
     done: committed rounds; the folder forgets later ones.  say: is told of rounds, attempts and waits. Raises UserError
     if another process writes there, or the folder holds another run.
@@ -184,7 +184,7 @@ class Recorder(Journal):
             self._settle()
 
     def closed(self, one: RoundOutcome) -> None:
-        """The hub has committed a round (0: the set-up; the one after the last: the finish)."""
+        """The hub has committed a round (0: the set-up; after the last: the finish)."""
         if one.notes.get("participants") == 0 and "skipped" not in one.notes:
             one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
         if one.skipped:
@@ -374,6 +374,6 @@ class Recorder(Journal):
         measured = {**facts, "measures": [metric.facts for metric in self._check.measures]}
         summed = totals(of.set_up, self._lines, of.finish)
         found = reported.result_of(self._present(), self.config, self._lines, running)
-        write_json(self.folder / RESULT, reported.with_facts(found, {**summed, **measured}))
+        write_json(self.folder / RESULT, with_facts(found, {**summed, **measured}))
         for name, table in reported.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)

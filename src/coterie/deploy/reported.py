@@ -1,14 +1,13 @@
-"""Parties' reports, checked and summed up, and the ``result.json`` that the hub makes of them.
+"""Parties' reports, checked and summed up, and the hub's ``result.json``.
 
-Nothing proves a number of a report. The checks keep out impossible ones, so a party can spoil its own numbers and the
-means, and nothing else.
+Nothing proves a reported number. Impossible ones are kept out, so a party can spoil only its own numbers and the means.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -22,11 +21,12 @@ from coterie.record.comparison import PRIOR
 from coterie.record.folder import CLIENTS, PARTITION
 from coterie.record.summary import Line
 from coterie.runs.config import Resolved
+from coterie.runs.evaluation import Scores
 from coterie.runs.metrics import Metric, run_metrics, score
 
 OWN_LOG = "the reason is in its own log"
 PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
-"""What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
+"""What a node refuses besides messages: packets that do not open, words that their sender may not say."""
 OTHER = "other"
 _OPTIONS = ("mode", "seed", "rounds", "model", "devices")
 _EXCLUDED = {words: name for name, words in EXCLUDED.items()}
@@ -34,6 +34,7 @@ WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
 _MOST_SCORE = 1e100
+_PLAIN = ("local_accuracy", "local_loss", f"{PRIOR}local_accuracy")  # in a line beside its metrics
 
 
 class Check:
@@ -51,7 +52,7 @@ class Check:
         self.shares = {name for name, share in names.items() if share}
 
     def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
-        """The report with the fields that count; None for an impossible one. Only clients have scores."""
+        """The fields that count; None for an impossible report. Only clients have scores."""
         counts = (report.commit, *report.refused.values())
         if max(report.bytes_up, report.bytes_down) > _MOST_BYTES or max(counts) > _MOST_COUNT:
             return None
@@ -88,26 +89,22 @@ def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
     for own in scores.values():
         for name, value in own.items():
             by_name.setdefault(name, []).append(value)
-    means = {name: float(np.mean(values)) for name, values in by_name.items()}
-    plain = ("local_accuracy", "local_loss", f"{PRIOR}local_accuracy")
-    others = {name: mean for name, mean in means.items() if name not in plain}
-    line: Line = {name: means[name] for name in plain if name in means}
-    if others:
-        line["metrics"] = others
-    line["bands"] = {name: np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist() for name, values in by_name.items()}
-    line["reported"] = {name: len(values) for name, values in by_name.items()}
-    return line
+    found = Scores({name: np.array(values) for name, values in by_name.items()})
+    means = found.means()
+    line: Line = {name: means.pop(name) for name in _PLAIN if name in means}
+    metrics = {"metrics": means} if means else {}
+    return {**line, **metrics, "bands": found.bands(), "reported": {name: len(own) for name, own in by_name.items()}}
 
 
 def means_of(line: Line, measures: Sequence[Metric]) -> dict[str, float | None]:
-    """Means of reported scores, the leading one first, each with that of the prior."""
+    """The leading score first, each with that of the prior."""
     forms = (form + f"local_{metric.name}" for metric in measures for form in ("", PRIOR))
     names = (*forms, "local_loss")
     return {name: score(line, name) for name in names if name in line["reported"]}
 
 
 def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
-    """Parties that the hub went on without, and why (``late``, ``gone``, ...)."""
+    """Parties that the hub went on without, and why (``late``, ``gone``)."""
     return {
         "late": [party for party, why in missed if why == "late"],
         "lost": {f"{party} of round {round}": why for party, why in missed if why != "late"},
@@ -119,7 +116,7 @@ def why_missed(words: str) -> str:
 
 
 def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], running: bool) -> dict[str, Any]:
-    """``result.json`` without sums of lines. running: whether the run goes on."""
+    """``result.json`` without sums of lines."""
     reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
     deployment = {
         "engine": status.engine,
@@ -147,35 +144,6 @@ def result_of(status: RunStatus, config: Resolved, lines: Sequence[Line], runnin
         "assumes": config.definition.assumed(config.mode, config.own),
         "deployment": deployment,
     }
-
-
-def unknown(known: Collection[str]) -> Iterator[str]:
-    """What nobody knows of a run, in words. known: keys of the result that have a value."""
-    for key, words in _UNKNOWN.items():
-        if key not in known:
-            yield words
-
-
-_UNKNOWN = {
-    "global_accuracy": "Accuracy on a common test set: there is none. A client scores its model on samples of its own, "
-    "and reports what its owner allows.",
-    "models_sha256": "Whether a round changed a model: nobody sees all models. A round counts as skipped if the hub "
-    "says so.",
-    "message_bytes": "Bytes by kind of message: packets are sealed, and a party reports the sum of its packets.",
-    "refused_reasons": "Why a message was refused: the reason is in the log of the party that refused it.",
-    "label_counts": "How the data are distributed among the clients, and whether clusters agree with that.",
-    "ledger": "How much the clients have released of their data (the privacy ledger). Parties do not report it: each "
-    "one's own log and `coterie export` state its epsilon.",
-    "virtual_seconds": "Virtual time: seconds are those of the hub's clock.",
-}
-
-
-def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {**found, **facts}
-    known = [key for key, value in whole.items() if value is not None]
-    if found["deployment"]["rehearsal"]:
-        known.append("label_counts")  # the data were dealt
-    return {**whole, "deployment": {**found["deployment"], "unknown": list(unknown(known))}}
 
 
 def tables(

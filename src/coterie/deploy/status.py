@@ -1,6 +1,6 @@
-"""What an operator sees of a deployment: the hub's ``status.json`` in its run folder (``recorder.py``).
+"""An operator's view of a deployment: the hub's ``status.json`` in its run folder (``recorder.py``).
 
-It holds no model, no cluster, and no reason of a refusal, which stays in a party's own log.
+It holds no model, no cluster, and no reason of a refusal.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ Phase = Literal["waiting", "set-up", "round", "finish", "ended", "failed"]
 
 
 class PartyStatus(Traffic, kw_only=True):
-    """Sums are over the whole run. fingerprint: of its keys, "" for a member that has not joined.  connected: as the
-    engine says.
-    rolled_back: its state went back, and it is excluded.  last_seen: Unix seconds of its last packet.
-    round, attempt, commit: of its last report.  missed: how often the hub went on without it, by reason.
-    implausible: its impossible reports.
+    """Sums are over the whole run.  fingerprint: of its keys, "" before it has joined.  connected: as the engine says.
+    rolled_back: its state went back, so it is excluded.  last_seen: Unix seconds of its last packet.  round, attempt,
+    commit: of its last report.  missed: how often the hub went on without it, by reason.  implausible: impossible
+    reports.
     """
 
     name: str
@@ -48,12 +47,11 @@ class PartyStatus(Traffic, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
-    """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file. plan:
-    its version.  done: committed rounds.  skipped: those of them that moved no model or were given up.
-    repeated: attempts beyond the first.  scores: means of the last other round that clients have reported on.
-    reported: by score, how many did.  why: of a failure.  waits: why nothing can be stored at the engine.  attempt:
-    from 0; people are shown it from 1.  certificates: Unix times when they end, by holder; filled in by the server of
-    the status. aborted: the operator ends it early.
+    """``status.json``.  started, since, written: Unix seconds of the run's start, of this phase, and of the file.
+    plan: its version.  done: committed rounds.  skipped: of these, those that moved no model or were given up.
+    repeated: attempts beyond the first.  scores: means of the last other round, by ``reported`` clients.  why: of a
+    failure.  waits: why the engine stores nothing.  attempt: from 0.  certificates: Unix times of their ends, by
+    holder, filled in by the status's server.  aborted: the operator ends it early.
     """
 
     system: str
@@ -111,13 +109,13 @@ def first_status(plan: Plan) -> RunStatus:
 
 
 def at_words(round: int, attempt: int, rounds: int) -> str:
-    """``Round 3 of 10, attempt 2``: for people, who count attempts from 1."""
+    """``Round 3 of 10, attempt 2``: people count attempts from 1."""
     head = "Set-up" if round == 0 else f"Round {round} of {rounds}" if round <= rounds else "After the last round"
     return head + (f", attempt {attempt + 1}" if attempt else "")
 
 
 class OwnNumbers(Journal):
-    """The ``NodeObserver`` of other parties than the hub: writes the log, and sums up own reports."""
+    """Another party's ``NodeObserver``: writes the log, and sums up own reports."""
 
     def __init__(self, home: Home, say: Say) -> None:
         super().__init__(say=say)
@@ -126,7 +124,7 @@ class OwnNumbers(Journal):
 
     @property
     def status(self) -> RunStatus:
-        """Of this party alone. Raises UserError if it is revoked."""
+        """Of this party alone. Raises UserError if revoked."""
         plan, (sums, last) = plan_of(self._home), self._told
         own = msgspec.structs.replace(sums, round=last.era[0], attempt=last.era[1], commit=last.commit)
         own.add(last)

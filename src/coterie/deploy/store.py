@@ -1,4 +1,4 @@
-"""What a node keeps: one file, which each commit replaces as a whole."""
+"""What a node keeps: one file, replaced by each commit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.account import Entries
-from coterie.deploy.clock import Times
 from coterie.deploy.engine import OutgoingPacket
 from coterie.deploy.packets import CarriedNumbers, Era, Letter
+from coterie.dp.entries import Entries
 from coterie.protocol import state
 from coterie.protocol.party import Party
 from coterie.record.files import FILE_MODE, atomic_write, opened, reading
+from coterie.transport.clock import Times
 from coterie.transport.envelope import Count
 
 Counts = dict[str, Count]
@@ -22,7 +22,7 @@ _PARTS = "state", "secret", "start", "start secret", "kept"
 
 
 class FileStore:
-    """A private file (0600). Raises UserError where it can't be read, and RunError where it can't be written."""
+    """A private file (0600). Raises UserError where it can't be read, RunError where it can't be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,8 +46,8 @@ class FileStore:
 
 
 class Numbering(msgspec.Struct):
-    """Of a node's packets. They never go back: each start begins beyond all before it. sent: the last number used.
-    taken: by sender, the highest that has come.  open: those up to it that are not done.
+    """Of a node's packets, and never back: each start begins beyond all before it.  sent: the last number used.  taken:
+    by sender, the highest that has come.  open: those up to it that are not done.
     """
 
     starts: Count = 0
@@ -57,13 +57,12 @@ class Numbering(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """Beside the party's state and secret. era: None before the first.  mark: of this attempt.  leads: whether it
-    coordinates.  numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds
-    that this one took, for another attempt.  retaken: how many of them this attempt has taken.  inbox: for a
-    coordinator of a later round.
-    sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times,
-    before: of the virtual clock, now and when the round began.  keys: by party, the public key.  released: its
-    releases (``account.py``).  released_to: the number of the last message in it.
+    """Beside the party's state and secret.  era: None before the first.  mark: of this attempt.  leads: it coordinates.
+    numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that this one
+    took, for another attempt.  retaken: how many of them this attempt has taken.  inbox: for a coordinator of a later
+    round.  sent, received: packets of this era, by the other end.  tallies: it tells the hub of them.  times, before:
+    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: up to message
+    released_to.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
     newest known commit.  excluded: why a party is asked nothing until it is enrolled anew.  forced: in how many rounds
@@ -97,8 +96,8 @@ class Kept(msgspec.Struct):
 
 
 def begun_after(former: bytes) -> Kept:
-    """At the beginning of a run. former: its last commit of the former one, whose numbers and releases go on. Raises
-    UserError for an invalid one.
+    """At the beginning of a run.  former: the last commit of the former one, whose numbers and releases go on. Raises
+    UserError.
     """
     old: Kept = state.load(former, {**dict.fromkeys(_PARTS, object), "kept": Kept})["kept"]
     numbering = Numbering(old.numbering.starts, old.numbering.sent, old.numbering.taken)
@@ -108,7 +107,7 @@ def begun_after(former: bytes) -> Kept:
 
 
 def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
-    """SECRET: a commit. now, start: state and secret of the party, now and when the round began."""
+    """SECRET: a commit.  now, start: the party's state and secret, now and when the round began."""
     return state.dump(dict(zip(_PARTS, (*now, *start, kept), strict=True)))
 
 

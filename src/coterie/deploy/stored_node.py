@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.account import Account, add, add_scores
-from coterie.deploy.clock import Clock
+from coterie.deploy.account import Account, add_scores
+from coterie.deploy.clock import Clock, MachineClock
 from coterie.deploy.engine import Delivery, Engine, OutgoingPacket
 from coterie.deploy.lead import CoordinationDriver, Presence
 from coterie.deploy.logs import NodeObserver
@@ -29,9 +29,8 @@ REPORT_S = 5.0
 Scores = Callable[[int], Mapping[str, float]]
 """What a party's owner lets it tell of itself after a round: numbers by name."""
 Renew = Callable[[bytes], tuple[Keyring, Any]]
-"""Takes a newer plan in, as it came from the hub; gives the keys, and ``Party.common``.
-
-Raises PeerError unless it is genuine and newer, or the same.
+"""Takes in a newer plan from the hub; gives the keys, and ``Party.common``. Raises PeerError unless it is genuine and
+newer, or the same.
 """
 
 
@@ -58,7 +57,7 @@ class StoredNode(Observer):
         announces: bool = False,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
-        self.clock, self.limits = clock or Clock(), limits or NodeLimits()
+        self.clock, self.limits = clock or MachineClock(), limits or NodeLimits()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
         self.renew, self.account, self.announces = renew, account or Account(), announces
         self.name, self.hub = member.name, member.hub
@@ -107,7 +106,7 @@ class StoredNode(Observer):
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
     def commit(self, outbox: Sequence[OutgoingPacket] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store the work, push its consequences, and declare these packets done. Raises RunError if storing fails."""
+        """Store the work, push its consequences, and declare these packets done. Raises RunError."""
         self.kept.commits += 1
         self.save(outbox, done)
 
@@ -152,7 +151,7 @@ class StoredNode(Observer):
         self.account.new()  # an attempt that is undone has sent what it has sent
 
     def recognise(self) -> None:
-        """Forget the numbers of parties that were enrolled anew, which begin again."""
+        """Forget the numbers of parties that were enrolled anew."""
         common = getattr(self.member.party, "common", None)
         for entry in common.roster.entries if common is not None else ():
             if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
@@ -174,18 +173,13 @@ class StoredNode(Observer):
             self.queue.done(arrived)
 
     def count_releases(self, sent: Sequence[Sent]) -> None:
-        kept = self.kept
-        add(kept.released, *self.account.new())
-        for one in sent:
-            if one.envelope.number > kept.released_to:
-                kept.released_to = one.envelope.number
-                add(kept.released, *self.account.by_sending(one.envelope))
+        self.kept.released_to = self.account.count(self.kept.released, sent, self.kept.released_to)
 
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Put aside for ``flush``, so that many parties are asked at the same time. Nothing is stored: if this process
-        ends, the round is tried again. Parties that are gone or excluded are not asked.
+        """Put aside for ``flush``, so that many parties are asked at once, and stored nowhere: if this process ends,
+        the round is tried again. Nobody asks parties that are gone or excluded.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
         if (

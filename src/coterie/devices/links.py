@@ -1,4 +1,4 @@
-"""The links of a simulation: seconds for bytes and work, clients' presence in a round, and late answers."""
+"""The links of a simulation: seconds for bytes and work, presence, and late answers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ def check_share(share: float) -> None:
 
 
 class Delays:
-    """By how many rounds answers are late: a pure function of its arguments and the round. asked(r): the clients that
-    round r asks.  share: delta, of those (rounded).  law: of ``delay_law``. Raises UserError for another law, or a
-    share beyond 0 to 1.
+    """By how many rounds answers are late, as a pure function. asked(r): the clients that round r asks.  share: delta,
+    of those (rounded).  law: of ``delay_law``. Raises UserError for another law, or a share beyond 0 to 1.
 
     A client that still owes an answer counts towards the share: its new one arrives with the last.
 
@@ -85,8 +84,8 @@ class Delays:
 
 class FleetLinks(Links):
     """profiles: by client; all other parties are a SERVER. A client's presence is drawn once a round, dropping out for
-    every request, so a client may upload and then miss its model. In the set-up, round 0, all are there. traces: of
-    presence on the virtual clock, from round 1 on; None for always. Both trace and draws must allow it.
+    every request, so a client may upload and then miss its model. In the set-up, round 0, all are there.  traces: of
+    presence on the virtual clock, from round 1 on, which must allow it as well; None for always.
     """
 
     def __init__(

@@ -86,7 +86,6 @@ class Tier(Profile):
 
 
 _KINDS = get_type_hints(Tier, include_extras=True)
-"""The types of the fields, with what they allow."""
 
 SERVER = Profile(
     "server",
@@ -127,7 +126,7 @@ def _named() -> Mapping[str, tuple[Tier, ...]]:
 
 
 FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail", "mixed", "jetson")
-"""Every fleet that has a name; ``fleet`` also takes the path of a ``.toml`` file."""
+"""Every named fleet; ``fleet`` also takes a ``.toml`` file."""
 
 
 def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:

@@ -1,4 +1,4 @@
-"""What a device tells of itself to a system that chooses devices (FedEPC eq. (9); Oort; FedCS; OFL)."""
+"""What a device tells a system that chooses devices (FedEPC eq. (9); Oort; FedCS; OFL)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def resources(own: OwnData) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Status:
-    """Of a device for a time step. share: of the step's computing and transfer time that it gives, in (0, 1].
-    present_s: in which it expects to be there.
+    """Of a device for a time step.  share: of the step's computing and transfer time that it gives, in (0, 1].
+    present_s: its expected presence.
     """
 
     compute_flops_per_s: float
@@ -37,8 +37,8 @@ class Status:
 
 @local("device status")
 def status(own: OwnData, now_s: float, step_s: float) -> Status:
-    """For the time step of ``step_s`` seconds that begins now, OFL section 3.5. Presence follows from
-    ``OwnData.presence``, or else from the profile's probabilities. PeerError if it has no profile.
+    """For the time step of ``step_s`` seconds from now, OFL section 3.5. Presence follows from ``OwnData.presence``,
+    else from the profile's probabilities. PeerError without a profile.
     """
     profile = own.device
     if not isinstance(profile, Profile):

@@ -1,4 +1,4 @@
-"""Traces of clients' presence on the virtual clock, generated or from a file.
+"""Clients' presence on the virtual clock, generated or from a file.
 
 ``docs/resources.md`` has the forms. All traces of a run have one period, after which they begin anew. A round begins
 ``pace_s`` after the last one ended, or later, when a client is there.
@@ -21,7 +21,7 @@ from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
 PACE_S = 3600.0
-"""Seconds from the end of a round to the next, at least, if nothing is said."""
+"""Seconds from the end of a round to the next, at least, by default."""
 HOUR_S, DAY_S, DAYS = 3600.0, 86_400.0, 7
 DIURNAL = "diurnal"
 _COLUMNS = ("client", "start_s", "end_s")
@@ -73,8 +73,8 @@ def parse(text: str) -> Availability:
 class Traces:
     """intervals: by name, ``(start_s, end_s)`` with 0 <= start < end <= period_s.
 
-    Ends don't belong to an interval; touching ones are one. After period_s all begins anew. Raises UserError for a
-    client without an interval, and for overlapping or invalid ones.
+    Ends don't belong to an interval; touching ones are one. Raises UserError for a client without an interval, and for
+    overlapping or invalid ones.
     """
 
     def __init__(self, intervals: Mapping[str, Iterable[Interval]], period_s: float) -> None:
@@ -192,7 +192,7 @@ def _merged(intervals: Iterable[Interval], period_s: float) -> list[Interval]:
 def load_csv(path: str | Path, names: Sequence[str], known_as: Sequence[str] | None = None) -> Traces:
     """Columns ``client``, ``start_s`` and ``end_s``, rows in any order. A client is named as ``client/3``, by its
     number 3, or as the data call it (known_as). Seconds count from the start of the run. Traces begin anew where the
-    last row ends. Rows of other clients are ignored. Raises UserError, with the line, for an unreadable file, other
+    last row ends. Other clients' rows are ignored. Raises UserError, with the line, for an unreadable file, other
     columns, cells that are no times, overlapping rows, a client without rows, and a first row later than a week.
     """
     path = Path(path)

@@ -1,1 +1,1 @@
-"""For operators and owners of homes: founding, joining, the engine's server, watching, rehearsals."""
+"""For operators and owners of homes."""

@@ -1,7 +1,4 @@
-"""The operator's acts: invite members, approve their requests, renew certificates, revoke members.
-
-The operator's key is the root of trust. Every change of the roster is a new version of the plan.
-"""
+"""The operator's acts: invite, approve, renew, revoke. Every change of the roster is a new version of the plan."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from coterie.crypto import certificates
 from coterie.crypto.roster import sign_roster
 from coterie.crypto.signing import OpeningKey
 from coterie.deploy import plan as plans
-from coterie.deploy.home import PLAN, decode_json, read_private, write_private
+from coterie.deploy.home import PLAN, read_json, read_private, write_private
 from coterie.deploy.names import check_name, common, safe
 from coterie.deploy.plan import Plan
 from coterie.operate import tokens
@@ -49,7 +46,7 @@ HOURS = 24.0
 
 @dataclass(frozen=True)
 class Approval:
-    """certificate: its file.  now: it is there, and the member on the roster; else with the next run."""
+    """now: the member is on the roster; else with the next run."""
 
     certificate: Path
     plan: Plan
@@ -60,9 +57,8 @@ class Approval:
 
 
 def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
-    """SECRET: the text of an invitation, which replaces the member's earlier one.
-
-    again: for a member that has lost its home and comes with new keys. Raises UserError.
+    """SECRET: an invitation, which replaces the member's earlier one.  again: for new keys, after a lost home. Raises
+    UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         role = _role(folder, plan, name)
@@ -98,20 +94,15 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 
 
 def examine(path: Path, text: str) -> tuple[KeyRequest, Invitation | None]:
-    """The verified request, and its invitation, None if this very request is already approved.
-
-    Raises UserError for a request that cannot be approved, with the reason.
-    """
+    """The verified request, and its invitation, None if this very request is approved. Raises UserError."""
     folder = open_folder(path)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
 
 
 def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
-    """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
-
-    This uses the invitation up. If a run without the sender has begun, the next one brings its certificate
-    (``runs.start``).
+    """Put the sender of a request on the roster, and write its certificate (``NAME.cert``), which uses the invitation
+    up. If a run without it has begun, the next one brings the certificate (``runs.start``). Raises UserError.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
@@ -132,7 +123,7 @@ def approve(path: Path, text: str, *, now_s: float | None = None) -> Approval:
             write_private(folder.requests / f"{safe(keys.name)}.request", text.strip().encode() + b"\n")
         joined = read_joined(folder, keys.name)
         path = folder.invitation_file(keys.name)
-        if path.exists() and decode_json(path, read_private(path), Invitation).id == joined.invitation:
+        if path.exists() and read_json(path, Invitation).id == joined.invitation:
             path.unlink()
         now = keys.name in plan.roster.by_name or (keys.name in dict(plan.members) and not folder.begun)
         if now and plan.roster.by_name.get(keys.name) != joined.entry:
@@ -166,7 +157,8 @@ def _examined(
         if joined is not None and joined.invitation == keys.invitation:
             raise PeerError("its invitation was used before, by another request")
         invitation = _invitation(folder, plan, keys, now_s)
-        tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
+        secret = tokens.token_secret(authority.token, msgspec.msgpack.encode(invitation))
+        tls = tokens.check_request(keys, request, invitation, secret, authority.possession)
         _check_new_keys(folder, authority, keys, tls)
         return keys, tls, invitation
     except PeerError as error:
@@ -177,7 +169,7 @@ def _invitation(folder: Folder, plan: Plan, keys: KeyRequest, now_s: float) -> I
     path = folder.invitation_file(keys.name)
     if not path.exists():
         raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
-    invitation = decode_json(path, read_private(path), Invitation)
+    invitation = read_json(path, Invitation)
     if invitation.id != keys.invitation:
         raise PeerError(f"its invitation is not the newest one of {keys.name}")
     if now_s > invitation.not_after_s:
@@ -230,8 +222,8 @@ def renew(
 ) -> tuple[str, ...]:
     """Sign new certificates for the same keys; returns their holders. Raises UserError.
 
-    By default of all, also operator and server, whose certificate ends within 30 days. The hub brings parties theirs in
-    a new version of the plan, which is then valid as long; ``NAME.cert`` is for those whose own has ended.
+    By default of all whose certificate ends within 30 days, also operator and server. The hub brings parties theirs in
+    a new version of the plan, which is valid as long; ``NAME.cert`` is for those whose own has ended.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         ca = read_private(folder.ca)
@@ -272,7 +264,7 @@ def renew(
 
 
 def revoke(path: Path, name: str, *, now_s: float | None = None) -> Plan:
-    """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError."""
+    """Believe nothing of this member any more, and admit it to no server. Raises UserError."""
     with changing(path, now_s) as (folder, authority, plan, now_s):
         _role(folder, plan, name)
         if name == plan.roster.hub:
@@ -307,8 +299,8 @@ def changing(path: Path, now_s: float | None) -> Iterator[tuple[Folder, Authorit
 
 
 def publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
-    """The next version of the plan, signed and stored. Its number is the Unix time if no plan lies beside the
-    operator's keys, as after a restore: unknown versions may have been signed, and no number may be used twice.
+    """The next version of the plan, signed and stored. Its number is the Unix time if none lies beside the operator's
+    keys, as after a restore: no number may be used twice.
     """
     known = (folder.authority / PLAN).exists()
     version = plan.version + 1 if known else max(plan.version + 1, int(now_s))
@@ -332,10 +324,6 @@ def _times(folder: Folder, plan: Plan, name: str) -> int:
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
-
-
-def _secret(authority: Authority, invitation: Invitation) -> bytes:
-    return tokens.token_secret(authority.token, msgspec.msgpack.encode(invitation))
 
 
 def _digest(text: str) -> str:

@@ -1,7 +1,4 @@
-"""A copy of an operator's folder, with the hub, in one file.
-
-No party's home is in it: a party never goes on from an older state, and joins again.
-"""
+"""A copy of an operator's folder, with the hub, in one file. A party's home is never copied: it joins again."""
 
 from __future__ import annotations
 
@@ -22,15 +19,12 @@ from coterie.operate.server import admit
 from coterie.protocol.errors import UserError
 from coterie.record.files import FOLDER_MODE, check_new, locked, opened, reading, whole_folder, writing
 
-_DEEPEST = 8
-"""Folders in a backup."""
+_DEEPEST = 8  # folders in a backup
 
 
 def back_up(path: Path, out: Path, *, authority: bool = False) -> int:
-    """Write an operator's folder to a file (tar, gzip; mode 0600); returns its bytes. Raises UserError, RunError.
-
-    The hub may run: its state is copied first, and its next start cuts a newer run folder. authority: with the
-    operator's keys, too.
+    """Write an operator's folder to a file (tar, gzip; mode 0600); returns its bytes. The hub may run: its state is
+    copied first. authority: with the operator's keys. Raises UserError, RunError.
     """
     folder = open_folder(path)
     with locked(path, wait=True), writing(out):
@@ -60,7 +54,7 @@ def _files(folder: Folder, authority: bool) -> Iterator[Path]:
 
 
 def restore(file: Path, path: Path) -> None:
-    """Put a backup back as a new folder, whole or not at all. Raises UserError for a damaged one."""
+    """As a new folder, whole or not at all. Raises UserError for a damaged backup."""
     check_new(path, "a deployment")
     with whole_folder(path) as begun:
         try:

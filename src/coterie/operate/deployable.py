@@ -1,4 +1,4 @@
-"""Which configs make sense between machines, and the form of all parties' samples."""
+"""Which configs make sense between machines, and the form of samples."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coterie.data.form import SampleForm
 from coterie.data.neighbourhoods import as_nodes
 from coterie.data.own import PARTIES, is_path
 from coterie.data.sources import load
-from coterie.deploy.plan import GIB, MOST_GIB, Settings
-from coterie.protocol.core import Common, Entry, Roster, UserError
+from coterie.deploy.plan import GIB, MOST_GIB, Settings, common_of
+from coterie.protocol.core import Entry, Roster, UserError
 from coterie.record.comparison import PRIOR
 from coterie.runs import Resolved, RunConfig, defaults_for, from_toml, read_toml, resolve
 from coterie.runs.metrics import metrics_of, named
@@ -44,7 +44,8 @@ _WHY: Mapping[str, str] = {
     "the run folder is run/ of the deployment": "out",
 }
 SENSELESS: Mapping[str, str] = {name: why for why, names in _WHY.items() for name in names.split()}
-"""Options of a simulation that real parties do not have, and why."""
+"""Options that real parties do not have, and why."""
+# also refused in a rehearsal, with its dealt data and virtual clock
 _IN_REHEARSAL = frozenset(
     {
         "drift",
@@ -59,14 +60,11 @@ _IN_REHEARSAL = frozenset(
         "out",
     }
 )
-"""Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
 
 
 def scores_of(config: RunConfig) -> tuple[str, ...]:
-    """What a party may report: each metric, loss, samples; and with ``label_counts`` each metric with its labels'
-    prior.
-
-    Raises UserError for unknown metrics.
+    """What a party may report: each metric, with ``label_counts`` also with its labels' prior, loss, samples. Raises
+    UserError.
     """
     measures = metrics_of(named(config.metrics or defaults_for(config.data).metrics), config.task)
     found = [f"local_{metric.name}" for metric in measures]
@@ -80,8 +78,7 @@ def deployable(
 ) -> Resolved:
     """The resolved config of a deployment. Raises UserError that lists all senseless options.
 
-    config: the operator's; default values count as not given.  clients: their number.
-    patience_s: of the plan, without effect on a rehearsal's virtual clock.
+    config: default values count as not given.  clients: their number.  patience_s: of the plan, for a real clock.
     """
     default = {field.name: field.default for field in fields(RunConfig)}
     refused = {
@@ -105,7 +102,7 @@ def deployable(
 def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Settings) -> None:
     """Raises UserError if a packet cannot hold this model, or the server those of all clients.
 
-    A parameter has 4 bytes, in ciphers at least twice as many. Several models of a client come in one packet.
+    A parameter has 4 bytes, in ciphers at least twice as many. A client's several models come in one packet.
     """
     model = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss)
     models = config.own.models
@@ -126,26 +123,18 @@ def check_room(config: Resolved, facts: SampleForm, clients: int, settings: Sett
 def check_works(
     config: Resolved, facts: SampleForm, members: Iterable[tuple[str, str]], settings: Settings, warm: bool = False
 ) -> None:
-    """Raises UserError for what the hub would refuse to begin with: settings that can't work among these members.
-
-    members: names and roles, in the roster's order.
-    """
-    system, own = config.definition, config.own
+    """Raises UserError for settings with which the hub would refuse to begin.  members: names and roles, in order."""
     spec = build(str(config.model), facts.input_shape, facts.outputs, config.task, config.loss).spec
     roster = Roster(b"", tuple(Entry(name, role, b"", b"") for name, role in members), b"")
-    clients = roster.of_role(roster.entries[-1].role)
-    emulated = config.crypto == "emulated" or not system.encrypted
-    starts = np.zeros((own.models, spec.size), np.float32)
-    known = (roster, clients, spec, starts, config.mode, emulated, settings.public)
-    system.check(own, Common(*known, deployed=True, warm=warm))
+    starts = np.zeros((config.own.models, spec.size), np.float32)
+    config.definition.check(config.own, common_of(config, roster, spec, starts, settings.public, warm))
 
 
 def read_config(
     path: Path, shape: str | None, outputs: int | None, schema: Schema | None = None
 ) -> tuple[RunConfig, SampleForm]:
-    """The operator's config, and the form of samples. Raises UserError.
-
-    Without a data set in the file, shape and outputs describe samples, or a schema does.
+    """The operator's config, and the form of samples, by its data set, by shape and outputs, or by a schema. Raises
+    UserError.
     """
     said = read_toml(path)
     if schema is not None and ((shape, outputs) != (None, None) or {"data", "task"} & {*said}):

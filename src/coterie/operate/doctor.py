@@ -1,28 +1,22 @@
-"""``coterie deploy doctor``: checks the places of secrets, and files, clocks, certificates and plans.
-
-It tells where a secret lies, never the secret.
+"""``coterie deploy doctor``: checks the places of secrets, files, clocks, certificates and plans. It
+tells no secret.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import EngineError
 from coterie.deploy.home import INFO, Home, agreement_words, has_agreed, read_home, read_private
@@ -30,9 +24,10 @@ from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
 from coterie.deploy.status import STATUS
 from coterie.operate.folder import Folder, current_plan, open_folder, operator_of
+from coterie.operate.joining import servers_near
 from coterie.operate.tokens import INVITATION
 from coterie.protocol.errors import PeerError, RunError, UserError
-from coterie.record.files import opened
+from coterie.record.leaks import PEM, Patterns
 from coterie.report.words import plural
 
 SKEW_S = 60.0
@@ -43,7 +38,7 @@ _RENEW = "let the operator run coterie deploy renew DIR"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """level: a ``problem`` must be mended before any party is started.  where: a file, a folder or a party."""
+    """level: a ``problem`` must be mended before a party starts.  where: a file, a folder or a party."""
 
     level: Literal["problem", "warning", "ok"]
     where: str
@@ -67,9 +62,8 @@ def doctor(
     ahead_s: Callable[[Folder], float] | None = None,
     check_apart: Callable[[Home], None] | None = None,
 ) -> list[Diagnosis]:
-    """All findings about deployments' folders and homes. ahead_s: how far the server's clock is ahead of this one;
-    None: not asked.  check_apart: ``engines.check_apart``, or None: not asked. Raises UserError for a folder that is
-    neither.
+    """All findings about deployments' folders and homes.  ahead_s: how far the server's clock is ahead; check_apart:
+    ``engines.check_apart``; None: not asked. Raises UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
@@ -80,14 +74,18 @@ def doctor(
         found += _of_folder(folder, now_s)
         if ahead_s is not None:
             found.append(_skew(str(folder.path), ahead_s(folder)))
-    held = [*map(current_plan, folders), *_plans(homes)]
-    plan = max(held, key=lambda plan: plan.version, default=None)
+    held = {home.path: _held(home) for home in homes}
+    known = [*map(current_plan, folders), *(one for one in held.values() if isinstance(one, Plan))]
+    newest = {
+        operator: max((one for one in known if one.roster.operator == operator), key=lambda one: one.version)
+        for operator in {one.roster.operator for one in known}
+    }
     for home in homes:
-        found += _of_home(home, plan, now_s)
+        found += _of_home(home, held[home.path], newest.get(home.operator), now_s)
         if check_apart is not None and home.plan.exists():
             found += _apart(home, check_apart)
     found += _modes(folders, homes)
-    found += _shared(homes, plan)
+    found += _shared(homes, newest)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
         found.append(_ok(plural(len(homes), "home"), "no secret of one party lies in another's home"))
@@ -128,7 +126,7 @@ def _holders_of_folder(folder: Folder) -> Iterator[_Holder]:
 
 def _scalar(path: Path) -> bytes:
     try:
-        return of_pem(read_private(path))
+        return certificates.scalar(read_private(path))
     except ValueError:
         raise UserError(f"{path} is no key, or a damaged one") from None
 
@@ -195,33 +193,34 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Diagnos
 # -- who shares what --------------------------------------------------------------------------------------------------
 
 
-def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Diagnosis]:
-    by_name: dict[str, Home] = {}
+def _shared(homes: Sequence[Home], newest: Mapping[bytes, Plan]) -> Iterator[Diagnosis]:
+    by_name: dict[tuple[bytes, str], Home] = {}
     for home in homes:
-        if (other := by_name.setdefault(home.name, home)) is not home:
+        if (other := by_name.setdefault((home.operator, home.name), home)) is not home:
             yield _warning(str(home.path), f"is a second home of {home.name}, beside {other.path}")
     for home in homes:
         for other in homes:
             if other is not home and other.path.resolve() in home.path.resolve().parents:
                 yield _problem(str(home.path), f"lies in the home of {other.name}: move it out")
-    if plan is None or plan.settings.rehearsal:
-        return
-    here = sorted({home.name for home in homes if home.role != plan.client_role})
-    if len(here) > 1:
-        yield _problem(
-            ", ".join(here),
-            "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
-        )
+    for operator in dict.fromkeys(home.operator for home in homes):
+        servers = [home for home in homes if home.serves and home.operator == operator]
+        here = sorted({one.name for home in servers for one in (home, *servers_near(home))})
+        if len(here) > 1 and not (operator in newest and newest[operator].settings.rehearsal):
+            yield _problem(
+                ", ".join(here),
+                "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one "
+                "away",
+            )
 
 
 # -- plans, keys, certificates, clocks --------------------------------------------------------------------------------
 
 
-def _plans(homes: Sequence[Home]) -> Iterator[Plan]:
-    for home in homes:
-        with suppress(PeerError):
-            if home.plan.exists():
-                yield plans.check(read_private(home.plan), home.operator)
+def _held(home: Home) -> Plan | PeerError | None:
+    try:
+        return plans.check(read_private(home.plan), home.operator) if home.plan.exists() else None
+    except PeerError as error:
+        return error
 
 
 def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
@@ -239,15 +238,13 @@ def _of_folder(folder: Folder, now_s: float) -> Iterator[Diagnosis]:
         yield _warning(str(file), "is an invitation that was not used yet")
 
 
-def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
+def _of_home(home: Home, plan: Plan | PeerError | None, newest: Plan | None, now_s: float) -> Iterator[Diagnosis]:
     where = f"{home.name} ({home.path})"
-    if not home.plan.exists():
+    if plan is None:
         yield _warning(where, "has no certificate yet: the operator is to approve its request")
         return
-    try:
-        plan = plans.check(read_private(home.plan), home.operator)
-    except PeerError as error:
-        yield _problem(where, f"{error}; ask the operator for the certificate again")
+    if isinstance(plan, PeerError):
+        yield _problem(where, f"{plan}; ask the operator for the certificate again")
         return
     yield _ok(where, f"holds the plan, {plan.shown}")
     if newest is not None and newest.session == plan.session:
@@ -259,15 +256,11 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Diagnosi
         plan = newest
     if not has_agreed(home, plan):
         yield _warning(where, agreement_words(home, plan))
-    ours = entry(home.name, home.role, home.identity)
+    ours = home.entry
     if home.name in plan.revoked:
         yield _warning(where, "is revoked")
     elif (listed := plan.roster.by_name.get(home.name)) != ours:
-        same_keys = listed is not None and (listed.verify_key, listed.sealing_key) == (
-            ours.verify_key,
-            ours.sealing_key,
-        )
-        what = "another role" if same_keys else "other keys"
+        what = "another role" if listed is not None and replace(listed, role=ours.role) == ours else "other keys"
         yield _problem(where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
     yield from _clock(where, plan, now_s)
     advice = f"{_RENEW}, and the hub brings a new one; after its end, coterie deploy join NAME.cert --home {home.path}"
@@ -318,66 +311,3 @@ def _expiry(path: Path, now_s: float, advice: str) -> Iterator[Diagnosis]:
     elif ends - now_s < certificates.SOON_S:
         days = plural(round((ends - now_s) / certificates.DAY_S), "day")
         yield _warning(str(path), f"the certificate ends in {days}: {advice}")
-
-
-_CHUNK = 1 << 24
-_WORD = 8
-PEM = b"PRIVATE KEY-----"
-
-
-class Patterns:
-    """Looks for all in one pass over a file. secrets: by their description, 32 bytes or more.  more: other texts by
-    name.
-    """
-
-    def __init__(self, secrets: Mapping[str, bytes], more: Mapping[str, bytes]) -> None:
-        found = [(needle, name) for name, secret in secrets.items() for needle in forms(secret)]
-        found += [(needle, name) for name, needle in more.items()]
-        self._by_word: dict[bytes, list[tuple[bytes, str]]] = {}
-        for needle, name in found:
-            self._by_word.setdefault(needle[:_WORD], []).append((needle, name))
-        self._words = np.array([int.from_bytes(word, "little") for word in self._by_word], np.uint64)
-        self._begins = np.zeros(1 << 16, np.bool_)
-        self._begins[self._words & np.uint64(0xFFFF)] = True
-        self._longest = max((len(needle) for needle, _ in found), default=_WORD)
-
-    def found_in(self, path: Path) -> set[str]:
-        """The names of all that is in a file. Raises OSError unless it is a plain file."""
-        names: set[str] = set()
-        with opened(path, follow=False) as file:
-            kept = b""
-            while part := file.read(_CHUNK):
-                data = kept + part
-                names.update(self._names(data))
-                kept = data[-self._longest :]
-        return names
-
-    def _names(self, data: bytes) -> Iterator[str]:
-        if len(data) < _WORD or not len(self._words):
-            return
-        numbers = np.frombuffer(data, np.uint8)
-        pairs = numbers[: 1 - _WORD].astype(np.uint16) | (numbers[1 : len(data) - _WORD + 2].astype(np.uint16) << 8)
-        at = np.flatnonzero(self._begins[pairs])
-        windows = np.lib.stride_tricks.sliding_window_view(numbers, _WORD)[at]
-        words = np.ascontiguousarray(windows).view("<u8").ravel()
-        for i in at[np.isin(words, self._words)].tolist():
-            for needle, name in self._by_word[data[i : i + _WORD]]:
-                if data.startswith(needle, i):
-                    yield name
-
-
-def forms(secret: bytes) -> set[bytes]:
-    """How a secret may be written: raw, in hex, and in base64 (both alphabets) after 0, 1 or 2 other bytes."""
-    found = {secret, secret.hex().encode(), secret.hex().upper().encode()}
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + secret + bytes(2))
-        own = text[-(-8 * before // 6) : 8 * (before + len(secret)) // 6]
-        found |= {own, own.replace(b"+", b"-").replace(b"/", b"_")}
-    return found
-
-
-def of_pem(pem: bytes) -> bytes:
-    key = serialization.load_pem_private_key(pem, password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("no key of an elliptic curve")
-    return key.private_numbers().private_value.to_bytes(32, "big")

@@ -1,7 +1,7 @@
-"""The operator's folder of a deployment: its files, and the members that have joined.
+"""The operator's folder of a deployment.
 
-Its part ``authority/`` holds the operator's secret keys. It may lie elsewhere (on a stick in a safe) while nobody joins
-or is revoked: the hub needs only the rest.
+``authority/``, with the operator's secret keys, may lie elsewhere (on a stick in a safe) while nobody joins or is
+revoked: the hub needs only the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.crypto import certificates
 from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
 from coterie.deploy.engine import Tls
-from coterie.deploy.home import HUB, PLAN, RESTORED, RUN, STATE, decode_json, read_private, write_private
+from coterie.deploy.home import HUB, PLAN, RESTORED, RUN, STATE, read_json, read_private, write_private
 from coterie.deploy.names import ENGINE, OPERATOR, safe
 from coterie.deploy.plan import Plan
 from coterie.operate.members import PlannedMember, read_members
@@ -28,15 +28,15 @@ from coterie.record.files import atomic_write
 
 _ADVICE = "name the folder that `coterie deploy init` has made"
 DAYS, AUTHORITY_DAYS = 365.0, 3650.0
-"""Certificates are valid for so long, and the authority that gives them."""
+"""Validity of certificates, and of their authority."""
 
 
 class Folder:
-    """config, members: what the operator gave, for people; the plan is what counts.  authority: SECRET, the operator's
-    keys.  invitations: unused ones.  requests: approved ones.  operator: the public key, in hex.  tls: the
-    certificates of the authority (ca) and the operator.  nats: for the engine's server.  own_certificates: of
-    operator and server, by name.  hub: its home.  run: the run folder. restored: there after a backup was put back,
-    until the plan is known to be the newest.
+    """config, members: of the operator, for people; the plan is what counts.  authority: SECRET, the operator's keys.
+    invitations: unused ones.  requests: approved ones.  operator: the public key, in hex.  tls: certificates of
+    authority (ca) and operator.  nats: for the engine's server.  own_certificates: of operator and server, by name.
+    hub: its home.  run: the run folder.  restored: there after a backup was put back, until the plan is known to be the
+    newest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,9 +67,8 @@ class Folder:
 
 
 class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A member that has joined. tls: its TLS key (DER).  certificate: PEM.  invitation: the used one. request: SHA-256
-    of the approved request, in hex.  times: how often it has joined.  former: earlier keys, which nobody may have
-    again.
+    """tls: a member's TLS key (DER).  certificate: PEM.  invitation: the used one.  request: SHA-256 of the approved
+    one, in hex.  times: how often it has joined.  former: earlier keys, never allowed again.
     """
 
     entry: Entry
@@ -88,9 +87,8 @@ class Joined(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, repr=False)
 class Authority:
-    """SECRET: the operator's keys. signing: signs roster, plan, invitations and certificates.
-
-    possession: X25519, for proofs of possession.  token: for MACs of invitations.  ca: of TLS, PEM.
+    """SECRET: the operator's keys. signing: of roster, plan, invitations and certificates.  possession: X25519, for
+    proofs.  token: for invitations' MACs.  ca: of TLS, PEM.
     """
 
     signing: SigningKey
@@ -104,7 +102,7 @@ class Authority:
 
 
 def new_authority(folder: Folder, now_s: float, days: float) -> Authority:
-    """SECRET: fresh keys, written with the certificates of authority and operator. days: of the operator's."""
+    """SECRET: fresh keys, written with certificates of authority and operator.  days: of the operator's."""
     found = Authority(SigningKey.generate(), OpeningKey.generate().to_bytes(), os.urandom(32), certificates.new_key())
     tls, ca = certificates.new_key(), certificates.new_authority(found.ca, now_s, AUTHORITY_DAYS)
     secrets = {"signing": found.signing.to_bytes(), "possession": found.possession, "token": found.token}
@@ -157,14 +155,14 @@ def authority_of(folder: Folder) -> Authority:
 
 
 def put_plan(folder: Folder, data: bytes) -> None:
-    """First beside the operator's keys: where they are, the newest version is known."""
+    """First beside the operator's keys, where the newest version is known."""
     write_private(folder.authority / PLAN, data)
     atomic_write(folder.plan, data)
 
 
 def settle(folder: Folder) -> bool:
     """Take the newest plan from beside the operator's keys, if a backup has put an older one back. Returns whether the
-    folder's plan is known to be the newest.
+    folder's is known to be the newest.
     """
     beside = folder.authority / PLAN
     if beside.exists():
@@ -192,7 +190,7 @@ def current_members(folder: Folder, plan: Plan) -> dict[str, PlannedMember]:
 
 
 def certificate_ends(folder: Folder) -> dict[str, float]:
-    """Unix times when the certificates of believed members, operator, server and authority end."""
+    """Unix times, of believed members, operator, server and authority."""
     plan = current_plan(folder)
     files = {"authority": folder.ca, **folder.own_certificates}
     held = {name: read_private(path) for name, path in files.items() if path.exists()}
@@ -203,8 +201,7 @@ def certificate_ends(folder: Folder) -> dict[str, float]:
 
 
 def read_joined(folder: Folder, name: str) -> Joined:
-    path = folder.joined_file(name)
-    return decode_json(path, read_private(path), Joined)
+    return read_json(folder.joined_file(name), Joined)
 
 
 def write_joined(folder: Folder, joined: Joined) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry, sign_roster
+from coterie.crypto.roster import sign_roster
 from coterie.data.form import OwnSamples, SampleForm, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
@@ -42,9 +42,9 @@ def init(
 ) -> Plan:
     """Found a deployment in a new folder: operator's keys, hub's home, first plan, server's files.
 
-    settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.
-    days: validity of the plan, and of all certificates but the authority's.  members_text: of members.toml.
-    session: 16 bytes, drawn by default. Raises UserError, and then leaves nothing behind.
+    settings: ``quorum``, ``public`` and the times are filled in.  public: ``.npz`` of the hub's public samples.  days:
+    of the plan, and of all certificates but the authority's.  members_text: of members.toml.  session: 16 bytes, drawn
+    by default. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     check_new(path, "a deployment")
@@ -90,7 +90,7 @@ def init(
 def checked(
     config: RunConfig, members: Sequence[PlannedMember], settings: Settings, facts: SampleForm
 ) -> tuple[Resolved, tuple[PlannedMember, ...]]:
-    """The full config, and the members in the roster's order. Raises UserError unless they fit, and the model too."""
+    """The full config, and members in the roster's order. Raises UserError unless they and the model fit."""
     rehearsal = settings.rehearsal
     resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     ordered = check_members(members, resolved.definition, resolved.own, resolved.mode, rehearsal=rehearsal)
@@ -112,7 +112,7 @@ def _clients(ordered: Sequence[PlannedMember]) -> int:
 
 
 def _public_samples(config: Resolved, public: Path | None, facts: SampleForm, rehearsal: bool) -> OwnSamples | None:
-    """Raises UserError if the system needs some and has none, or the other way round."""
+    """Raises UserError if the system needs what it lacks, or the reverse."""
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and samples is None and config.public:
         raise UserError(f"the hub of {config.system} needs public samples of its own: name them with --public FILE.npz")
@@ -126,7 +126,7 @@ def _enrol_hub(folder: Folder, authority: Authority, home: Home, now_s: float, d
     tls = certificates.sign(ca, authority.ca, home.common_name, public, now_s, days)
     write_private(home.certificate, tls)
     write_private(home.ca, ca)
-    joined = Joined(entry(home.name, home.role, home.identity), public, tls, now_s)
+    joined = Joined(home.entry, public, tls, now_s)
     write_joined(folder, joined)
     return joined
 

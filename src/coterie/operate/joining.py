@@ -1,4 +1,4 @@
-"""A party joins: makes its home and keys, asks the operator, and takes in the answer."""
+"""A party joins: makes its home and keys, asks, and takes in the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.crypto import certificates
-from coterie.crypto.roster import entry
 from coterie.data.form import OwnSamples, read_data
 from coterie.deploy import plan as plans
 from coterie.deploy.home import (
@@ -47,9 +46,8 @@ def join(
 ) -> tuple[Home, Path]:
     """Make a party's home from its invitation; returns it, and the path of its request.
 
-    text: of the invitation.  data: ``.npz``, which is copied.  report: scores that the owner allows to be sent.
-    epochs: local ones in a round; None for the most.  out: folder for the request. Raises UserError, and then leaves no
-    home behind.
+    data: ``.npz``, which is copied.  report: scores that the owner allows to be sent.  epochs: local ones in a round;
+    None for the most.  out: folder for the request. Raises UserError, and then leaves no home behind.
     """
     invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
     samples = _samples(invitation, data)
@@ -80,10 +78,10 @@ def join(
 
 
 def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
-    """Take in the operator's certificate. Returns the plan in it.
+    """Take in the operator's certificate. Returns the plan in it. Warns of two servers' homes near each other.
 
-    Raises UserError, and keeps nothing, for a certificate that is forged, another party's, of other keys, expired, or
-    with an older plan than the home has seen. Warns of a server's home near that of another server.
+    Raises UserError, and keeps nothing, for one that is forged, another party's, of other keys, expired, or with an
+    older plan than the home has seen.
     """
     try:
         found = tokens.read_certificate(text, home.operator)
@@ -104,7 +102,8 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
             agree(home, taken)
     except PeerError as error:
         raise UserError(f"this certificate is not for {home.path}: {error}") from None
-    if not taken.settings.rehearsal and home.role != taken.client_role and (others := _servers_near(home, taken)):
+    others = sorted({one.name for one in servers_near(home)} - {home.name})
+    if home.serves and others and not taken.settings.rehearsal:
         warnings.warn(
             f"{home.path} is on one machine with the home of {', '.join(others)}: whoever owns it learns the secrets "
             "of both servers. Join on a machine of another owner",
@@ -114,16 +113,16 @@ def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
     return taken
 
 
-def _servers_near(home: Home, plan: Plan) -> list[str]:
-    """Other servers of this deployment with a home up to two folders away."""
-    found = set()
+def servers_near(home: Home) -> list[Home]:
+    """Homes of this deployment's servers up to two folders away, also this one."""
+    found = {}
     for place in home.path.resolve().parents[:2]:
         for info in (*place.glob(f"*/{INFO}"), *place.glob(f"*/*/{INFO}")):
             with suppress(UserError, OSError):
                 other = read_home(info.parent)
-                if other.operator == home.operator and other.role not in (home.role, plan.client_role):
-                    found.add(other.name)
-    return sorted(found)
+                if other.operator == home.operator and other.serves:
+                    found[other.path] = other
+    return list(found.values())
 
 
 def _samples(invitation: Invitation, data: Path | None) -> OwnSamples | None:
@@ -148,8 +147,8 @@ def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | 
 
 
 def own_fingerprint(place: Home) -> str:
-    """Of a home's keys, for its owner to compare with the operator's."""
-    return fingerprint(entry(place.name, place.role, place.identity))
+    """Of a home's keys, for its owner to compare."""
+    return fingerprint(place.entry)
 
 
 def samples_in_words(place: Home) -> str:

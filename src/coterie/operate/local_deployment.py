@@ -57,7 +57,7 @@ def found_here(
     absent: Collection[str] = (),
     session: bytes | None = None,
 ) -> LocalDeployment:
-    """Found a deployment, the hub first among its members, and let all but the absent join.
+    """Found a deployment, the hub first, and let all but the absent join.
 
     data: by party, an ``.npz`` file.  out: folder for requests.  report: scores of those with data.
     """
@@ -75,7 +75,7 @@ def found_here(
 
 
 def prepared(path: Path, experiment: Experiment, scores: Sequence[str], grace_s: float) -> LocalDeployment:
-    """With an experiment's parties and data. scores: that each reports.  grace_s: for those missed in a round."""
+    """Of an experiment's parties and data.  scores: that each reports.  grace_s: for those missed."""
     config, model, roster = experiment.config, experiment.model, experiment.common.roster
     members = [PlannedMember(name, entry.role) for name, entry in roster.by_name.items()]
     server = f"nats://127.0.0.1:{free_port()}"

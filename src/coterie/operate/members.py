@@ -1,4 +1,4 @@
-"""``members.toml``: the parties of a deployment, each with its role and, for servers, the host that it runs on.
+"""``members.toml``: the parties of a deployment, each with its role and, for servers, its host.
 
 [[member]]
 role = "server"          # a server is named as its role
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from coterie.deploy.names import HOST, check_name
+from coterie.deploy.names import HOST, check_name, is_loopback
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
@@ -26,7 +26,7 @@ _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole =
 
 
 class PlannedMember(msgspec.Struct, frozen=True):
-    """One party. host: DNS name or address of its machine, "" if unknown, as a client's may be."""
+    """host: DNS name or address of its machine, "" if unknown, as a client's may be."""
 
     name: str
     role: str
@@ -57,10 +57,10 @@ def read_members(path: Path) -> tuple[PlannedMember, ...]:
 def check_members(
     members: Sequence[PlannedMember], system: System, config: Any, mode: str, *, rehearsal: bool = False
 ) -> tuple[PlannedMember, ...]:
-    """The members in the order of the roster: the hub, the other servers, the clients as named.
+    """The members in the roster's order: the hub, the other servers, the clients as named.
 
-    Raises UserError unless they are exactly the mode's parties, with different names, and each server has its own host.
-    rehearsal: all are on one machine.
+    Raises UserError unless they are exactly the mode's parties, with different names, and, but in a rehearsal, each
+    server has its own host.
     """
     *servers, client = roles = tuple(system.factories(config, mode))
     by_name: dict[str, PlannedMember] = {}
@@ -91,12 +91,12 @@ def check_members(
 
 
 def check_hosts(servers: Sequence[PlannedMember]) -> None:
-    """Raises UserError unless each of these servers has a host of its own."""
+    """Raises UserError unless each of these servers has its own host."""
     of_host: dict[str, str] = {}
     for one in servers:
         if not one.host:
             raise UserError(f"{one.name} has no host: name the machine that it runs on, which no other server shares")
-        other = of_host.setdefault(one.host.lower(), one.name)
+        other = of_host.setdefault("localhost" if is_loopback(one.host) else one.host.lower(), one.name)
         if other != one.name:
             raise UserError(
                 f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "

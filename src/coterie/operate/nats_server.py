@@ -1,8 +1,8 @@
 """A NATS server for a federation: its configuration, and a process from the pinned wheel.
 
-A party is one user, named by its TLS certificate. It may publish only in its own name, read only its own packets, and
-change nothing. A server does not check where a user has its answers sent, and sends them with its own rights. So each
-party has its own account, from which it can reach only what the account imports.
+A party is one user, named by its TLS certificate, which may publish only in its own name, read only its own packets,
+and change nothing. Since a server sends answers wherever a user wants, by its own rights, each party has an account,
+from which it can reach only what this imports.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from coterie.protocol.errors import UserError, to_install
 ACCOUNT, SYSTEM = "COTERIE", "$SYS"
 READY_S = 10.0
 ANSWERED = "10s"
-"""For so long a server keeps in mind where the answer to a request goes: a pull waits for less (``nats.PULL_S``)."""
+"""So long a server remembers where an answer goes: a pull waits for less (``nats.PULL_S``)."""
 
 
 @dataclass(frozen=True)
 class ServerCluster:
-    """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them.
-
-    keys: SHA-256 (hex) of all servers' public keys (DER), which alone may call at ``port``.
+    """One of several servers with the same packets.  routes: ``host:port`` of the others.  port: for them.  keys:
+    SHA-256 (hex) of all servers' public keys (DER), which alone may call there.
     """
 
     port: int
@@ -43,10 +42,8 @@ class ServerCluster:
 
 @dataclass(frozen=True)
 class Listen:
-    """Paths are on the server's own machine.
-
-    certificate: with the hosts that parties call, for serverAuth (in a cluster also clientAuth).  largest_store: bytes
-    on disk.
+    """Paths are the server's.  certificate: with the hosts that parties call, for serverAuth (in a cluster also
+    clientAuth).  largest_store: bytes on disk.
     """
 
     store: Path
@@ -151,9 +148,8 @@ def free_port() -> int:
 
 @dataclass
 class NatsServer:
-    """A nats-server in a process that ends with the one that started it.
-
-    Its packets lie in ``listen.store`` and outlive it.  folder: for ``nats.conf`` and ``nats.log``.
+    """A nats-server in a process that ends with the one that started it; packets in ``listen.store`` outlive it.
+    folder: for ``nats.conf`` and ``nats.log``.
     """
 
     folder: Path
@@ -171,7 +167,7 @@ class NatsServer:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def start(self) -> None:
-        """Return when it is ready. Raises EngineError with the server's own words."""
+        """Returns when it is ready. Raises EngineError with its own words."""
         if self.pid is not None:
             return
         path, log = self.write(), self._log

@@ -25,9 +25,9 @@ _IMAGE_AXES = 3
 
 
 def own_model(path: Path) -> tuple[TrainedModel, int]:
-    """The current model, and after which round. It takes samples as the party has joined with: tables by the plan's
-    schema, the model's inputs, or bytes. It refuses images far beyond its own as unscaled. Raises UserError without a
-    home, and for a party without a model: a server, or one that has not begun.
+    """The current model, and after which round. It takes samples as the party's own: tables by the plan's schema, the
+    model's inputs, or bytes, and refuses images far beyond those as unscaled. Raises UserError without a home, or a
+    model: of a server, or before it has begun.
     """
     home = read_home(path)
     found, kept = stored_party(home)
@@ -63,7 +63,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
 
 
 def _limits(x: Tensor) -> tuple[float, float]:
-    """x: a party's training images. As far beyond their range as this is wide."""
+    """As far beyond the range of training images x as this is wide."""
     low, high = float(x.min()), float(x.max())
     return 2 * low - high, 2 * high - low
 
@@ -76,7 +76,7 @@ def rehearsed(path: Path) -> Path | None:
 
 def own_prior(path: Path) -> Prior:
     """The prior for a client's current model, from its own data and the label counts that it was told. Raises UserError
-    as ``own_model`` does, and if it was told none, or its own samples speak against them.
+    as ``own_model``, if it was told none, or its own samples speak against them.
     """
     home = read_home(path)
     found, _ = stored_party(home)
@@ -98,12 +98,12 @@ def own_prior(path: Path) -> Prior:
 
 
 def own_account(path: Path) -> str:
-    """In words, what a party has released until its last commit, with epsilon. Raises as ``own_model``."""
+    """What a party has released until its last commit, with epsilon. Raises as ``own_model``."""
     found, kept = stored_party(read_home(path))
     return found.account.in_words(kept.released)
 
 
 def own_openings(path: Path) -> Statements | None:
-    """What a party states that it has opened, until its last commit; None for nothing. Raises as ``own_model``."""
+    """What a party states that it has opened until its last commit, or None. Raises as ``own_model``."""
     found, _ = stored_party(read_home(path))
     return collected(found.party.common.roster, [found.party])

@@ -1,7 +1,5 @@
-"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone.
-
-One thread answers one request at a time, within two seconds each, so that local users who connect slowly take neither
-memory nor threads.
+"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone. One thread answers one request at a
+time, within two seconds, so slow local users take neither memory nor threads.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -25,7 +23,7 @@ except ImportError:
 
 LOOPBACK = "127.0.0.1"
 _SLOW_S = 2.0
-_DEPLOYED = ("system", "mode", "crypto", "engine", "session", "plan_sha256")
+_DEPLOYED = ("system", "mode", "crypto", "engine", "session", "plan_sha256", "plan")
 _PARTY = ("party", "role")
 
 _RUN: Mapping[str, tuple[str, Callable[[RunStatus], float]]] = {
@@ -36,6 +34,15 @@ _RUN: Mapping[str, tuple[str, Callable[[RunStatus], float]]] = {
     "rounds_skipped_total": ("Rounds, of those done, that moved no model or were given up.", lambda s: s.skipped),
     "attempts_repeated_total": ("Attempts beyond the first of a round.", lambda s: s.repeated),
     "phase_start_timestamp_seconds": ("When this phase began.", lambda s: s.since),
+}
+_BY: Mapping[str, tuple[str, str, Callable[[RunStatus], Mapping[str, float | None]]]] = {
+    "certificate_end_timestamp_seconds": (
+        "When the certificate of its holder ends.",
+        "holder",
+        lambda s: s.certificates,
+    ),
+    "score": ("Mean over the clients that report it, of the last round.", "score", lambda s: s.scores),
+    "score_clients": ("Clients that report it.", "score", lambda s: s.reported),
 }
 _EACH: Mapping[str, tuple[str, Callable[[PartyStatus], float | None]]] = {
     "connected": ("Whether the engine says that it is connected.", lambda p: p.connected),
@@ -54,7 +61,7 @@ _COUNTS: Mapping[str, tuple[str, str, Callable[[PartyStatus], Mapping[str, int]]
 
 
 def text(status: RunStatus) -> str:
-    """In the exposition format. Labels are names of parties, roles, kinds and settings."""
+    """In the exposition format. Labels are parties, roles, kinds and settings."""
 
     class Numbers(Collector):
         def collect(self) -> Iterator[Metric]:
@@ -64,60 +71,41 @@ def text(status: RunStatus) -> str:
 
 
 def _families(status: RunStatus) -> Iterator[Metric]:
-    deployed = _family("deployment_info", "What is deployed.", *_DEPLOYED, "plan")
-    deployed.add_metric([*(str(getattr(status, key)) for key in _DEPLOYED), str(status.plan)], 1)
-    yield deployed
-    phase = _family("phase", "1 for the phase that the run is in.", "phase")
-    phase.add_metric([status.phase], 1)
-    yield phase
+    facts = [str(getattr(status, key)) for key in _DEPLOYED]
+    yield _family("deployment_info", "What is deployed.", _DEPLOYED, [(facts, 1)])
+    yield _family("phase", "1 for the phase that the run is in.", ["phase"], [([status.phase], 1)])
     for name, (words, of_run) in _RUN.items():
-        number = _family(name, words)
-        number.add_metric([], of_run(status))
-        yield number
-    ends = _family("certificate_end_timestamp_seconds", "When the certificate of its holder ends.", "holder")
-    for name, end_s in status.certificates.items():
-        ends.add_metric([name], end_s)
-    yield ends
-    scores = _family("score", "Mean over the clients that report it, of the last round.", "score")
-    reported = _family("score_clients", "Clients that report it.", "score")
-    for name, mean in status.scores.items():
-        if mean is not None:
-            scores.add_metric([name], mean)
-    for name, count in status.reported.items():
-        reported.add_metric([name], count)
-    yield from (scores, reported)
+        yield _family(name, words, [], [([], of_run(status))])
+    for name, (words, label, of_each) in _BY.items():
+        yield _family(name, words, [label], (([key], value) for key, value in of_each(status).items()))
     for name, (words, of_party) in _EACH.items():
-        each = _family(f"party_{name}", words, *_PARTY)
-        for one in status.parties:
-            if (value := of_party(one)) is not None:
-                each.add_metric([one.name, one.role], value)
-        yield each
+        rows = (([one.name, one.role], of_party(one)) for one in status.parties)
+        yield _family(f"party_{name}", words, _PARTY, rows)
     for name, (words, label, counts) in _COUNTS.items():
-        counted = _family(f"party_{name}", words, *_PARTY, label)
-        for one in status.parties:
-            for key, count in sorted(counts(one).items()):
-                counted.add_metric([one.name, one.role, key], count)
-        yield counted
+        every = ((one, key, count) for one in status.parties for key, count in sorted(counts(one).items()))
+        counted = (([one.name, one.role, key], count) for one, key, count in every)
+        yield _family(f"party_{name}", words, [*_PARTY, label], counted)
 
 
-def _family(name: str, words: str, *labels: str) -> CounterMetricFamily | GaugeMetricFamily:
+def _family(
+    name: str, words: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float | None]]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    """rows: the labels' values, and the number; None for none."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(f"coterie_{name}", words, labels=labels)
+    family = kind(f"coterie_{name}", words, labels=labels)
+    for of, value in rows:
+        if value is not None:
+            family.add_metric(of, value)
+    return family
 
 
 @contextlib.contextmanager
 def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
-    """Answer ``GET /metrics`` on 127.0.0.1 during the block; gives the port (0 chooses a free one).
-
-    read: the present status; called in another thread. Raises UserError if the port is taken.
+    """Answer ``GET /metrics`` on 127.0.0.1 meanwhile; gives the port (0 chooses a free one).  read: called in another
+    thread. Raises UserError if the port is taken.
     """
-
-    class Handler(_Handler):
-        def numbers(self) -> str:
-            return text(read())
-
     try:
-        server = _Server((LOOPBACK, port), Handler)
+        server = _Server((LOOPBACK, port), read)
     except OSError as error:
         raise UserError(
             f"cannot serve metrics on {LOOPBACK}:{port} ({error.strerror or error}): name another port with --metrics"
@@ -133,10 +121,8 @@ def serving(port: int, read: Callable[[], RunStatus]) -> Iterator[int]:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    server: _Server
     timeout = _SLOW_S
-
-    def numbers(self) -> str:
-        raise NotImplementedError
 
     def handle(self) -> None:
         cut = threading.Timer(_SLOW_S, self._cut)
@@ -158,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.partition("?")[0] != "/metrics":
             self._answer(404, "the numbers are at /metrics\n")
         else:
-            self._answer(200, self.numbers())
+            self._answer(200, text(self.server.read()))
 
     def _answer(self, code: int, body: str) -> None:
         self.send_response_only(code)
@@ -171,4 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(HTTPServer):
+    def __init__(self, address: tuple[str, int], read: Callable[[], RunStatus]) -> None:
+        super().__init__(address, _Handler)
+        self.read = read
+
     def handle_error(self, request: Any, client_address: Any) -> None: ...

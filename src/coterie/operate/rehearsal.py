@@ -1,4 +1,4 @@
-"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, each party a process of its own."""
+"""A rehearsal (``coterie deploy try``): a deployment on this machine, each party a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ GRACE_S = 5.0
 _AWAY_S = 3.0  # beyond the grace, so that the others notice
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Is given each finished round's line."""
 
 
 def run_parties(
@@ -70,9 +69,8 @@ def rehearse(
     scores: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> FinishedRun:
-    """kills: see ``kills.parse``.  scores: that each party reports; None for all.  say: is told of each kill.
-
-    Raises UserError for what cannot be rehearsed, and RunError if a party fails.
+    """kills: see ``kills.parse``.  scores: that each party reports; None for all.  say: is told of kills. Raises
+    UserError for what cannot be rehearsed, and RunError if a party fails.
     """
     config = deployable(config, rehearsal=True)
     check_engine()

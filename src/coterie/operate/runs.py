@@ -1,7 +1,4 @@
-"""Further runs of a deployment: the operator starts and ends them, and owners agree to them.
-
-A run is a further signed plan, with its own config, roster and session. Homes and keys stay.
-"""
+"""Further runs of a deployment, each a signed plan with its own config, roster and session."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from coterie.record.files import atomic_write
 from coterie.runs import Resolved, RunConfig, to_toml
 
 FEWEST_DIGITS = 32
-"""Of a plan's hash, so that its operator finds no two plans that share them."""
+"""Of a plan's hash, so that its operator finds no two that share them."""
 
 
 def start(
@@ -37,11 +34,10 @@ def start(
     session: bytes | None = None,
     now_s: float | None = None,
 ) -> Plan:
-    """Sign the plan of another run of all joined, unrevoked members.
+    """Sign the plan of another run of all joined, unrevoked members; new ones get their certificates now.
 
-    config: by default that of the last run.  rounds: instead of its own.  warm: parties begin with the last run's
-    models.  session: 16 bytes, drawn by default. New members get their certificates now. Raises UserError while a run
-    goes on.
+    config: by default the last run's.  rounds: instead of its own.  warm: parties begin with the last run's models.
+    session: 16 bytes, drawn by default. Raises UserError while a run goes on.
     """
     with changing(path, now_s) as (folder, authority, plan, now_s):
         begun = folder.begun and plan_of(read_home(folder.hub)).run == plan.run
@@ -107,8 +103,8 @@ def offered(home: Home) -> Plan:
 
 
 def agree_to(home: Home, digits: str = "") -> Plan:
-    """Agree to the run of the home's newest plan. digits: that its hash must begin with, or none. Raises UserError if
-    they differ or are too few to tell two plans of one operator apart, and without a new run.
+    """Agree to the run of the home's newest plan. digits: that its hash begins with. Raises UserError if they differ or
+    are too few, and without a new run.
     """
     plan = offered(home)
     wanted = "".join(digits.split()).lower()

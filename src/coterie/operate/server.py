@@ -1,4 +1,4 @@
-"""The engine's server: its files, and how changes of the members reach it."""
+"""The engine's server: its files, and how changes of members reach it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from coterie.deploy.nats_link import Link
 
 ROUTES = 2000
-"""A server's port for the others of its cluster is its port for parties plus this."""
+"""A server's port for its cluster, beyond that for parties."""
 
 
 def make_server_key(folder: Folder, authority: Authority, server: str, now_s: float, days: float) -> None:
@@ -45,7 +45,7 @@ def make_server_key(folder: Folder, authority: Authority, server: str, now_s: fl
 
 
 def access_of(folder: Folder) -> Access:
-    """Who may use the server: those that the plan believes, each by its newest TLS key alone, and the operator."""
+    """Those that the plan believes, each by its newest TLS key alone, and the operator."""
     plan, joined = current_plan(folder), joined_members(folder)
     believed = plan.believed.by_name
     pins = {name: _pin(one.tls) for name, one in joined.items()}
@@ -58,8 +58,8 @@ def access_of(folder: Folder) -> Access:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``, ... at: where the folder
-    will lie, if elsewhere.
+    """Write each server's configuration for the newest plan: ``nats.conf``, ``nats-2.conf``. at: the folder's later
+    place.
     """
     place = Folder(at or folder.path).nats.absolute()
     for number in range(len(addresses(current_plan(folder).settings.server))):
@@ -71,13 +71,13 @@ def admit(folder: Folder, at: Path | None = None) -> None:
 
 
 def configuration_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> str:
-    """``nats.conf`` for a server with its files in this place. number: of its address, from 0."""
+    """``nats.conf`` for a server with its files here. number: of its address, from 0."""
     listen = listen_of(folder, place, plan, number)
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
 
 def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Listen:
-    """Servers with several addresses form a cluster, connected at other ports (``ROUTES``)."""
+    """Several addresses form a cluster, connected at other ports (``ROUTES``)."""
     servers = addresses(plan.settings.server)
     host, port = servers[number]
     own = _pin(certificates.certified(read_private(folder.nats / "certificate.pem")))  # all servers share one
@@ -96,7 +96,7 @@ def listen_of(folder: Folder, place: Path, plan: Plan, number: int = 0) -> Liste
 
 
 def listening(host: str) -> str:
-    """On all addresses of a host, or only on the loopback one."""
+    """All addresses of a host, or the loopback one."""
     return host if is_loopback(host) else "0.0.0.0"
 
 
@@ -150,7 +150,7 @@ def apply(folder: Folder, reloads: int = 1) -> None:
 
     Raises RunError if a server cannot be reached, or goes by an earlier configuration or certificate, and UserError
     without the extra or the operator's keys. Repeating is safe.  reloads: 2 for new members, which nats-server 2.15.1
-    connects with the others the second time.
+    connects the second time.
     """
     settle(folder)
     read_anew(folder, reloads)
@@ -176,7 +176,7 @@ def apply(folder: Folder, reloads: int = 1) -> None:
 
 
 def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
-    """Whether a server names this access within ``CONNECT_S``, and shows the newest certificate."""
+    """Whether a server soon names this access, and shows the newest certificate."""
     from coterie.deploy.nats_link import Link, rights
 
     newest, ((host, port),) = (folder.nats / "certificate.pem").read_text(), addresses(url)
@@ -196,7 +196,7 @@ def _goes_by(folder: Folder, url: str, own: Tls, access: Access) -> bool:
 
 
 def waiting(folder: Folder) -> list[tuple[str, str, int]]:
-    """Sender, recipient, and how many parts wait, the most first. Raises as ``clock_s``."""
+    """Sender, recipient, and parts that wait, the most first. Raises as ``clock_s``."""
     names = {safe(name): name for name, _ in current_plan(folder).members}
     with _linked(folder) as link:
         found = link.run(link.stream.stream_info(STREAM, subjects_filter=f"{SUBJECT}.>")).state.subjects or {}
@@ -228,7 +228,7 @@ def _linked(folder: Folder) -> Iterator[Link]:
 
 
 def check_engine() -> None:
-    """Raises UserError unless client and server of the engine are installed here."""
+    """Raises UserError unless the engine's client and server are installed."""
     check_installed()
     binary()
 
@@ -242,7 +242,7 @@ def _operator_tls(folder: Folder) -> Tls:
 
 
 def running(folder: Folder) -> int | None:
-    """The nats-server on this machine with this folder's configuration, or None."""
+    """The nats-server here with this folder's configuration, or None."""
     try:
         pid = int((folder.nats / "nats.pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -254,9 +254,7 @@ def running(folder: Folder) -> int | None:
 
 def serve(folder: Folder, say: Callable[[str], None]) -> None:
     """Become a nats-server with this folder's configuration; a second process does ``apply``, if the operator's keys
-    are here.
-
-    Raises UserError if there is no nats-server, and RunError if one runs already, or the port is taken.
+    are here. Raises UserError without a nats-server, and RunError if one runs already, or the port is taken.
     """
     if (pid := running(folder)) is not None:
         raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")

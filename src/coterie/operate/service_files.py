@@ -1,6 +1,5 @@
-"""``coterie deploy files``: systemd units, compose files or Kubernetes examples of the services on each host.
-
-Each service may write its own folder and nothing else.
+"""``coterie deploy files``: systemd units, compose files or Kubernetes examples of each host's services, each of which
+may write its own folder alone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from coterie.record.files import atomic_write, whole_folder
 
 Kind = Literal["systemd", "compose", "kubernetes"]
 METRICS = "9464"
-"""The port of the hub's numbers, on its loopback interface."""
+"""The hub's numbers, on loopback."""
 STATE = Path("/var/lib/coterie")
 NATS_IMAGE = "nats:2.15.1"
 _MAX_USER = 31
@@ -42,10 +41,7 @@ _TEMPLATES.filters["json"] = json.dumps
 
 @dataclass(frozen=True)
 class Service:
-    """host: the folder for its files.  place: the folder that it may write, where it runs.
-
-    first: what to do before its start, in words and commands, a line each.
-    """
+    """host: the folder for its files.  place: that it may write.  first: what to do before its start, a line each."""
 
     name: str
     host: str
@@ -67,9 +63,8 @@ class Service:
 
 
 def service_files(path: Path, kind: Kind) -> Path:
-    """Write a folder for each host; returns the one of all. Raises UserError.
-
-    Replaces the whole folder of an earlier call; a symbolic link in its place is refused.
+    """Write a folder for each host, anew; returns the one of all. Raises UserError, also for a symbolic link in its
+    place.
     """
     folder = open_folder(path)
     plan = current_plan(folder)
@@ -94,7 +89,7 @@ def service_files(path: Path, kind: Kind) -> Path:
 
 
 def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Service]:
-    """Services of all unrevoked members, and the engine's servers. Raises UserError."""
+    """Of all unrevoked members, and the engine's servers. Raises UserError."""
     by_name = {one.name: one for one in members}
     if missing := [name for name, _ in plan.members if name not in by_name]:
         raise UserError(f"members.toml lacks {', '.join(missing)}: restore it, since files are made for its hosts")
@@ -128,28 +123,21 @@ def services_of(plan: Plan, members: Sequence[PlannedMember]) -> Iterator[Servic
         token = safe(name)
         place = STATE / token
         if name == plan.roster.hub:
-            words: tuple[str, ...] = (
-                "coterie",
-                "deploy",
-                "hub",
-                str(place / "deployment"),
-                "--stay",
-                "--metrics",
-                METRICS,
-            )
+            words: tuple[str, ...] = ("hub", str(place / "deployment"), "--stay", "--metrics", METRICS)
             first: tuple[str, ...] = (
                 "copy the operator's folder to deployment/, without authority/",
                 "after start elsewhere copy plan.bin to deployment/: this service begins the run by itself",
             )
         else:
-            words = ("coterie", "deploy", "party", "--stay", "--home", str(place / "home"))
+            words = ("party", "--stay", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""
             first = (
                 f"coterie deploy join {token}.token{data} --home {place / 'home'}",
                 f"coterie deploy join {token}.cert --home {place / 'home'}     # when the operator has approved it",
             )
         host = by_name[name].host or token
-        yield Service(token, host, f"{name}, {role} of a Coterie deployment", words, first, trains=role == client)
+        command = ("coterie", "deploy", *words)
+        yield Service(token, host, f"{name}, {role} of a Coterie deployment", command, first, trains=role == client)
 
 
 def _texts(services: Sequence[Service], kind: Kind) -> Iterator[tuple[str, str]]:

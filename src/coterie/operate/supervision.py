@@ -1,4 +1,4 @@
-"""The processes of a rehearsal: one for each party, watched, and restarted when they are killed."""
+"""The processes of a rehearsal, one for each party, restarted when killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.deploy.kills import Kill
 from coterie.protocol.errors import CoterieError, RunError
 
 OUTPUT = "output.txt"
-"""What a process has written to its standard output and error, in the party's home."""
+"""A process's standard output and error, in the party's home."""
 PRELOADED = (
     "coterie.deploy.hub_process",
     "coterie.deploy.party_process",
@@ -27,15 +27,14 @@ PRELOADED = (
     "coterie.runs.registry",
     "scipy.optimize",
 )
-_MOST_STARTS = 10
-"""A party that dies more often than this does not die of kills alone."""
+_MOST_STARTS = 10  # a party that dies more often does not die of kills alone
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
 _LOOKS_S = 0.2
 _WORDS = 400
 
 Life = Callable[[Path, Kill | None], None]
-"""What a process does: of its folder, and how it will be killed."""
+"""Of a process: its folder, and how it will be killed."""
 
 
 def warm() -> None:
@@ -58,8 +57,7 @@ def warm() -> None:
 class Supervision:
     """All parties' processes by name, until the hub's has ended. A context that stops them all.
 
-    kills: in order.  absence_s: how long a party stays away that was killed in mid-work.  back: told of a kill when its
-    party is started again.
+    kills: in order.  absence_s: of a party killed in mid-work.  back: told of a kill when its party restarts.
     """
 
     def __init__(
@@ -92,9 +90,8 @@ class Supervision:
             self._start(name)
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Return when all parties have ended by themselves. tell: called a few times a second.
-
-        Raises RunError, with the party's own words, for one that fails.
+        """Return when all parties have ended.  tell: called a few times a second. Raises RunError, with a failed
+        party's own words.
         """
         until = float("inf")
         while self._running or self._due:

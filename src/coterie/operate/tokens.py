@@ -5,8 +5,8 @@
     operator --- certificate (no secret: TLS, plan, roster) ----> party
 
 All that follows is checked against the operator's public key in the invitation. A request proves with a MAC that its
-sender has the invitation, and that it holds its secret keys: by a signature (Ed25519), a Diffie-Hellman proof (X25519;
-RFC 6955, section 4) and a PKCS #10 request (TLS, P-256).
+sender has the invitation, and its secret keys by a signature (Ed25519), a Diffie-Hellman proof (X25519; RFC 6955,
+section 4) and a PKCS #10 request (TLS, P-256).
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ def read_text(path: Path) -> str:
 
 
 class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """operator: its public key.  possession: a public key (X25519) to prove against.
-
-    data: whether this role brings samples.  scores: those that parties may report.  max_epochs: local ones in a round.
-    again: how often the party will have joined.  not_after_s: Unix time.
+    """operator: its public key.  possession: a public key (X25519) to prove against.  data: this role brings samples.
+    scores: that parties may report.  max_epochs: local ones in a round.  again: how often the party will have joined.
+    not_after_s: Unix time.
     """
 
     id: Id
@@ -87,7 +86,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys that a party asks to have on the roster. tls: a PKCS #10 request (PEM)."""
+    """Keys for the roster.  tls: a PKCS #10 request (PEM)."""
 
     invitation: Id
     name: Short
@@ -111,7 +110,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an approved party gets. tls, authority: X.509 (PEM).  plan: as ``plan.sign`` gives it."""
+    """tls, authority: X.509 (PEM).  plan: of ``plan.sign``."""
 
     name: Short
     tls: bytes
@@ -130,12 +129,12 @@ def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
 
 
 def token_secret(secret: bytes, body: bytes) -> bytes:
-    """SECRET: shared by the holder of the invitation and the operator, who recomputes it."""
+    """SECRET: of the invitation's holder and the operator."""
     return _mac(secret, "invitation", body)
 
 
 def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
-    """Raises UserError for a text that is none, was changed, or has expired."""
+    """Raises UserError for one that is none, was changed, or has expired."""
     try:
         token = unarmoured(INVITATION, text, Token)
         invitation = decoded(token.body, Invitation)
@@ -154,7 +153,7 @@ def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
 
 
 def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes) -> str:
-    """A party's request, with proof that it holds these keys."""
+    """A party's request, with proof of its keys."""
     own = SigningKey.load(identity.signing)
     opening = signing.OpeningKey.load(identity.opening)
     tls = certificates.request(tls_key, safe(invitation.name))
@@ -178,7 +177,7 @@ def check_request(
 ) -> bytes:
     """The TLS key (DER) of a request whose sender has this invitation and holds all three keys. Raises PeerError.
 
-    secret: ``token_secret`` of the invitation.  possession: SECRET, the operator's key to prove against (X25519).
+    secret: ``token_secret`` of the invitation.  possession: SECRET, the operator's X25519 key.
     """
     if not hmac.compare_digest(_mac(secret, "request", request.body), request.invited):
         raise PeerError("it was not made with the invitation that it names")

@@ -1,4 +1,4 @@
-"""What an operator and a party see: the hub's status, and parties' logs."""
+"""What an operator and a party see: status and logs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from coterie.deploy.home import RUNS, decode_json
+from coterie.deploy.home import RUNS
 from coterie.deploy.logs import FILES, LOG
 from coterie.deploy.plan import Plan
 from coterie.deploy.status import HEARTBEAT_S, STATUS, RunStatus
 from coterie.operate.folder import Folder, certificate_ends, current_plan
 from coterie.protocol.errors import UserError
-from coterie.record.files import opened, reading
+from coterie.record.files import decoded_json, opened, reading
 
 
 class NotBegunError(UserError):
-    """No hub has begun to run in an operator's folder."""
+    """No hub has begun in an operator's folder."""
 
 
 def joined_in_words(plan: Plan) -> str:
@@ -29,9 +29,7 @@ def joined_in_words(plan: Plan) -> str:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """From an operator's folder, or its run folder. Raises UserError, and NotBegunError if the hub has written none
-    yet.
-    """
+    """From an operator's folder, or its run folder. Raises UserError, NotBegunError if there is none yet."""
     path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
     if path is None and (place := Folder(folder)).plan.is_file():
         raise NotBegunError(
@@ -44,11 +42,11 @@ def read_status(folder: Path) -> RunStatus:
             "folder that coterie deploy init made"
         )
     with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
-        return decode_json(path, file.read(), RunStatus)
+        return decoded_json(path, file.read(), RunStatus)
 
 
 def next_run(status: RunStatus, folder: Path) -> str:
-    """In words, a run that is signed, and that the hub has not taken up; "" without one."""
+    """A signed run that the hub has not taken up, in words; "" without one."""
     place = Folder(folder)
     run = current_plan(place).run if place.plan.is_file() else 0
     if run <= status.run:
@@ -60,13 +58,13 @@ def next_run(status: RunStatus, folder: Path) -> str:
 
 
 def with_certificates(status: RunStatus, folder: Path) -> RunStatus:
-    """With the ends of the certificates that an operator's folder knows."""
+    """With certificates' ends that an operator's folder knows."""
     place = Folder(folder)
     return msgspec.structs.replace(status, certificates=certificate_ends(place)) if place.plan.is_file() else status
 
 
 def all_statuses(folder: Folder) -> Iterator[RunStatus]:
-    """Of all runs that the hub has begun, in order. Raises UserError."""
+    """Of all runs begun. Raises UserError."""
     former = sorted(int(path.parent.name) for path in (folder.path / RUNS).glob(f"[0-9]*/{STATUS}"))
     places = [*(folder.path / RUNS / str(run) for run in former), folder.run]
     yield from (read_status(place) for place in places if (place / STATUS).exists())
@@ -85,7 +83,7 @@ Line = dict[str, Any]
 
 
 def log_files(place: Path) -> list[Path]:
-    """Of a party's home, or the homes below an operator's folder. Raises UserError without a log."""
+    """Of a home, or the homes below an operator's folder. Raises UserError."""
     if not place.is_dir():
         raise UserError(f"{place}: no such folder; name a party's home, or the folder of a deployment")
     found = sorted({path.parent for pattern in (LOG, f"*/{LOG}", f"*/*/{LOG}") for path in place.glob(pattern)})
@@ -95,7 +93,7 @@ def log_files(place: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> Iterator[Line]:
-    """With older files, oldest first, without lines cut off by a kill."""
+    """With older files, oldest first, without cut lines."""
     older = [path.with_name(f"{path.name}.{number}") for number in range(FILES - 1, 0, -1)]
     for one in (*older, path):
         if one.exists():

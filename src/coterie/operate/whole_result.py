@@ -1,15 +1,15 @@
-"""The result of a rehearsal, which alone can know every party's model."""
+"""A rehearsal's result, which knows every party's model."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from coterie.deploy.built_party import stored_party
-from coterie.deploy.reported import with_facts
 from coterie.operate.local_deployment import LocalDeployment
 from coterie.record.files import atomic_write, locked
 from coterie.record.folder import METRICS, RESULT, encode_line, jsonable, read_lines, write_json
 from coterie.record.load import read_summary
+from coterie.record.summary import with_facts
 from coterie.runs.client_files import write_partition, write_scored
 from coterie.runs.digests import models_digest
 from coterie.runs.experiment import Experiment

@@ -1,1 +1,1 @@
-"""What a party's view gives away: attacks on views, and audits that run them on a run folder."""
+"""Attacks on a party's view, and audits that run them on a run folder."""

@@ -1,6 +1,6 @@
 """What single fields of clients' messages reveal, and which of them no attack has read.
 
-An author may send a label histogram under any name, so all short arrays of numbers are compared with the label counts.
+A label histogram may have any name, so all short arrays of numbers are compared with the label counts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from coterie.privacy.plain import model_field, some_rounds
 from coterie.transport.transcript import Seen, View
 
 MOST_NUMBERS = 1024
-"""Among more numbers some follow a few clients' label counts by luck."""
 _LEAST_CLIENTS = 4
 Field = tuple[str, str]
-"""The names of a message's type and of one of its fields."""
+"""A message's type and one of its fields."""
 
 
 class NotJudged(NamedTuple):
-    """A field of clients' messages that no attack has read. role: its receiver.  why: what it holds, in words."""
+    """A field that no attack has read.  role: its receiver.  why: what it holds."""
 
     role: str
     message: str
@@ -37,9 +36,8 @@ class NotJudged(NamedTuple):
 
 @dataclass
 class SentField:
-    """What clients sent to one role in one field, or in all single numbers of a message together.
-
-    by_round: by round and client's number.
+    """What clients sent to one role in one field, or in all single numbers of a message, by round and
+    client's number.
     """
 
     role: str
@@ -70,7 +68,7 @@ class SentField:
 def field_findings(run: Recorded, read: Collection[Field]) -> tuple[list[Finding], dict[str, str], list[NotJudged]]:
     """What short arrays reveal, or why nothing could be compared; and the fields that no attack has read.
 
-    read: those that the system's own attacks have read (``watched``).
+    read: by the system's own attacks (``watched``).
     """
     measured: list[Measured] = []
     why, known = "", {*read}
@@ -166,7 +164,7 @@ def short_arrays(run: Recorded, sent: SentField) -> list[Measured]:
 
 
 def watched(run: Recorded) -> tuple[Recorded, set[Field]]:
-    """The same run, and the growing set of fields of clients' messages that are read in it."""
+    """The same run, and the growing set of fields read in it."""
     read: set[Field] = set()
     kinds: dict[type[fl.Message], type[fl.Message]] = {}
     clients = frozenset(run.clients)

@@ -1,8 +1,7 @@
 """Attacks on label counts that clients are told in sums, for every system (``padded_counts``, ``hidden_counts``).
 
-The server knows the sum of each list, but of hidden groups none. A client takes its own counts off the sum that it is
-told, and knows what all others have together. All clients but one know that one's counts. Each guesses label shares of
-single clients.
+The server knows the sum of each list, but of hidden groups none. A client takes its own counts off what it is told; all
+but one together know that one's. Each guesses single clients' label shares.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ SUMS_OF = "by sums of label counts"
 
 @dataclass(frozen=True, eq=False)
 class OpenedSums:
-    """Of one model. lists: the numbers of the clients on each list that was opened.  sums: (lists, labels) of these, as
-    the server knows them; None of a hidden group.
-
-    total: (labels,) their sum, as these clients were told it.
+    """Of one model.  lists: client numbers on each opened list.  sums: (lists, labels) as the server knows them; None
+    of a hidden group.  total: (labels,) as these clients were told it.
     """
 
     lists: Sequence[Sequence[int]]
@@ -46,7 +43,7 @@ class OpenedSums:
 
 
 def opened_sums(run: Recorded) -> list[OpenedSums]:
-    """All models with label counts, from what the server was sent and what clients were told."""
+    """All models with label counts."""
     return _of_lists(run) or _of_hidden_groups(run)
 
 
@@ -101,7 +98,6 @@ def _by_list(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
 
 @attack("counts-by-member", "client", "labels", "takes its own label counts off the sum, and the rest for each other's")
 def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
-    """Of three clients, the rest is the sum of two."""
     role = run.federation.common.roster.client_role
     for model in opened:
         for client in model.clients:
@@ -112,7 +108,6 @@ def _by_member(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured
 
 @attack("counts-by-all-but-one", "clients", "labels", "all but one of a model take their label counts off the sum")
 def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Measured]:
-    """The rest is that client's: nothing hides it from all others."""
     for model in opened:
         own = run.label_counts[model.clients].sum(axis=0)
         for client in model.clients:
@@ -122,9 +117,7 @@ def _by_all_but_one(run: Recorded, opened: Sequence[OpenedSums]) -> Iterator[Mea
 
 
 def _scored(run: Recorded, clients: Sequence[int], guess: Sequence[Counts], known: Sequence[Counts]) -> AttackResult:
-    """known: counts that the attacker has of its own. Chance guesses their shares for everybody, or equal shares if
-    these are nearer.
-    """
+    """known: the attacker's own counts. Chance guesses their shares for everybody, or equal ones if nearer."""
     truth = check_classes(run.label_counts[list(clients)])
     counts = np.maximum(np.stack(guess), 0)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -133,11 +126,11 @@ def _scored(run: Recorded, clients: Sequence[int], guess: Sequence[Counts], know
 
 
 ATTACKS: tuple[Attack, ...] = (_by_list, _by_member, _by_all_but_one)
-"""The attacks on sums of label counts, which run on every system with ``label_counts``."""
+"""They run on every system with ``label_counts``."""
 
 
 def label_sum_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and by attack the reason where it cannot be applied; nothing without the setting."""
+    """These attacks' findings, and why some do not apply; nothing without the setting."""
     if not counts_labels(run.settings, run.mode):
         return [], {}
     return applied(ATTACKS, run, [opened] if (opened := opened_sums(run)) else [], NONE_OPENED)

@@ -1,4 +1,4 @@
-"""What a party ``who`` finds out from models, descriptions of data, clusters and selections; for any system."""
+"""What a party ``who`` finds out from models, descriptions, clusters and selections, in any system."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ def by_estimate(who: str, guess: Doubles, label_counts: Array) -> Iterator[Measu
 def alike(
     who: str, by: str, pairs: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """Which pairs of these clients (n,) are similar, guessed by (n, n) numbers that grow with similarity.
-
-    label_counts, groups: of all clients, as in ``Recorded``.
+    """Which pairs of these clients (n,) are similar, by (n, n) numbers that grow with similarity. label_counts, groups:
+    of all clients.
     """
     similar = f"which pairs have similar labels, by {by}"
     yield tried(
@@ -65,7 +64,7 @@ def alike(
 def by_memberships(
     who: str, by: str, phi: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """``alike``, by clusters phi (n, c) bool of clients (n,); and which pairs share a top label."""
+    """``alike``, by clusters phi (n, c) bool; and which pairs share a top label."""
     pairs = labels.similar_pairs(phi)
     yield from alike(who, by, pairs, clients, label_counts, groups)
     top = label_counts[clients].argmax(axis=1)
@@ -76,7 +75,7 @@ def by_memberships(
 def memberships(
     who: str, clusters: Array, clients: Any, label_counts: Array, groups: Array | None
 ) -> Iterator[Measured]:
-    """``by_memberships``, for clients (n,) with one cluster each (n,). label_counts, groups: of all clients."""
+    """``by_memberships``, for one cluster each (n,)."""
     if len(clients) < 3:
         what = "which pairs have similar labels, by cluster"
         yield Measured(who, what, None, why="there are fewer than 3 clients", topic="groups")
@@ -86,13 +85,13 @@ def memberships(
 
 
 def selections(who: str, counts: Array, samples: Array, label_counts: Array) -> Iterator[Measured]:
-    """What numbers of selections (n,) reveal of samples (n,) and of the variety of labels."""
+    """What numbers of selections (n,) reveal of samples (n,) and of labels' variety."""
     yield tried(who, "number of samples, by selections", lambda: labels.rank_correlation(counts, samples, "samples"))
     yield by_variety(who, "selections", counts, label_counts)
 
 
 def by_variety(who: str, by: str, values: Array, label_counts: Array) -> Measured:
-    """The variety of clients' labels, from numbers (n,) that may grow with it."""
+    """The variety of labels, from numbers (n,) that may grow with it."""
     entropy = labels.label_entropy(label_counts)
     return tried(who, f"variety of labels, by {by}", lambda: labels.rank_correlation(values, entropy, "label entropy"))
 
@@ -120,9 +119,8 @@ class Auxiliary:
 def by_shares(
     who: str, estimate: Doubles, prior: Array, label_counts: Array, clusters: Array | None = None
 ) -> Iterator[Measured]:
-    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.
-
-    clusters: (n,) by name, where estimates have none: each client's guess is the mean of its cluster.
+    """Label shares by name, from estimates (n, classes) of ``Auxiliary.shares``.  clusters: (n,) whose mean estimate is
+    each client's guess.
     """
     estimate = estimate if clusters is None else sparsity.by_cluster(estimate, clusters)
     yield tried(who, "label shares", lambda: sparsity.total_variation(estimate, label_counts, prior))

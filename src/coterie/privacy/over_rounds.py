@@ -1,8 +1,7 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
-The change of such a model is a weighted mean of updates. The party that sends it and knows who answered solves for each
-client's part in the changes, or takes the difference of two rounds that differ by one client. Clients that hold the
-model look in it for others' samples.
+The change of such a model is a weighted mean of updates. Its sender, who knows who answered, solves for each client's
+part, or takes the difference of two rounds that differ by one client. Holders of the model look for others' samples.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ SENDER = "party that sends models in the clear"
 
 @dataclass(eq=False)
 class SentModel:
-    """By round: models (d,), and answered, the clients that got it then and answered its sender.  holders: clients that
-    ever got it.
-    """
+    """By round: models (d,), and answered, the clients that got it then and answered.  holders: ever got it."""
 
     sender: str
     models: dict[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -49,9 +46,7 @@ class SentModel:
 
 
 def lines(run: Recorded) -> list[SentModel]:
-    """All models that clients were sent in the clear and that moved. A model is linked with the nearest of the last
-    round.
-    """
+    """All moving models sent in the clear, each linked with the last round's nearest."""
     got: dict[str, dict[int, dict[bytes, Sent]]] = {}
     for client, name in enumerate(run.clients):
         for seen in run.views[name].seen if name in run.views else ():
@@ -109,7 +104,7 @@ def _differences(run: Recorded, line: SentModel) -> Iterator[Measured]:
 
 
 def _scored(run: Recorded, line: SentModel, parts: Floats, clients: Sequence[int], how: str) -> Iterator[Measured]:
-    """parts: (n, classes) of the last bias. What is known in the end counts for every round."""
+    """parts: (n, classes) of the last bias, as known in the end."""
     guess = label_shares_from_bias(parts)
     for one in by_estimate(_role(run, line.sender), guess, run.label_counts[list(clients)]):
         yield from [one._replace(what=f"{one.what}, {how}")] * max(1, len(run.lines))
@@ -136,9 +131,8 @@ def _role(run: Recorded, party: str) -> str:
 
 
 ATTACKS: tuple[Attack, ...] = (_by_names, _differences, _members)
-"""The attacks on sums over rounds, which run on every system."""
 
 
 def sums_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and by attack the reason where it cannot be applied."""
+    """These attacks' findings, and why some do not apply."""
     return applied(ATTACKS, run, lines(run), NONE_SENT)

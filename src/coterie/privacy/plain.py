@@ -1,6 +1,6 @@
 """Attacks on plain updates, for every system: a party receives single clients' models, or their changes, in the clear.
 
-An update is plain if a client's message holds an array of as many floats as one model, or all models, have.
+Such a message holds as many floats as one model, or all, have.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """What one role received in the clear in one round. slow: whether the slow attacks run, too.
+    """What one role received in the clear in one round.  slow: slow attacks run, too.
 
-    clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, what training
-    added, 0 at buffers.
+    clients: (n,) numbers of the senders.  models: (n, d) float32 after training.  steps: (n, d) float64, of training, 0
+    at buffers.
     """
 
     role: str
@@ -60,9 +60,9 @@ class _Sent:
     starts: Floats
 
     def own_step(self, *, change: bool, buffers: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """(d,) the model after training and the step; of several models, the one that moved furthest.
+        """(d,) the model after training and the step from the nearest start; of several, the one that moved furthest.
 
-        change: whether the weights are changes. A model began with the nearest of the starts.
+        change: the weights are changes.
         """
         found = []
         for i, row in enumerate(self.weights.astype(np.float64)):
@@ -75,7 +75,7 @@ class _Sent:
 
 
 def plain_updates(run: Recorded) -> Iterator[Updates]:
-    """By role and round, the updates in the clear; a client's first in a round counts."""
+    """By role and round; a client's first update in a round counts."""
     by_role: dict[str, dict[int, dict[int, _Sent]]] = {}
     for view in run.views.values():
         for sent in _received(run, view):
@@ -114,9 +114,8 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
 
 
 def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
-    """The first array of floats in a message that has the size of one model or of all, (k, d).
-
-    Parts that no message has are those of the first start.
+    """The first array of floats of the size of one model or of all, (k, d). Parts that no message has are the first
+    start's.
     """
     starts, shared = run.federation.common.starts, run.shared
     size = int(shared.sum())
@@ -132,7 +131,7 @@ def models_in(run: Recorded, message: fl.Message | None) -> Floats | None:
 
 
 def model_field(message: fl.Message, size: int, several: int) -> str | None:
-    """The name of the first array of floats with the size of one model, or of ``several``; or None."""
+    """The name of the first array of floats of this size, or of ``several``; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
@@ -141,10 +140,7 @@ def model_field(message: fl.Message, size: int, several: int) -> str | None:
 
 
 def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
-    """The models that the party had sent to an update's sender; None if it sent none.
-
-    The last ones of the round that asked for the update, or else of an earlier one.
-    """
+    """The last models that the party had sent to an update's sender by then; None without."""
     asked = getattr(update.message, "round", update.round)
     before: Floats | None = None
     view = run.views.get(update.src)
@@ -158,10 +154,7 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
 
 
 def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
-    """Both parties know; here the numbers decide.
-
-    Training leaves most weights nearly unchanged: near the start in a model, near 0 in a change.
-    """
+    """Training leaves most weights near the start in a model, near 0 in a change."""
     votes = 0
     for one in sent[:_VOTERS]:
         for row in one.weights:
@@ -199,7 +192,7 @@ def _check_clients(updates: Updates, least: int) -> None:
 
 @attack("plain-row-lengths", _BY, "labels", "tells the same from how far each class's row of the last layer moves")
 def _row_lengths(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Where training corrects for the classes' shares, as by their logarithms, the bias says nothing and rows do."""
+    """Where training corrects for the classes' shares, rows tell what the bias does not."""
     _check_clients(updates, 2)
     guess = label_shares_by_rows(updates.steps, run.spec)
     for one in by_estimate(updates.role, guess, run.label_counts[updates.clients]):
@@ -220,7 +213,7 @@ def losses(run: Recorded, weights: Floats, client: int) -> tuple[Floats, Floats]
 
 
 def losses_of_many(run: Recorded, models: Floats, client: int) -> tuple[Floats, Floats]:
-    """(k, n) losses of models (k, d) on some of a client's training samples, and on other samples of their kind."""
+    """(k, n) losses of models (k, d) on some of a client's training samples, and on others of their kind."""
     samples = run.samples(run.clients[client])
     sides = (samples.x, samples.y), (samples.other_x, samples.other_y)
     own, others = (np.asarray(judge_many(run.model, models, x, y).losses, np.float64) for x, y in sides)
@@ -244,7 +237,7 @@ def _members(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 @attack("membership-likelihood", _BY, "samples", "tells the same by the losses under models of other clients, too")
 def _likely_members(run: Recorded, updates: Updates) -> Iterator[Measured]:
-    """Other clients' models of the round stand for models that were not trained on a client's samples."""
+    """Other clients' models of the round stand for models without a client's samples."""
     if not updates.slow:
         return
     _check_clients(updates, 3)
@@ -283,11 +276,10 @@ def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
 def like_samples(
     pool: list[tuple[Floats, Floats]], client: int, groups: NDArray[Any] | None, rng: np.random.Generator
 ) -> tuple[Floats, list[Floats], float]:
-    """Samples (n, f) of a client, draws of n samples of others with the same labels, and the share that a draw is of
-    these.
+    """Samples (n, f) of a client, draws of n others with the same labels, and the share that a draw is of these.
 
-    pool: of every client, its samples and labels (n, ...). groups: by client; others of its own group are preferred. Of
-    each label at most half of the others' samples are drawn. Raises UserError where there are none.
+    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own are preferred. At most
+    half of a label's other samples are drawn. Raises UserError where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:
@@ -314,9 +306,8 @@ def like_samples(
 
 
 ATTACKS: tuple[Attack, ...] = (_models_and_names, _labels, _row_lengths, _alike, _members, _likely_members, _inputs)
-"""The attacks on plain updates, which run on every system."""
 
 
 def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
-    """What these attacks find, and by attack the reason where it cannot be applied."""
+    """These attacks' findings, and why some do not apply."""
     return applied(ATTACKS, run, plain_updates(run), NONE_IN_THE_CLEAR)

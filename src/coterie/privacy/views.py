@@ -25,8 +25,8 @@ def by_round(view: View, kind: type[fl.M]) -> dict[int, dict[str, fl.M]]:
 class ReceivedKind:
     """Messages of one kind between two roles, as one role received them.
 
-    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them, sealed.  rounds: how many had
-    any, including the set-up (round 0).
+    src, dst: roles of their ends; dst differs from ``role`` where it only relayed them.  rounds: that had any, with the
+    set-up.
     """
 
     role: str
@@ -70,12 +70,12 @@ def granted(view: View) -> dict[str, bytes]:
 
 
 def held_key(view: View, grant: str) -> Any:
-    """The secret key of a grant. Raises UserError where recording began too late."""
+    """A grant's key. Raises UserError where recording began too late."""
     return secret_key(granted(view)[f"secret {grant}"])
 
 
 def check_real(run: Recorded) -> None:
-    """Raises UserError for a run with emulated keys, which cannot be stolen."""
+    """Raises UserError for emulated keys, which cannot be stolen."""
     if run.options["crypto"] != "real":
         config = Path(run.options["out"] or "RUN") / "config.toml"
         again = f"coterie run --config {config} --crypto real --record --out ANOTHER_FOLDER"

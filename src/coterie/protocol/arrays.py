@@ -12,7 +12,7 @@ from coterie.protocol.errors import PeerError, UserError
 
 
 def finite(values: ArrayLike, what: str, *axes: str) -> NDArray[np.float64]:
-    """The values as float64, with these axes, such as "n" and "d". Raises UserError for NaN, infinity, no or others."""
+    """As float64, with these axes, such as "n" and "d". Raises UserError for NaN, infinity, no or others."""
     array = np.asarray(values, np.float64)
     if array.ndim != len(axes) or not array.size or not np.isfinite(array).all():
         raise UserError(

@@ -1,10 +1,8 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes: nested containers are refused before anything is built, so the input's length bounds
-memory and time. Decoded arrays are read-only.
+``decode`` is safe for any bytes: nested containers are refused before anything is built. Decoded arrays are read-only.
 
-An emulated ciphertext has the **weight** of a real one without its length. In a message's weight, each ``bytes`` field
-counts with its own weight instead of its length.
+An emulated ciphertext has the **weight** of a real one without its length.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
 
 
 def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
-    """Inverse of ``array_to_ext``; raises ValueError for anything malformed."""
+    """Raises ValueError for anything malformed."""
     if code != ARRAY_CODE or len(data) < 2 or data[0] >= len(DTYPES) or data[1] > MAX_DIMS:
         raise ValueError("malformed array")
     dtype, ndim = np.dtype(DTYPES[data[0]]), data[1]
@@ -58,7 +56,7 @@ def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
 
 
 def to_array(dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview | bytes) -> NDArray[Any]:
-    """The read-only array of these bytes. Raises ValueError for anything malformed, before anything is built."""
+    """These bytes as a read-only array. Raises ValueError before anything is built."""
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"an array of {dtype} and shape {shape} in {len(data)} bytes")
     array = np.frombuffer(bytes(data), dtype).reshape(shape)  # the copy of a view is aligned and read-only
@@ -77,13 +75,13 @@ def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Raises TypeError for a field of the wrong type, DecodeError for non-finite values."""
+    """Raises TypeError for a field of the wrong type, DecodeError for non-finite values."""
     _check(message, TypeError)
     return _encoder.encode(message)
 
 
 def decode(data: bytes, *kinds: type[M]) -> M:
-    """The message in these bytes, of one of ``kinds``. Raises no other error than DecodeError."""
+    """The message in these bytes, of one of ``kinds``. Raises DecodeError alone."""
     decoder = _decoder(kinds)
     try:
         for element in _elements.decode(data):
@@ -100,10 +98,8 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def frame_digest(frame: bytes) -> bytes:
-    """32 bytes: the SHA-256 of a short frame; of a long one, that of its fields' lengths, its short fields, and SHA-256
-    of each long field.
-
-    So a long field that a party also names by its SHA-256 is hashed once.
+    """32 bytes: the SHA-256 of a short frame; of a long one, of its fields' lengths, its short fields, and SHA-256 of
+    each long one, so that a field which a party also names by its SHA-256 is hashed once.
     """
     if len(frame) < LEAST:
         return sha256(frame)
@@ -164,7 +160,7 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
 
 
 def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
-    """The parts as one byte string of this weight. If that is their length, it has no header."""
+    """The parts as one byte string of this weight, without a header if that is their length."""
     header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
     return b"".join((*header, *parts))
 
@@ -176,10 +172,8 @@ def weighs(data: bytes | memoryview) -> int:
 
 
 def content(data: bytes | memoryview) -> memoryview:
-    """The bytes without the header of weighted bytes; other bytes unchanged.
-
-    Raises DecodeError for an impossible weight, and for one that equals the content's length: content must not have two
-    encodings.
+    """Weighted bytes without their header; others unchanged. Raises DecodeError for an impossible weight, and for one
+    that equals the content's length: no content has two encodings.
     """
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:
@@ -190,7 +184,7 @@ def content(data: bytes | memoryview) -> memoryview:
 
 
 def message_weight(message: Message, size: int) -> int:
-    """The weight of a message of ``size`` encoded bytes. Raises DecodeError for an impossible one."""
+    """Of a message of ``size`` encoded bytes. Raises DecodeError for an impossible one."""
     weight = size
     for name in message.SCALARS:
         if isinstance(field := getattr(message, name), bytes):
@@ -201,7 +195,6 @@ def message_weight(message: Message, size: int) -> int:
 
 
 def field_weight(message: Message, name: str) -> int:
-    """The weight of a field of bytes."""
     data: bytes = getattr(message, name)
     parts = split(data) if name in message.BUNDLES else None
     if parts is None:

@@ -1,6 +1,4 @@
-"""All that parties, messages and steps are made of: ``import coterie.protocol.core as fl``. ``coterie.method`` adds
-more.
-"""
+"""Parties, messages and steps: ``import coterie.protocol.core as fl``. ``coterie.method`` adds more."""
 
 from coterie.protocol import codec, state
 from coterie.protocol.effects import (

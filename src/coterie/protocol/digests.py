@@ -1,4 +1,4 @@
-"""SHA-256 of long byte strings. Parties of a simulation get equal bytes, which are hashed once in a round."""
+"""SHA-256 of long byte strings; equal ones of a simulation's parties are hashed once in a round."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _held: ContextVar[_Held | None] = ContextVar("digests", default=None)
 
 @contextmanager
 def remembered(room: int) -> Iterator[None]:
-    """Within the block, this thread hashes no string again that equals one of its last ``room`` bytes of strings."""
+    """In the block this thread hashes no string again of its last ``room`` bytes."""
     token = _held.set(_Held(room))
     try:
         yield

@@ -1,6 +1,6 @@
 """Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` computes them.
 
-A result follows from the effect's fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the party's own
+A result follows from the effect's fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, the party's own
 data. Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 class Fitted:
     """The result of local training.
 
-    weights: (d,) float32.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).  samples: of this
-    client's training data.  steps: of the optimiser.
-    loss: mean (weighted) training loss over the samples seen, each measured before the step that used it.
+    weights: (d,) float32.  state: the solver's named (d,) vectors to keep (SCAFFOLD's control).  samples: of this
+    client's training data.  steps: of the optimiser.  loss: mean (weighted) training loss over the samples seen, each
+    before its step.
     """
 
     weights: Vector
@@ -46,12 +46,10 @@ class Evaluated:
 class Fit:
     """Train on the party's own training data: ``-> Fitted``.
 
-    weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.  seed: >= 0,
-    decides the order of the batches.  state: the solver's named (d,) vectors.
-    sample_weights: (n,) float32 >= 0, q_i of each sample in its stored order. A batch's loss is sum_i q_i l_i /
-    |batch|. Needs cross entropy.
-    secret: SECRET, from which batches and noise of a private solver follow.  only: names of the parts that are trained;
-    () for all.
+    weights: (d,) float32 start.  solver: of ``coterie.training.solvers``.  epochs: whole passes.  seed: >= 0, of the
+    order of batches.  state: the solver's named (d,) vectors.  sample_weights: (n,) float32 >= 0, q_i of each sample in
+    stored order, for a batch's loss sum_i q_i l_i / |batch|, of cross entropy.  secret: SECRET, of a private solver's
+    batches and noise.  only: names of the trained parts; () for all.
     """
 
     weights: Vector
@@ -74,9 +72,8 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Cross entropy of the party's own training samples, in stored order, under several models: ``-> (k, n) float32``.
-
-    weights: (k, d) float32.
+    """Cross entropy of the party's own training samples, in stored order, under models (k, d) float32: ``-> (k, n)
+    float32``.
     """
 
     weights: Vector
@@ -84,11 +81,11 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
+    """The party's own data and device, for a function of ``Local``. Arrays are read-only.
 
     x, y: its training samples in stored order, (n, ...) float32 and (n,) int64.  device: its
     ``coterie.devices.Profile``, if known.  model: the federation's ``coterie.training.model.Model``.  accelerator:
-    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: seconds of its presence between two instants, if known.
+    ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.  presence: its seconds between two instants, if known.
     """
 
     x: NDArray[np.float32]
@@ -100,12 +97,12 @@ class OwnData:
 
 
 Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
-"""The batched form of a function: data and arguments of several parties -> its results for one after the other."""
+"""A batched form: several parties' data and arguments -> results in order."""
 
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function registered by ``local``, and called like it. many: its batched form."""
+    """Registered by ``local``, and called like its function.  many: the batched form."""
 
     name: str
     run: Callable[..., T]
@@ -126,9 +123,8 @@ _REGISTERED: dict[str, LocalFunction[Any]] = {}
 
 
 def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
-    """``@local("class counts")`` registers a pure ``function(own, *arguments)`` for ``Local``, under a unique name.
-
-    It may refuse with a PeerError. Raises TypeError for a name in use.
+    """``@local("class counts")`` registers a pure ``function(own, *arguments)`` for ``Local``, under a unique name, or
+    raises TypeError. It may refuse with a PeerError.
     """
 
     def register(run: Callable[..., T]) -> LocalFunction[T]:
@@ -147,9 +143,9 @@ def _place(function: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
+    """``function(own, *arguments)`` of the party's own data: ``-> its result``, with read-only arrays.
 
-    function: registered by ``@local(name)``, or its name. Others are refused with a TypeError.
+    function: registered by ``@local(name)``, or its name. Others raise TypeError.
     """
 
     function: LocalFunction[Any] | str
@@ -183,7 +179,7 @@ class Encrypt:
 class Open:
     """``key.decrypt(key.public.from_bytes(data))``: ``-> (d,) float64``. Identical bytes are opened once.
 
-    blinded: the vector carries masks. ``key.open_blinded`` opens it: ``-> BlindedVector``.
+    blinded: it carries masks; ``key.open_blinded`` gives a ``BlindedVector``.
     """
 
     key: Any
@@ -193,9 +189,8 @@ class Open:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """A pure ``function(*arguments)`` that several parties compute from the same inputs: ``-> its result``.
-
-    A simulation runs it once for equal arguments (arrays by contents), so the result must not be changed in place.
+    """A pure ``function(*arguments)`` that several parties compute alike: ``-> its result``, never changed in place: a
+    simulation runs it once for equal arguments (arrays by contents).
     """
 
     function: Callable[..., Any]
@@ -203,4 +198,3 @@ class Compute:
 
 
 Effect = Fit | Evaluate | Losses | Local | Encrypt | Open | Compute
-"""Everything that a handler, or a coordinator, may ask for."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 _MOST_SHOWN = 300
-"""Characters."""
 
 
 class CoterieError(Exception):
@@ -36,7 +35,7 @@ class CoterieWarning(UserWarning):
 class PeerError(CoterieError):
     """An unacceptable message of another party. It is refused and counted, and the round goes on.
 
-    The text is for the observer alone. It may contain the party's own numbers, so it is never sent to another party.
+    The text may have the party's own numbers: it is never sent.
     """
 
 
@@ -45,11 +44,11 @@ class DecodeError(PeerError):
 
 
 class CryptoError(CoterieError):
-    """Our own code uses keys or ciphertexts wrongly or unsafely. Never ignored."""
+    """Our own code uses keys or ciphertexts unsafely. Never ignored."""
 
 
 class KeyMismatchError(CryptoError):
-    """Two objects of different keys were combined, or a ciphertext was opened with another key."""
+    """Objects of different keys were combined, or a ciphertext opened with another key."""
 
 
 class CapacityError(CryptoError):
@@ -80,11 +79,10 @@ _SYNONYMS = {
     "cifar10": "cifar",
 }
 _MEANT = {other: ours for ours, others in _SYNONYMS.items() for other in others.split()}
-"""Names that other libraries and papers use, and what they are called here."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that a word probably means, by synonym or spelling."""
+    """The known name that a word means, by synonym or spelling."""
     known = list(known)
     plain = word.lower().replace("-", "_")
     if plain in known or (plain := _MEANT.get(plain, "")) in known:
@@ -94,14 +92,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of an error's sentence: ``"; did you mean 'lr'?"``, or ``"."`` if no known word is close."""
+    """A sentence's end: ``"; did you mean 'lr'?"``, or ``"."`` without a close word."""
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else "."
 
 
 def printable(text: str, but: str = "") -> str:
-    """Words of others. Control characters, which could move a terminal's cursor, are written as escapes. but: those
-    that stay.
+    """Others' words, with control characters, which could move a terminal's cursor, as escapes. but:
+    those that stay.
     """
     if text.isprintable():
         return text
@@ -109,12 +107,12 @@ def printable(text: str, but: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """Words partly of another party's choice, for logs: one line, printable, not long."""
+    """Words partly of others, for logs: one line, printable, short."""
     return printable(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}...")
 
 
 def by_kind(counts: Mapping[str, int]) -> Counter[str]:
-    """Counts of reasons. Those that differ in parties' names alone are added up."""
+    """Counts of reasons, added up where only parties' names differ."""
     found: Counter[str] = Counter()
     first: dict[str, str] = {}
     for reason, count in counts.items():

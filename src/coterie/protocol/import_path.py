@@ -1,6 +1,4 @@
-"""A user's own objects (systems, models, audits) by name: ``module:ATTRIBUTE``, or within one process
-``given:WHAT.NAME``.
-"""
+"""A user's own objects by name: ``module:ATTRIBUTE``, or in one process ``given:WHAT.NAME``."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ _given: dict[str, Any] = {}
 
 
 def import_object(path: str, what: str) -> Any:
-    """The object that ``module:ATTRIBUTE`` names, also from the current folder, or one that :func:`name_of` named.
+    """The object that ``module:ATTRIBUTE`` names, also from the current folder, or that :func:`name_of` named.
 
-    what: the kind of object, for the error. Raises UserError when there is none.
+    what: its kind. Raises UserError.
     """
     module, _, attribute = path.partition(":")
     if module == _GIVEN:
@@ -52,10 +50,8 @@ def is_object(path: str) -> bool:
 def check_elsewhere(
     path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
 ) -> None:
-    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``, which others may have written.
-    Imports nothing.
-
-    otherwise: another remedy, for a user who trusts the folder.
+    """Raises UserError if the module of ``module:ATTRIBUTE`` could come from ``folder``, which others may have written;
+    imports nothing.  otherwise: another remedy, for a trusted folder.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -77,9 +73,7 @@ def _is_there(place: Path) -> bool:
 
 
 def name_of(thing: Any, what: str) -> str:
-    """A name by which :func:`import_object` finds an object: by its module if importable, else given. what: its
-    kind.
-    """
+    """For :func:`import_object`: by the module if importable, else given.  what: the kind."""
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is thing:
@@ -89,8 +83,8 @@ def name_of(thing: Any, what: str) -> str:
 
 
 def code_of(thing: Any) -> str:
-    """The identity of a function beyond its name: code, names, constants, defaults, plain values around it. Of another
-    object, its class.
+    """A function's identity beyond its name: code, names, constants, defaults, plain values around it;
+    else the class.
     """
     code = getattr(thing, "__code__", None)
     if code is None:
@@ -114,7 +108,7 @@ def _instructions(code: CodeType) -> str:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Imports, which the garbage collector never goes through: that would take a quarter of their time."""
+    """Imports without the garbage collector, which takes a quarter of their time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -125,7 +119,7 @@ def uncollected() -> Iterator[None]:
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
-    """A ``__getattr__`` that imports a package's names (and torch) on use. homes: their modules, lightest first."""
+    """A ``__getattr__`` that imports a package's names on use.  homes: modules, lightest first."""
 
     def imported(name: str) -> Any:
         if name not in names:

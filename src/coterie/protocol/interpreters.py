@@ -13,15 +13,14 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 Interpreter = Callable[[Sequence[tuple[str, Any]]], Sequence[Any]]
-"""Pairs of a party's name and an effect, all of one type -> results in order.
-
-If a result is a PeerError or CryptoError, it is raised in the handler that yielded the effect.
+"""Pairs of a party's name and an effect, all of one type -> results in order. A PeerError or CryptoError as a result is
+raised in the handler.
 """
 Interpreters = Mapping[type, Interpreter]
 
 
 def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequence[T]], Sequence[Any]]) -> list[Any]:
-    """One result for each item, in order. ``run(key, items)`` computes those of one key together."""
+    """For each item, in order; ``run(key, items)`` computes those of one key together."""
     results: list[Any] = [None] * len(items)
     groups: dict[K, list[int]] = {}
     for index, item in enumerate(items):
@@ -33,9 +32,7 @@ def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequen
 
 
 def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Results of ``(party, effect)`` pairs in order; those of one type are computed together. Raises TypeError for an
-    effect that the table lacks.
-    """
+    """Results of ``(party, effect)`` pairs in order. Raises TypeError for an effect that the table lacks."""
     for party, effect in wanted:
         if type(effect) not in table:
             known = ", ".join(kind.__name__ for kind in table)
@@ -44,7 +41,7 @@ def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[An
 
 
 def each(compute: Callable[[str, Any], Any]) -> Interpreter:
-    """An interpreter that computes effects one by one. The error of a refused effect is its result."""
+    """Computes effects one by one. A refused effect's error is its result."""
     return lambda wanted: [_or_error(compute, party, effect) for party, effect in wanted]
 
 
@@ -56,10 +53,8 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
-    """The interpreter of ``Local``, given each party's own data.
-
-    A function's batched form computes all its calls. If it refuses, they are computed one by one, so that the error
-    reaches the right party.
+    """The interpreter of ``Local``, given each party's own data. If a function's batched form refuses, its calls are
+    computed one by one, so the error reaches the right party.
     """
 
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:
@@ -90,4 +85,4 @@ PLAIN: Interpreters = {
     Open: each(_opened),
     Compute: each(lambda party, effect: effect.function(*effect.arguments)),
 }
-"""Interpreters of the effects that need no data of the party. They compute one by one and keep no results."""
+"""Of the effects without own data."""

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from coterie.protocol.errors import DecodeError, PeerError
 
 ANY = "any"
-"""The role of a message that may come from, or go to, any role."""
+"""The role of a message from, or to, any role."""
 
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|b1")
 
 
 @dataclass(frozen=True)
 class ArrayOf:
-    """The type of an array field: its little-endian dtype and number of dimensions. Floats must be finite."""
+    """Little-endian dtype and number of dimensions. Floats must be finite."""
 
     dtype: str
     ndim: int
@@ -40,14 +40,14 @@ Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
 Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
 Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 Bundle = Annotated[bytes, "bundle"]
-"""A ``bytes`` field that holds a ``bundle``, so that the weights of its parts count."""
+"""A ``bytes`` field with a ``bundle``, whose parts have weights."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
     """Base of all messages; declare one with ``@message(src=..., dst=...)``.
 
-    ARRAYS, SCALARS: the array fields, and the types of the others, by name.  TELLS: in words, what it tells of its
-    sender's data, if stated.  ABOUT: fields of an answer that must be as in its request, where both have them.
+    ARRAYS, SCALARS: the array fields, and the others' types, by name.  TELLS: in words, what it tells of its sender's
+    data, if stated.  ABOUT: fields of an answer that its request must share.
     """
 
     SRC: ClassVar[str]
@@ -61,7 +61,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class FromTraining(str):
-    """Words of ``TELLS`` for what follows from the sender's training of the round and public numbers alone."""
+    """Words of ``TELLS`` for what follows from the round's training and public numbers."""
 
 
 class OfRound(Message, frozen=True):
@@ -69,7 +69,7 @@ class OfRound(Message, frozen=True):
 
 
 class Signed(OfRound, frozen=True, kw_only=True):
-    """Base of messages whose last field is their sender's signature over all others (``crypto/roster.py``)."""
+    """Its last field is the sender's signature over all others (``crypto/roster.py``)."""
 
     signature: bytes = b""
 
@@ -78,9 +78,9 @@ M = TypeVar("M", bound=Message)
 
 
 def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callable[[type[M]], type[M]]:
-    """Name the roles at the two ends of a message. Raises TypeError at import for a field that could not travel.
+    """Name the roles at a message's two ends. Raises TypeError at import for a field that could not travel.
 
-    tells: in words, each release of the sender's data in it, for the ledger; None if not stated.
+    tells: in words, each release of the sender's data, for the ledger; None if not stated.
     """
 
     def declare(cls: type[M]) -> type[M]:
@@ -114,17 +114,17 @@ def message(*, src: str, dst: str, tells: Sequence[str] | None = None) -> Callab
 
 @message(src=ANY, dst=ANY, tells=())
 class Done(OfRound, frozen=True):
-    """The answer to a request of this round that has no other: what was asked is done."""
+    """What was asked in this round is done."""
 
 
 def about_of(request: Message, replies: Iterable[type[Message]]) -> dict[str, Any]:
-    """By name, the fields of a request that answers of these types must repeat."""
+    """A request's fields, by name, that such answers must repeat."""
     names = dict.fromkeys(name for reply in replies for name in reply.ABOUT)
     return {name: getattr(request, name) for name in names if name in request.__struct_fields__}
 
 
 def check_about(src: str, answer: Message, asked: Mapping[str, Any]) -> None:
-    """Raises PeerError for an answer to something else than was asked. asked: of the request (``about_of``)."""
+    """Raises PeerError for an answer to something else.  asked: of ``about_of``."""
     for name in answer.ABOUT:
         if name in asked and name in answer.__struct_fields__ and getattr(answer, name) != asked[name]:
             stated, wanted = f"{getattr(answer, name)!r:.40}", f"{asked[name]!r:.40}"
@@ -132,13 +132,13 @@ def check_about(src: str, answer: Message, asked: Mapping[str, Any]) -> None:
 
 
 def bundle(parts: Sequence[bytes]) -> bytes:
-    """All parts in one byte string: a u32 count, a u64 length of each, then the parts; numbers are little-endian."""
+    """All parts in one byte string: a u32 count, u64 lengths, then the parts; little-endian."""
     lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *(len(part) for part in parts))
     return b"".join((lengths, *parts))
 
 
 def unbundle(data: bytes, count: int) -> list[bytes]:
-    """The ``count`` parts of a bundle. Raises DecodeError for anything else."""
+    """The ``count`` parts of a bundle. Raises DecodeError."""
     return [bytes(part) for part in parts_of(data, count)]
 
 
@@ -153,7 +153,7 @@ def parts_of(data: bytes, count: int) -> list[memoryview]:
 
 
 def split(data: bytes | memoryview) -> Iterator[memoryview] | None:
-    """The parts of a bundle of any number, one at a time and without a copy; None for no bundle."""
+    """A bundle's parts, one at a time and without a copy; None for no bundle."""
     count = int.from_bytes(data[:4], "little")
     start = 4 + 8 * count
     if len(data) < 4 or len(data) < start:

@@ -1,4 +1,4 @@
-"""The shape of a model: a frozen, hashable description of its flat vector."""
+"""A model's shape: a frozen, hashable description of its flat vector."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from coterie.protocol.options import TaskKind as TaskKind
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a model, and its place in the flat vector.
-
-    kind: ``"parameter"`` or ``"buffer"``.  scope: ``"shared"`` or ``"personal"``.  offset: first index, in elements.
+    """One tensor of a model.  kind: ``"parameter"`` or ``"buffer"``.  scope: ``"shared"`` or ``"personal"``.  offset:
+    first index in the flat vector, in elements.
     """
 
     name: str
@@ -38,9 +37,8 @@ class Part:
 class ModelSpec:
     """All parts of a model, in the order of the flat ``(d,)`` vector.
 
-    flops_per_sample: nominal floating-point operations of one forward and backward pass, for virtual time.
-    outputs: numbers that the model gives for a sample (a classifier's classes); 0 if unknown.
-    activations: numbers of all layers that training keeps for a sample; 0 if unknown.
+    flops_per_sample: nominal floating-point operations of one forward and backward pass.  outputs: for a sample (a
+    classifier's classes).  activations: numbers of all layers that training keeps for a sample. 0 if unknown.
     """
 
     parts: tuple[Part, ...]
@@ -55,17 +53,17 @@ class ModelSpec:
 
     @cached_property
     def buffers(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates of buffers (running statistics); read-only."""
+        """(d,) bool, coordinates of buffers (running statistics); read-only."""
         return self._mask(lambda part: part.kind == "buffer")
 
     @cached_property
     def variances(self) -> NDArray[np.bool_]:
-        """(d,) bool, the coordinates of running variances, by torch's name; read-only."""
+        """(d,) bool, coordinates of running variances, by torch's name; read-only."""
         return self._mask(lambda part: part.kind == "buffer" and part.name.split(".")[-1] == "running_var")
 
     @property
     def head(self) -> tuple[str, ...]:
-        """Names of the output layer's parts: the last ones of one layer with a row for each output; () if unknown."""
+        """The output layer's parts: the last ones of one layer with a row for each output; () if unknown."""
         layer = self.parts[-1].name.rpartition(".")[0]
         last = takewhile(
             lambda part: part.shape[:1] == (self.outputs,) and part.name.rpartition(".")[0] == layer,
@@ -75,7 +73,7 @@ class ModelSpec:
 
     @property
     def normalisation(self) -> tuple[str, ...]:
-        """Names of the parameters and running statistics of batch normalisation, by torch's names."""
+        """Parameters and running statistics of batch normalisation, by torch's names."""
         layers = {name.removesuffix("running_mean") for name in self.names if name.endswith("running_mean")}
         return tuple(name for name in self.names if f"{name.rpartition('.')[0]}.".lstrip(".") in layers)
 
@@ -109,6 +107,6 @@ class ModelSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes in every message with weights, so that parties with different shapes refuse each other."""
+        """16 bytes in every message with weights."""
         text = repr([(p.name, p.shape, p.dtype, p.kind, p.scope, p.offset) for p in self.parts])
         return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -12,9 +12,7 @@ _HELD = 4096
 
 
 class Names(Sequence[str]):
-    """Some names, and then ``count`` more: ``prefix0``, ``prefix1``, ... A sequence of strings in O(1) memory. A slice
-    is a tuple.
-    """
+    """Some names, and then ``count`` more, ``prefix0``, ``prefix1``, in O(1) memory. A slice is a tuple."""
 
     def __init__(self, count: int, first: Iterable[str] = (), prefix: str = "client/") -> None:
         self._first, self._count, self._prefix = tuple(first), count, prefix
@@ -52,7 +50,7 @@ class Names(Sequence[str]):
         return self.place(name) is not None
 
     def place(self, name: object) -> int | None:
-        """The index of a name, or None for a stranger."""
+        """A name's index, or None."""
         if not isinstance(name, str):
             return None
         if (known := self._places.get(name)) is not None:
@@ -85,7 +83,7 @@ class Names(Sequence[str]):
 
 
 class LazyMapping(Mapping[str, T]):
-    """A value for each of these names, made by a pure function on access. The last ``held`` are kept."""
+    """A pure function's value for each name, made on access. The last ``held`` are kept."""
 
     def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = _HELD) -> None:
         self.names, self._make, self._most = names, make, held
@@ -116,12 +114,12 @@ class LazyMapping(Mapping[str, T]):
 
 
 def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
-    """A value for each name: a dict, or for ``Names`` a mapping without one."""
+    """By name: a dict, or for ``Names`` a mapping without one."""
     if isinstance(names, Names):
         return LazyMapping(names, lambda name: values[names.index(name)], held=0)
     return dict(zip(names, values, strict=True))
 
 
 def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:
-    """A pure function's result for each name: a dict, or for ``Names`` a lazy mapping."""
+    """A pure function's results by name: a dict, or for ``Names`` a lazy mapping."""
     return LazyMapping(names, make) if isinstance(names, Names) else {name: make(name) for name in names}

@@ -1,6 +1,6 @@
-"""Options of a run and settings of a system, described once, as annotated fields of a dataclass.
+"""Options of a run and settings of a system, as annotated fields of a dataclass:
 
-``clients: Annotated[int | None, Meta(ge=1), Option("Number of clients.")] = None`` has a bound and its words.
+``clients: Annotated[int | None, Meta(ge=1), Option("Number of clients.")] = None``.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ import msgspec
 from coterie.protocol.errors import UserError
 
 TaskKind = Literal["classes", "multilabel", "regression"]
-"""What a model learns: one class of a sample, several labels at once, or numbers."""
+"""A sample has one class, several labels, or numbers."""
 
 LARGEST = sys.float_info.max
 Positive = Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
-"""Bounds of settings, which ``check_bounds`` checks. The first two are finite."""
+"""Bounds for ``check_bounds``. The first two are finite."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a field is for. help: its text, for the command line and the API.
-
-    panel: where a command's help shows it.  metavar: a word for its value.  flags: its names on the command line, if
-    not ``--field-name``.  known: a function of ``cli.completing``, whose names complete it.
-    many: given several times, it is joined by commas.  path: it names a file or folder.
+    """help: its text, for the command line and the API.  panel: where a command's help shows it.  metavar: a word for
+    its value.  flags: its names on the command line, if not ``--field-name``.  known: a function of ``cli.completing``,
+    whose names complete it.  many: given several times, it is joined by commas.  path: it names a file or folder.
     """
 
     help: str
@@ -71,8 +69,7 @@ def bounds_of(kind: type) -> Mapping[str, str]:
 
 def check_bounds(config: Any, what: str = "{}") -> None:
     """Raises UserError for the first field that is no number, or outside its ``msgspec.Meta``. None has no bounds.
-
-    what: how an error calls a field, such as ``"option {!r}"``.
+    what: calls a field, such as ``"option {!r}"``.
     """
     kind: type = type(config)
     for name, hint in _annotated(kind):

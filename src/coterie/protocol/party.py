@@ -3,9 +3,8 @@
 Between messages a party keeps only its ``state`` and ``secret``, two ``msgspec.Struct``s, from whose bytes and its
 set-up info it can be rebuilt.
 
-A handler is a transaction on a fork of both, which replaces them if it returns and is dropped if it raises. Arrays,
-tuples, frozen structs and dataclasses are shared with the fork, so they must hold nothing that can change
-(``check_forks``).
+A handler is a transaction on a fork of both, which replaces them if it returns. Arrays, tuples, frozen structs and
+dataclasses are shared with the fork, so they must hold nothing that can change (``check_forks``).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from coterie.protocol.setup_info import Common, Own
 
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
-"""The body of a handler or coordinator. It yields effects (a coordinator also yields steps) and returns a T."""
+"""A handler's or coordinator's body: yields effects (a coordinator also steps), returns a T."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
+    """Nominal work, in virtual seconds by the device's profile. A coordinator may yield it (``spend``).
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -49,18 +48,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class To:
-    """A message to a named party. A handler that does more than answer returns a tuple of these."""
+    """To a named party. A handler that does more than answer returns a tuple."""
 
     dst: str
     message: Message
 
 
 Outcome = Message | To | tuple[To, ...] | None
-"""What a handler returns: an answer, any number of addressed messages, or nothing."""
+"""Of a handler: an answer, addressed messages, or nothing."""
 
 
 When = Callable[[Any, str], bool]
-"""Of a config and a mode: whether such a message is sent then."""
+"""Of a config and a mode: whether a message is sent then."""
 
 
 def always(config: Any, mode: str) -> bool:
@@ -88,8 +87,8 @@ def on(
 ) -> Callable[[T], T]:
     """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-    cost: of the party and the message, its nominal work, from committed state and the message alone.
-    answers: the types that it returns.  when: with which settings it is asked. What each role sees follows from both.
+    cost: its nominal work, of the party and the message, by committed state.  answers: the types that it returns.
+    when: with which settings it is asked. What each role sees follows.
     """
 
     def mark(method: T) -> T:
@@ -110,34 +109,32 @@ class FromParty:
 
 
 def from_party(make: Callable[[Any], Any]) -> Any:
-    """The default of a state's field that follows from the party's name, set-up info or config."""
+    """The default of a state's field, by the party's name, set-up info or config."""
     return FromParty(make)
 
 
 initial = from_party(lambda party: party.common.initial if party.own.starts is None else party.own.starts[0])
-"""(d,) float32, the weights that the first model starts with."""
+"""(d,) float32, the first model's initial weights."""
 
 initials = from_party(lambda party: party.starts)
-"""(k, d) float32, the weights that all models start with."""
+"""(k, d) float32, all models'."""
 
 zeros = from_party(lambda party: np.zeros(party.spec.size, np.float32))
-"""(d,) float32, a zero for each weight of the model."""
 
 
 class SecretStruct(msgspec.Struct):
-    """Base of what a party keeps secret: shown by its type alone."""
+    """Of what a party keeps secret: shown by its type alone."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__qualname__}>"
 
 
 class Component:
-    """A part of a party, such as keys. It brings handlers (its methods under ``on``), a secret, messages that a
-    coordinator takes, and set-up.
+    """A part of a party, such as keys: handlers (methods under ``on``), a secret, messages that a coordinator takes,
+    and set-up.
 
     ``keys = Keys(...)`` in the body of a party's class gives every such party ``party.keys``, with itself as ``party``,
-    and ``party.secret.keys``, a ``Secret()`` of the component.
-    when: with which settings its handlers are asked.
+    and ``party.secret.keys``, a ``Secret()`` of the component.  when: with which settings its handlers are asked.
     """
 
     Secret: ClassVar[type[msgspec.Struct]] = Nothing
@@ -178,7 +175,7 @@ class Component:
         """As ``Party.lasts``. secret: this component's until now."""
 
     def follows(self, former: Any) -> None:
-        """As ``Party.follows``. former: this component's secret at the end of a former run."""
+        """As ``Party.follows``.  former: this component's secret in a former run."""
 
 
 def _inherited(cls: type[Any], name: str) -> dict[Any, Any]:
@@ -209,10 +206,10 @@ class Party:
 
     A subclass is made by ``Client(own, common, config)``. ``also=("leader",)`` names further roles whose messages it
     handles and sends.
-    State, Secret: structs of which each party has its own, made with the party if all fields have defaults, some of
-    them ``from_party``.
-    takes: the messages that a coordinator may take in a later round than they arrived in.  parts: its ``Component``s by
-    name.
+
+    State, Secret: structs of which each party has its own, made with it if all fields have defaults, perhaps
+    ``from_party``.  takes: messages that a coordinator may take in a later round than they arrived in.  parts:
+    ``Component``s by name.
     """
 
     role: ClassVar[str]
@@ -268,13 +265,13 @@ class Party:
         return self.common.starts if self.own.starts is None else self.own.starts
 
     def last_starts(self) -> NDArray[np.float32] | None:
-        """(k, d) float32, its models, with which it can begin a further run; None if it holds none."""
+        """(k, d) float32, with which it can begin a further run; None without models."""
         return None
 
     @property
     def kept_back(self) -> str:
-        """Why it kept its model in its last round, or added nothing to others', or "". For its own home alone: an alarm
-        by name can show who is in a group.
+        """Why it kept its model in its last round, or added nothing to others', or "". For its own home alone: it can
+        show who is in a group.
         """
         return ""
 
@@ -295,11 +292,10 @@ class Party:
         return self.randomness.secrets(self.name, purpose, round)
 
     def kept(self, purpose: str, of: bytes, round: int = 0) -> Secrets:
-        """Secret randomness for noise on the values ``of``: equal values get equal noise, other values independent
-        noise.
+        """Secret randomness for noise on the values ``of``, all that it is added to: equal values get equal noise,
+        others independent noise.
 
-        ``of`` must be all that the noise is added to. In emulated runs, and without an identity, it is that of
-        ``secrets``.
+        In emulated runs, and without an identity, it is that of ``secrets``.
         """
         if self.randomness.emulated or self.own.identity is None:
             return self.secrets(purpose, round)
@@ -310,7 +306,7 @@ class Party:
         return Derived(keyed.digest())
 
     def nominal(self, effect: Effect) -> Cost:
-        """The nominal work of an effect on this party's own data; the party must know the model's shape."""
+        """An effect's nominal work on own data, by the model's shape."""
         # A training passes forwards and backwards; a forward pass is a third of that.
         passes = 0.0
         if isinstance(effect, Fit):
@@ -320,15 +316,15 @@ class Party:
         return Cost(self.samples * passes, self.spec.flops_per_sample) if passes else Cost()
 
     def setup(self) -> Work[None]:
-        """Steps of the hub before round 1; by default those of its parts."""
+        """The hub's steps before round 1; by default its parts'."""
         for name in self.parts:
             yield from getattr(self, name).setup()
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Take over what must survive when a round is tried again, such as the record of opened ciphertexts; by default
-        that of the parts.
+        """Take over what must survive when a round is tried again, such as a record of opened ciphertexts; by default
+        the parts'.
 
-        It is called on the state and secret of the round's beginning, and is given the later ones.
+        Called on the state and secret of the round's beginning, with the later ones.
         """
         for name, component in self.parts.items():
             if component.Secret is not Nothing:
@@ -336,12 +332,12 @@ class Party:
 
     @property
     def remembers(self) -> bool:
-        """Whether a part of it must know of former runs on the same data (``follows``)."""
+        """Whether a part must know of former runs on the same data (``follows``)."""
         parts = (part for part in self.parts.values() if type(part).follows is not Component.follows)
         return any(part.when(self.config, self.common.mode) for part in parts)
 
     def follows(self, former: Party) -> None:
-        """Take over what must survive in a further run on the same data. former: this party at the end of one."""
+        """Take over what must survive in a further run on the same data.  former: this party at a run's end."""
         for name, component in former.parts.items():
             if type(self.parts.get(name)) is type(component) and component.Secret is not Nothing:
                 getattr(self, name).follows(getattr(former.secret, name))
@@ -351,7 +347,7 @@ class Party:
         return type(self).finish is not Party.finish
 
     def finish(self) -> Work[Any]:
-        """Steps of the hub after the last round; none by default. The run waits until all messages are handled, so
+        """The hub's steps after the last round; none by default. The run waits until all messages are handled, so
         ``post`` will do.
         """
         yield from ()
@@ -361,17 +357,15 @@ class Party:
 
 
 def from_hub(party: Party, message: Message, src: str) -> None:
-    """Raises PeerError unless the hub is the sender: for handlers of messages that any role may send."""
+    """Raises PeerError unless the hub has sent it: for messages of any role."""
     if src != party.common.roster.hub:
         raise PeerError(f"a {type(message).__name__} from {src}; only the hub may send one")
 
 
-_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
-"""Types whose values neither change nor hold others. Most of what a state holds is of these."""
+_PLAIN = frozenset({bool, int, float, str, bytes, type(None)})  # values that neither change nor hold others
 
 
 _LONE = _PLAIN | {tuple, frozenset, np.ndarray}
-"""What forks share."""
 
 
 def fork(value: T) -> T:
@@ -399,7 +393,7 @@ def fork(value: T) -> T:
 
 @cache
 def check_forks(struct: type[msgspec.Struct]) -> None:
-    """Raises TypeError for a state that ``fork`` would not copy as a whole. Values of the type Any are not seen."""
+    """Raises TypeError for a state that ``fork`` would not copy as a whole. Any is not seen."""
     if shared := next(_shared(inspect.type_info(struct), struct.__qualname__, False, set()), None):
         raise TypeError(
             f"{shared} could change in a handler that raises, and stay so: in a tuple, frozen struct or dataclass of a "
@@ -432,7 +426,7 @@ _SHARED = (inspect.TupleType, inspect.VarTupleType, inspect.FrozenSetType, inspe
 
 
 def unchanged(old: Any, new: Any) -> bool:
-    """Whether a fork still equals its original. Arrays are compared by identity."""
+    """Whether a fork equals its original; arrays by identity."""
     if old is new and type(old) in _PLAIN:
         return True
     if type(old) is not type(new):
@@ -466,9 +460,7 @@ def freeze(value: Any) -> None:
 
 @contextmanager
 def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
-    """Commits the party's changes at the end of the block, or undoes them if it raises. Yields the state and secret
-    before.
-    """
+    """Commits the party's changes at the block's end, or undoes them if it raises. Yields state and secret before."""
     saved = party.state, party.secret
     if not all(map(is_, saved, party.frozen)):
         freeze(saved)

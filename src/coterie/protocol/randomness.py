@@ -1,9 +1,8 @@
 """The source of random numbers.
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
-from the operating system in real runs, and from the seed in emulated ones. Draws from the seed also follow from party,
-purpose, round and attempt, so a repeated handler draws the same numbers. Noise for privacy follows in real runs from a
-secret that the party keeps (``Party.kept``).
+from the operating system in real runs, from the seed in emulated ones. Draws from the seed also follow from party,
+purpose, round and attempt. Real noise for privacy follows from a secret that the party keeps (``Party.kept``).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ZEROS = memoryview(bytes(8 * BLOCK))
 
 
 def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
-    """A generator that follows from its arguments alone (Philox, keyed by a hash of them)."""
+    """By its arguments alone (Philox, keyed by a hash of them)."""
     text = f"{seed}\x1f{party}\x1f{purpose}\x1f{round}\x1f{attempt}"
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
@@ -38,7 +37,7 @@ def keystream(key: bytes, count: int, start: bytes = bytes(16)) -> bytes:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A source of secret randomness: a seeded generator, or the operating system's (None)."""
+    """A seeded generator, or the operating system's (None)."""
 
     generator: np.random.Generator | None
 
@@ -46,11 +45,11 @@ class Secrets:
         return secrets.token_bytes(count) if self.generator is None else self.generator.bytes(count)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        """(count,) independent numbers, uniform on (0, 1), without its ends."""
+        """(count,) independent numbers, uniform on (0, 1)."""
         return _uniform(np.frombuffer(self.bytes(8 * count), np.uint64))
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """(count,) independent standard normal numbers (Box and Muller, Ann. Math. Stat. 1958)."""
+        """(count,) independent standard normal numbers (Box and Muller, 1958)."""
         drawn, normal = np.frombuffer(self.bytes(16 * count), np.uint64).reshape(2, count), np.empty(count)
         for at in range(0, count, BLOCK):
             u, angle = _uniform(drawn[:, at : at + BLOCK])
@@ -75,10 +74,10 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 class Derived(Secrets):
-    """Secret randomness that follows from a key alone, in the order of the calls: AES-256 in counter mode, by the
-    SHA-256 of the key, the call and the count.
+    """Secret randomness from a key alone, in the order of the calls: AES-256 in counter mode, by the SHA-256 of the
+    key, the call and the count.
 
-    key: SECRET. Equal keys give equal numbers, so a key must have one use.
+    key: SECRET, and of one use: equal ones give equal numbers.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -87,13 +86,12 @@ class Derived(Secrets):
         object.__setattr__(self, "_calls", itertools.count())
 
     def bytes(self, count: int) -> bytes:
-        """``count`` bytes, different for each call and each count: fewer are no prefix of more."""
+        """Different for each call and count: fewer are no prefix of more."""
         call: int = next(self._calls)  # type: ignore[attr-defined]
         of = self._key + call.to_bytes(8, "little") + count.to_bytes(8, "little")  # type: ignore[attr-defined]
         return keystream(hashlib.sha256(of).digest(), count)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
-        """As of ``Secrets``."""
         return np.argsort(np.frombuffer(self.bytes(8 * count), "<u8"), kind="stable")
 
     def __repr__(self) -> str:
@@ -102,13 +100,13 @@ class Derived(Secrets):
 
 @dataclass(frozen=True)
 class Randomness:
-    """The parties' source. emulated: whether secrets follow the seed, too."""
+    """The parties' source. emulated: secrets follow the seed, too."""
 
     seed: int
     emulated: bool
 
     def rng(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
-        """Experimental randomness, the same for real and emulated runs."""
+        """Experimental, the same for real and emulated runs."""
         return rng(self.seed, party, purpose, round, attempt)
 
     def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:

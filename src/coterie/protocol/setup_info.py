@@ -16,7 +16,7 @@ from coterie.protocol.randomness import Randomness
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One party. verify_key: Ed25519, 32 bytes.  sealing_key: X25519, 32 bytes."""
+    """verify_key: Ed25519, 32 bytes.  sealing_key: X25519, 32 bytes."""
 
     name: str
     role: str
@@ -25,9 +25,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
-    """All parties of a federation in a fixed order, the hub first. session: 16 bytes, different in every federation.
-
-    operator: the Ed25519 key of the federation's operator, 32 bytes.  signature: the operator's, over all the rest.
+    """All parties of a federation in a fixed order, the hub first.  session: 16 bytes, of this federation.  operator:
+    its Ed25519 key, 32 bytes.  signature: the operator's, over all the rest.
     """
 
     session: bytes
@@ -52,7 +51,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """SECRET: a party's Ed25519 seed for signing and X25519 key for opening what is sealed for it, 32 bytes each."""
+    """SECRET: a party's Ed25519 seed for signing and X25519 key for opening, 32 bytes each."""
 
     signing: bytes
     opening: bytes
@@ -66,12 +65,10 @@ class Common:
     """What every party of a federation knows.
 
     clients: those with data, in order: a tuple, or ``Names`` of very many.  starts: (k, d) float32, the initial weights
-    of k models; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
-    emulated: whether the ciphers are.  public: how many public samples the hub has.
-    deployed: whether parties are on separate machines. Then a client keeps the model that it is sent, and the hub sends
-    the last one when the run is over.
-    quorum: how many clients must have their keys before round 1; 0 for all. Others get theirs when they come.
-    warm: whether parties begin with their models of a former run (``Own.starts``).
+    of k models, mostly one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: the ciphers are.  public: samples
+    of the hub.  deployed: parties are on separate machines. Then a client keeps the model that it is sent, and the hub
+    sends the last one when the run is over.  quorum: how many clients must have their keys before round 1; 0 for all.
+    warm: parties begin with their models of a former run (``Own.starts``).
     """
 
     roster: Roster
@@ -87,7 +84,7 @@ class Common:
 
     @cached_property
     def initial(self) -> Vector:
-        """(d,) float32, the first model's initial weights."""
+        """(d,) float32, the first model's."""
         return np.asarray(self.starts[0])
 
 
@@ -96,8 +93,8 @@ class Own:
     """What one party alone knows.
 
     identity: SECRET, for its keys in the roster; None if nothing is signed or sealed.  samples: of its training data,
-    for the hub of its public data.  epochs: local epochs of a round that its device has time for.
-    starts: (k, d) float32, its models of a former run, with which it begins instead of ``Common.starts``, or None.
+    for the hub of its public data.  epochs: local ones in a round that its device has time for.  starts: (k, d)
+    float32, its models of a former run, instead of ``Common.starts``, or None.
     """
 
     name: str

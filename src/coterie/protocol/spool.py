@@ -18,9 +18,9 @@ class _Frame:
 
 
 class Spool:
-    """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
+    """``put`` returns a ticket, ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    A bytes object that is put many times (a broadcast) is held once.
+    Bytes put many times (a broadcast) are held once.
     """
 
     def __init__(self, limit_bytes: int = 256 << 20) -> None:
@@ -49,7 +49,7 @@ class Spool:
         return self._frames[ticket].size
 
     def place(self, ticket: int) -> int:
-        """A number for the bytes' place, shared only by tickets of one broadcast."""
+        """A number that only tickets of one broadcast share."""
         return id(self._frames[ticket])
 
     def peek(self, ticket: int) -> bytes:

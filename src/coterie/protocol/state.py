@@ -1,6 +1,5 @@
-"""The states of parties as bytes: msgpack through msgspec, never pickle.
-
-Equal arrays of several parties are kept once, and are one read-only object after loading.
+"""The states of parties as bytes: msgpack through msgspec, never pickle. Equal arrays are kept once, and are one
+read-only object after loading.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
-    """The states (or secrets) of these parties as bytes: what msgspec encodes, and arrays of numbers or truth values.
+    """These parties' states (or secrets): what msgspec encodes, and arrays of numbers or truth values.
 
-    Raises TypeError for anything else, such as a numpy scalar, which would come back as another type.
+    Raises TypeError for others, such as a numpy scalar.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs
@@ -84,9 +83,8 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 
 
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
-    """The inverse of ``dump``. types: each party's type of state. Raises UserError for unreadable bytes.
-
-    shared: known arrays by digest, for several loads; extended.
+    """Of ``dump``.  types: each party's state.  shared: known arrays by digest, for several loads; extended. Raises
+    UserError.
     """
     arrays: dict[bytes, NDArray[Any]] = {}
     known: MutableMapping[bytes, Any] = {} if shared is None else shared

@@ -1,9 +1,9 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-A step's fold consumes each answer; without one, answers are only counted. If it raises ``PeerError``, that message is
-refused, and the step goes on. So it must check a message before it changes anything.
+A step's fold consumes each answer. If it raises ``PeerError``, that message is refused, and the step goes on: so it
+must check before it changes anything.
 
-The hub coordinates in its ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
+The hub coordinates in ``setup`` and ``round``, any other party in a handler that yields steps; requests to it wait
 meanwhile. A step without a deadline ends after ``PATIENCE_S``, or once nothing more can come.
 """
 
@@ -27,7 +27,7 @@ LATE = "late"
 REFUSED = "refused"  # a party's reason may hold its own numbers, so the coordinator is never told, only the observer
 UNACCEPTABLE = "its answer was refused"
 PATIENCE_S = 7 * 86_400.0
-"""The deadline of a step that states none, in virtual or real seconds."""
+"""The deadline of a step that states none."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,14 @@ class Nominal:
 
 
 Step = Ask | Post | Take | Cost | Wake | Nominal
-"""The functions below make them, and say what each does."""
 
 
 @dataclass(frozen=True)
 class Answers:
     """The outcomes of a step's requests, by their keys (usually the parties' names).
 
-    got: keys of the answered requests, in order of arrival.  after_s: by key of those, seconds from request to answer;
-    empty for a ``take``.  missing: by key, why there is no answer.
-    declined: those in ``missing`` that the party itself refused.
+    got: keys of the answered ones, in order of arrival.  after_s: by key of those, seconds from request to answer;
+    empty for a ``take``.  missing: by key, why there is no answer.  declined: of these, which the party itself refused.
     """
 
     got: tuple[Any, ...] = ()
@@ -97,11 +95,11 @@ def for_each(
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
-    An answer that states another round than its request, or differs in what else it must repeat (``Message.ABOUT``), is
-    refused before the fold.
-    requests: by the party's name, or by any key to ask one party several things: ``{k: To("helper", Convert(k)) for k
-    in ...}``. They are handled in the order of the mapping, which may make each message on look-up.
-    reply: the type of the answers, or several types, which the fold tells apart.
+    An answer of another round, or that differs in what else it must repeat (``Message.ABOUT``), is refused before.
+
+    requests: by the party's name, or by any key to ask one several things: ``{k: To("helper", Convert(k)) for k in
+    ...}``, handled in order; the mapping may make each on look-up.  reply: the type of the answers, or several, which
+    the fold tells apart.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers
@@ -115,9 +113,8 @@ def ask(
     *,
     deadline_s: float | None = None,
 ) -> Steps[Any]:
-    """Ask one party. Returns what ``read`` makes of its answer, by default the answer itself.
-
-    Raises NoAnswerError if there is no answer, or if ``read`` refuses it.
+    """Ask one party. Returns what ``read`` makes of its answer. Raises NoAnswerError without one, or if ``read``
+    refuses it.
     """
     got: list[Any] = []
     answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(read(message)), deadline_s)
@@ -128,7 +125,7 @@ def ask(
 
 
 def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
-    """Send without waiting for answers. messages: by name, or by any key with ``To(name, message)``."""
+    """Send without waiting.  messages: by name, or by any key with ``To(name, message)``."""
     yield Post(messages)
 
 
@@ -137,8 +134,8 @@ def take(
 ) -> Steps[Answers]:
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
-    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed, then takes all others that are
-    there. Messages that are not taken are dropped when the round ends, except types in the coordinator's ``takes``.
+    Waits until ``at_least`` were taken or ``until_s`` seconds have passed, then takes all others that are there. Those
+    left are dropped when the round ends, except types in the coordinator's ``takes``.
     """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
@@ -153,8 +150,8 @@ def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
     """Run an effect of the coordinator, on its own data (a hub's: ``--public``). Returns its result, after its virtual
     time.
 
-    cost: its nominal work, by default that of ``Party.nominal``. Raises TypeError for no effect, and the effect's own
-    errors: a PeerError if it is refused.
+    cost: by default of ``Party.nominal``. Raises TypeError for no effect, and the effect's errors: a PeerError if
+    refused.
     """
     if not isinstance(effect, Effect):
         raise TypeError(f"compute takes an effect, not {effect!r:.80}")
@@ -163,5 +160,5 @@ def compute(effect: Effect, cost: Cost | None = None) -> Steps[Any]:
 
 
 def wake(at_s: float) -> Steps[None]:
-    """Go on at this instant of the party's own clock (``now_s``), or at once if it has passed."""
+    """Go on at this instant of the party's clock (``now_s``), or at once."""
     yield Wake(at_s)

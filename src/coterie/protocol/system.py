@@ -29,9 +29,8 @@ which may return notes, too.
 
 @dataclass(frozen=True)
 class Federation:
-    """A built system: all parties by name, and the name of the hub among them.
-
-    look: gives a party to an observer, which must not change it.  alter: gives a party to an attack that changes it.
+    """A built system: all parties by name.  look: gives a party to an observer, which must not change it.  alter: to an
+    attack that changes it.
     """
 
     parties: Mapping[str, Party]
@@ -41,7 +40,7 @@ class Federation:
     alter: Callable[[str], Any]
 
     def of_role(self, role: str) -> Iterator[Any]:
-        """The parties of one role, in the order of the roster, one at a time, for an observer."""
+        """In the order of the roster, one at a time, for an observer."""
         roster = self.common.roster
         return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
 
@@ -50,7 +49,7 @@ class Federation:
 
 
 BROKER = "broker"
-"""What carries packets between machines. It is no party, and a simulation has none."""
+"""Carries packets between machines; no party."""
 
 BROKER_LEARNS = (
     "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
@@ -60,9 +59,9 @@ BROKER_LEARNS = (
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A client that predicts with several models: its probabilities are sum_m weights[m] softmax(models[m](x)).
+    """A client's several models: its probabilities are sum_m weights[m] softmax(models[m](x)).
 
-    weights: (m,) float64 >= 0 that sum to 1.  models: (m, d) float32. Raises UserError for anything else.
+    weights: (m,) float64 >= 0 that sum to 1.  models: (m, d) float32. Raises UserError for others.
     """
 
     weights: NDArray[np.float64]
@@ -76,20 +75,20 @@ class Mixture:
 
 
 ClientModel = Vector | Mixture
-"""What one client predicts with: one model, (d,) float32, or a mixture of some."""
+"""What one client predicts with: (d,) float32, or a mixture."""
 
 
 Releases = Callable[[Any, str], Mapping[type[Message], Sequence[str]]]
-"""Of a config and a mode, by message of the clients, what it tells of their data, in words (``System.releases``)."""
+"""Of a config and a mode, by client message, what it tells of their data (``System.releases``)."""
 
 
 def two_others(who: str) -> str:
-    """In words, what must hold of sums that parties see which could take their own terms off (``System.assumes``)."""
+    """What must hold of sums from which parties could take their own terms (``System.assumes``)."""
     return f"in every sum at least two {who} show nobody what they know"
 
 
 def undeclared(encrypts: bool) -> str:
-    """In words, what must hold where an author does not say so (``System.assumes``)."""
+    """What must hold where an author does not say so."""
     if encrypts:
         return "conditions hold that its author does not name"
     return "all parties follow the protocol, and show nobody else what they see"
@@ -101,16 +100,15 @@ def telling(told: Mapping[type[Message], Sequence[str]]) -> Releases:
 
 @dataclass(frozen=True)
 class Sees:
-    """The messages that a party of one role receives, and what it learns, in words."""
+    """The messages that a role receives, and what it learns, in words."""
 
     receives: tuple[type[Message], ...]
     learns: str
 
 
 def party_type(factory: PartyFactory) -> type[Party]:
-    """The class of a factory's parties: itself, or its return annotation. Raises TypeError for a function without one.
-
-    A partial function with a keyword ``make`` stands for that factory.
+    """The class of a factory's parties: itself, or its return annotation. Raises TypeError without one. A partial
+    function with a keyword ``make`` stands for that factory.
     """
     while isinstance(factory, partial):
         factory = factory.keywords.get("make", factory.func)
@@ -123,7 +121,7 @@ def party_type(factory: PartyFactory) -> type[Party]:
 def received(
     parties: Mapping[str, type[Party]], asked: Callable[[Handler], bool]
 ) -> dict[str, tuple[type[Message], ...]]:
-    """By role, the messages that it receives. parties: their classes by role, the hub's first."""
+    """By role, the messages that it receives.  parties: classes by role, the hub's first."""
     hub, found = next(iter(parties)), dict[str, dict[type[Message], None]]()
     senders = {ANY}.union(*(party.roles for party in parties.values()))
     for role, party in parties.items():
@@ -142,33 +140,31 @@ class System:
     config: frozen dataclass of its settings, with one documented field each.
     parties: of a config, by role, the factory of its parties: the hub's role first, the clients' last. A server is the
     only party of its role, and is named as it.
-    parties_in: by mode, the same where they differ; the hub's and the clients' roles are the same in all.  plain: modes
-    without ciphers of a system that has some.
-    also: by role of the roster, further roles that such parties act in, as their classes say (``also=``).
+    parties_in: by mode, the same where they differ, but for the hub and the clients.  plain: modes without ciphers.
+    also: by role of the roster, further roles of such parties, as their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
     leads_s: of a config, by setting, how many seconds a leader waits for its members, if none says how long the hub
     waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several.  observe: arrays and numbers for the report.
     learns: by role, in words; or a function of a config and a mode that gives this.
-    assumes: what must hold for nobody to learn more, in words; or a function as ``learns``. Without any words:
-    ``undeclared``.
-    own_model: a client's prediction model from its own state alone. Deployments need it.
+    assumes: what must hold for nobody to learn more, in words; or a function as ``learns``; by default ``undeclared``.
+    own_model: a client's prediction model from its own state alone, for deployments.
     counts: of a client's own state, the label counts (labels,) of its model's training data (the setting
     ``label_counts``), or None before it was told.  uncounted: why there are none.
-    fine_tunes: whether each client has one model, which can be tuned.
+    fine_tunes: each client has one model, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: an own ``coterie.privacy.audits.Audit``, or its ``module:ATTRIBUTE``.  reproductions: ``module:ATTRIBUTE`` of
     mappings of one's own tables and figures (``reproductions.study.Item``).
-    clients: how many a run has by default; 0 for the number that fits its data set.
+    clients: of a run by default; 0 for the number that fits its data set.
     cold: why parties cannot begin with their models of a former run (``Party.last_starts``), or ""; or a function as
     ``learns``.
     delta: default share of the clients that an experiment delays.  public: default share of the training data that is
-    the hub's public data.  needs_classes: whether it takes classes alone as labels.
+    the hub's.  needs_classes: labels must be classes.
     ledger: by client, the ``dp.ledger.Release`` of everything sent that depends on its data; None if its parties keep
     no account.
-    releases: of a config and a mode, by client message, in words, each release of their data. These have no proof, and
-    are counted as they are sent. ``result.json`` has both as one ledger, at the setting ``dp_delta``, or 1e-5.
+    releases: of a config and a mode, by client message, in words, each release of their data, without a proof, counted
+    as sent. ``result.json`` has both as one ledger, at the setting ``dp_delta``, or 1e-5.
     """
 
     name: str
@@ -204,7 +200,7 @@ class System:
     releases: Releases | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party. Raises TypeError if its class acts in roles that are not described."""
+        """Raises TypeError if the party's class acts in roles that are not described."""
         role = common.roster.by_name[own.name].role
         party = self.factories(config, common.mode)[role](own, common, config)
         if party.roles != frozenset(self.acting(role)):
@@ -216,13 +212,12 @@ class System:
         return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:
-        """A client's prediction model, from its own state alone. Raises UserError if the system does not say."""
+        """A client's prediction model, from its own state alone. Raises UserError without one."""
         return self._own_model()(client)
 
     def check_deployed(self, config: Any, patience_s: float = inf) -> None:
-        """Raises UserError for what parties on separate machines cannot do.
-
-        patience_s: how long the hub waits for an answer where no setting says so.
+        """Raises UserError for what separate machines cannot do.  patience_s: how long the hub waits where no setting
+        says so.
         """
         self._own_model()
         for name, waits_s in self.leads_s(config).items():
@@ -242,7 +237,7 @@ class System:
         return bool(getattr(config, "label_counts", False))
 
     def check_counted(self, config: Any, task: str) -> None:
-        """Raises UserError if clients cannot learn the label counts that the settings ask for."""
+        """Raises UserError if clients cannot learn the label counts of the settings."""
         if not self.counts_labels(config):
             return
         why = "" if self.counts is not None else self.uncounted or "it has no message for them"
@@ -254,7 +249,7 @@ class System:
             )
 
     def check_warm(self, config: Any, mode: str) -> None:
-        """Raises UserError if parties cannot begin with their models of a former run."""
+        """Raises UserError if parties cannot begin with former models."""
         why = self.cold(config, mode) if callable(self.cold) else self.cold
         parties = self._types(mode, config).values()
         if not why and all(one.last_starts is Party.last_starts for one in parties):
@@ -274,21 +269,21 @@ class System:
         return self.encrypted and mode not in self.plain
 
     def counted(self, config: Any, mode: str) -> Mapping[type[Message], Sequence[str]]:
-        """By message that is counted for the ledger, what it tells of its sender's data."""
+        """By message of the ledger, what it tells of its sender's data."""
         return {} if self.releases is None else self.releases(config, mode)
 
     def factories(self, config: Any, mode: str) -> Mapping[str, PartyFactory]:
         return self.parties_in.get(mode, self.parties)(config)
 
     def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
-        """Every party's role by name: the servers, then these clients."""
+        """By name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
         if isinstance(clients, Names):
             return LazyMapping(Names(len(clients), servers), lambda name: client if name in clients else name)
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:
-        """What each role sees in this mode, under these or the default settings."""
+        """What each role sees, under these or the default settings."""
         config = config or self.config(**self.defaults(mode))
         words = self.learns(config, mode) if callable(self.learns) else self.learns
         parties = self._types(mode, config)
@@ -297,7 +292,7 @@ class System:
         return {role: Sees(kinds.get(role, ()), learns) for role, learns in words.items() if role in roles}
 
     def assumed(self, mode: str, config: Any = None) -> str:
-        """In words, what must hold in this mode, under these or the default settings."""
+        """As ``views``, what must hold."""
         config = config or self.config(**self.defaults(mode))
         said = self.assumes(config, mode) if callable(self.assumes) else self.assumes
         return said or undeclared(self.encrypts(mode))
@@ -315,7 +310,7 @@ class System:
         return {role: party_type(of) for role, of in self.factories(config, mode).items()}
 
     def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
-        """In words, what each role receives and learns, and what a broker between machines learns."""
+        """In words, what each role receives and learns, and a broker."""
         own = {
             role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
             for role, of in self.views(mode, config).items()

@@ -1,4 +1,4 @@
-"""Calculations on one thread, whose last bits would follow the number of threads."""
+"""Calculations on one thread, on whose number last bits depend."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def one_thread() -> Any:
-    """A context in which all libraries of products that are imported use one thread."""
+    """All imported libraries of products use one thread."""
     return _pools(len(sys.modules)).limit(limits=1)
 
 
 @lru_cache(maxsize=1)
 def _pools(imported: int) -> Any:
-    """Finding them takes milliseconds, so they are looked for again only after an import."""
+    """Finding them takes milliseconds: only after an import."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

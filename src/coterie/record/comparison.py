@@ -31,11 +31,11 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 ACCURACY = Measure("accuracy", "accuracy")
-"""What leads where a folder names no metric."""
+"""Leads where a folder names no metric."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A setting that one method does not share. value: its own, None without the setting.
+    """A method's own setting.  value: None without the setting.
 
     shared: the value of all others, None for work beyond the budget.  why: in words.
     """
@@ -121,9 +121,9 @@ class Lead(MethodScores, frozen=True, kw_only=True):
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """A client's gain by training together, in the leading metric on its own test samples (``runs/benefit.py``).
 
-    name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better.
-    low, high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.
-    instead: what judges a client whose test samples have one label.
+    name: its own, if any.  seed: None for the mean over all.  samples: that tested.  gain: above 0 is better. low,
+    high: of its 95 % interval.  None where the metric is not defined, or nothing was drawn.  instead: judges a client
+    whose test samples have one label.
     """
 
     client: str
@@ -155,7 +155,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """lacks: settings that were tried for others only, with the reason."""
+    """lacks: settings tried for others only, with the reason."""
 
     method: str
     candidates: tuple[Candidate, ...]

@@ -1,7 +1,7 @@
 """Files of a run folder.
 
-Private files and folders are for this user alone, and refused if damaged or another user's. A private file ends with a
-digest, which detects damage and is no signature.
+Private files and folders are for this user alone, and refused if damaged or another user's. A private file's last
+digest detects damage and is no signature.
 
 One process at a time writes in a folder: it locks ``.lock``, which is never removed.
 """
@@ -167,14 +167,14 @@ def check_own(folder: Path) -> None:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless nothing, or an empty folder, is there. what: is to be, "a home" say."""
+    """Raises UserError unless nothing, or an empty folder, is there.  what: "a home", say."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UserError(f"{folder} is there already, and {what} begins in a new folder: choose another")
 
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """The folder is there whole or not at all: the block fills another, which replaces it."""
+    """A folder, there whole or not at all: the block fills another, which replaces it."""
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         begun = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -190,7 +190,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """For this user alone, made if need be. Raises UserError for a link or another user's folder."""
+    """For this user alone. Raises UserError for a link or another user's folder."""
     check_own(folder)
     with writing(folder):
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -204,7 +204,7 @@ def digest(data: bytes) -> bytes:
 
 
 def sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts, and last a digest of them all."""
+    """The parts, and a digest of them all."""
     hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         hashed.update(part)
@@ -234,6 +234,14 @@ def decoded(path: Path, body: bytes, kind: type[T]) -> T:
         raise UserError(f"{path} is of another version of coterie ({error}): {ADVICE}") from None
 
 
+def decoded_json(path: Path, body: bytes, kind: type[T]) -> T:
+    """Raises UserError for another type."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or of another version of coterie: {error}") from None
+
+
 @contextlib.contextmanager
 def locked(
     folder: Path,
@@ -241,10 +249,10 @@ def locked(
     *,
     wait: bool = False,
 ) -> Iterator[None]:
-    """Hold the folder, also against other threads. held: the message if another process holds it; {} is the folder.
+    """Hold the folder, also against other threads.  held: the message if another process holds it; {} is the folder.
     wait: for its end, where the system can.
 
-    Raises UserError if another process holds it, or for a linked lock, and RunError. Warns where there are no locks.
+    Raises UserError if it is held, or for a linked lock, and RunError. Warns where there are no locks.
     """
     descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
     try:

@@ -20,7 +20,7 @@ from coterie.record.schema import FORMAT
 CONFIG, METRICS, RESULT, COMPARE = "config.toml", "metrics.jsonl", "result.json", "compare.json"
 PARTITION, OBSERVED, CLIENTS = "partition.json", "observed.json", "clients.json"
 OPENINGS = "openings.json"
-"""What holders of key shares state that they have opened (``protocols/openings.py``)."""
+"""What holders of key shares state to have opened (``protocols/openings.py``)."""
 STATUS = "status.json"
 """Of a deployment: its hub has written it into the run folder."""
 
@@ -41,7 +41,7 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Mapping[str, Any], mode: int = 0o644) -> None:
-    """One key a line, for people; whole or not at all."""
+    """One key a line; whole or not at all."""
     lines = (f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in jsonable(value).items())
     atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), mode)
 
@@ -60,7 +60,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_format(path: str | Path, number: object) -> None:
-    """Raises UserError for a form that this version does not know (``schema.FORMAT``)."""
+    """Raises UserError for a form unknown to this version (``schema.FORMAT``)."""
     if not isinstance(number, int) or not 1 <= number <= FORMAT:
         raise UserError(
             f"{path} has format {number!r}, and this version of coterie reads up to {FORMAT}: take a later one"
@@ -72,7 +72,7 @@ def encode_line(line: Mapping[str, Any]) -> bytes:
 
 
 def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made there or, if it does not exist, in its parent."""
+    """Raises UserError unless files can be made there or, if missing, in its parent."""
     nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(
@@ -82,7 +82,7 @@ def check_writable(out: Path) -> None:
 
 
 def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
-    """The kind of deployment whose run folder this is; None for another folder."""
+    """The kind of deployment whose run folder this is; None otherwise."""
     for name in (RESULT, STATUS):
         with (
             contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError),

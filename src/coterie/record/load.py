@@ -54,7 +54,7 @@ class Run:
         return [r for r, _ in found], [value for _, value in found]
 
     def bands(self, field: str) -> list[tuple[int, Band]]:
-        """Rounds, and the spread over clients, where evaluated."""
+        """By evaluated round, the spread over clients."""
         return [(line.round, line.bands[field]) for line in self.rounds if field in line.bands]
 
     @property
@@ -66,12 +66,12 @@ class Run:
         return self.result.measures[1:]
 
     def client_bytes(self, field: str) -> list[float] | None:
-        """Of each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients; None where nothing was counted."""
+        """Each round's mean over the clients (``"bytes_up"``, ``"bytes_down"``); None where nothing was counted."""
         counted = [getattr(line, field).get(self.client_role) for line in self.rounds]
         return [(n or 0) / self.result.clients for n in counted] if any(n is not None for n in counted) else None
 
     def total(self, field: str) -> dict[str, float]:
-        """Sums over set-up, rounds and finish (``"bytes_up"``, ``"phase_seconds"``, ...), largest first."""
+        """Sums over set-up, rounds and finish (``"bytes_up"``, ``"phase_seconds"``), largest first."""
         totals: Counter[str] = Counter()
         for part in self.costs:
             totals.update(getattr(part, field))
@@ -79,8 +79,8 @@ class Run:
 
 
 def find(folders: Sequence[Path]) -> list[Path]:
-    """Run folders among ``folders`` and below them, in a stable order, each once. Raises UserError for a folder without
-    a run.
+    """Run folders among ``folders`` and below, in a stable order, once each. Raises UserError for a folder without a
+    run.
     """
     if not folders:
         raise UserError("no folder to report on; name a run's folder or a comparison's")
@@ -146,13 +146,13 @@ def compared(folder: Path) -> dict[str, Any] | None:
 
 
 def whole_summary(folder: Path) -> dict[str, Any]:
-    """``result.json`` with what it lacks of its checked form. Raises as ``load``."""
+    """``result.json`` in its checked form. Raises as ``load``."""
     filled: dict[str, Any] = _filled(read_summary(folder), msgspec.to_builtins(load(folder).result))
     return filled
 
 
 def whole_comparison(folder: Path) -> dict[str, Any] | None:
-    """The same of ``compare.json``; None without one. Raises UserError for another version."""
+    """``compare.json`` likewise; None without one. Raises UserError for another version."""
     path = folder / COMPARE
     if not path.exists():
         return None
@@ -205,7 +205,7 @@ T = TypeVar("T")
 
 
 def _parse(text: str, kind: type[T], where: str) -> T:
-    """JSON text -> kind. A non-finite number (a diverged loss) counts as not measured."""
+    """A non-finite number (a diverged loss) counts as not measured."""
     try:
         return msgspec.convert(json.loads(text, parse_constant=lambda _: None, parse_float=_finite), kind)
     except json.JSONDecodeError as error:

@@ -21,7 +21,7 @@ def machine() -> str:
 
 
 def commit() -> str | None:
-    """The clone's commit, with ``+`` where its files differ from it; None for an installed package."""
+    """The clone's commit, with ``+`` if its files differ; None for an installed package."""
     if not (CLONE / ".git").exists():
         return None
     describe = ["git", "-C", str(CLONE), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]

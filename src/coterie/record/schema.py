@@ -9,7 +9,7 @@ import msgspec
 from coterie.record.comparison import ACCURACY, Count, Measure, Share
 
 FORMAT = 1
-"""Of ``config.toml`` and ``result.json``, under ``format``. Where it is missing, an earlier version wrote form 1."""
+"""Of ``config.toml`` and ``result.json``, under ``format``; missing in early files of form 1."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -110,9 +110,9 @@ class Joules(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """By all clients with one type of device. compute_s, radio_s: virtual seconds of work, and of transfers with the
-    link's latency.  there_s: of presence in rounds.  peak_memory_bytes: of the client that needs most.  memory_gib:
-    of the device that has least.
+    """By all clients with one type of device.  compute_s, radio_s: virtual seconds of work, and of transfers with
+    latency.  there_s: of presence in rounds.  peak_memory_bytes: of the client that needs most.  memory_gib: of the
+    device that has least.
     """
 
     clients: AtLeastOne
@@ -133,9 +133,9 @@ class DetectionRecord(msgspec.Struct, frozen=True):
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """plan: its version.  repeated: attempts beyond the first. running: the run goes on.  rehearsal: on one machine,
-    with dealt data.  reporting: the smallest and largest number of clients that reported scores in a round.
-    unknown: what nobody knows of it, in words.
+    """plan: its version.  repeated: attempts beyond the first.  running: the run goes on.  rehearsal: on one machine,
+    with dealt data.  reporting: the smallest and largest number of clients that reported scores in a round.  unknown:
+    in words.
     """
 
     engine: str = ""
@@ -188,7 +188,7 @@ class EventRecord(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """A system's notes of a round; every note may be missing.
+    """A system's notes of a round, each optional.
 
     selected: the cluster of each selected client.  too_slow: clients that no selection can have.
     """
@@ -213,9 +213,9 @@ class Drifted(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """``partition.json``. label_counts: (clients, classes).  samples, epochs: for training.  groups: of the data, if
-    any.  names: the clients' own, or ().  class_names: of the columns of label_counts, or ().  drift: which clients
-    exchanged these during the run.
+    """``partition.json``.  label_counts: (clients, classes).  samples, epochs: for training.  groups: of the data, if
+    any.  names: the clients' own, or ().  class_names: of label_counts' columns, or ().  drift: which clients exchanged
+    data during the run.
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
@@ -238,7 +238,7 @@ class Partition(msgspec.Struct, frozen=True):
 
 
 class GroupingRecord(msgspec.Struct, frozen=True):
-    """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
+    """Clusters beside the data's groups (``coterie.clustering.agreement``); ari is at least -1/2."""
 
     clusters: Count
     per_client: Seconds
@@ -284,7 +284,7 @@ class RoundRecord(CostsRecord, frozen=True, kw_only=True):
 class SampleRecord(msgspec.Struct, frozen=True):
     """Scores were measured on ``samples`` of ``of``.
 
-    standard_error: because of it, at most: of a client's global accuracy, or of the mean training accuracy.
+    standard_error: at most, of a client's global accuracy, or of the mean training accuracy.
     """
 
     samples: AtLeastOne
@@ -295,10 +295,9 @@ class SampleRecord(msgspec.Struct, frozen=True):
 class RunRecord(msgspec.Struct, frozen=True):
     """``result.json``. Bytes are those of all roles.
 
-    attacker_names: whose scores do not count.
-    set_up, finish: before the first round and after the last one.  stopped: why it ended after rounds_done.
-    best_round: whose models are kept and scored, if not the last one's.
-    evaluated: clients, if not all.  test_sample, train_sample: None for all samples.
+    attacker_names: whose scores do not count.  set_up, finish: before the first round and after the last.  stopped: why
+    it ended after rounds_done.  best_round: whose models are kept and scored, if not the last's.  evaluated: clients,
+    if not all.  test_sample, train_sample: None for all samples.
     """
 
     system: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import coterie
 from coterie.record.schema import FORMAT
 
 Line = dict[str, Any]
-"""What one round left, as it stands in ``metrics.jsonl``."""
+"""A round's line of ``metrics.jsonl``."""
 
 _SCORES = ("global_accuracy", "local_accuracy", "global_loss", "local_loss")
 
@@ -56,3 +56,27 @@ def totals(set_up: Line, rounds: Sequence[Line], finish: Line | None) -> dict[st
         "version": coterie.__version__,
         "format": FORMAT,
     }
+
+
+def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A deployment's ``result.json`` with these facts, and in words what nobody knows then."""
+    whole = {**found, **facts}
+    known = {key for key, value in whole.items() if value is not None}
+    if found["deployment"]["rehearsal"]:
+        known.add("label_counts")  # the data were dealt
+    unknown = [words for key, words in _UNKNOWN.items() if key not in known]
+    return {**whole, "deployment": {**found["deployment"], "unknown": unknown}}
+
+
+_UNKNOWN = {
+    "global_accuracy": "Accuracy on a common test set: there is none. A client scores its model on samples of its own, "
+    "and reports what its owner allows.",
+    "models_sha256": "Whether a round changed a model: nobody sees all models. A round counts as skipped if the hub "
+    "says so.",
+    "message_bytes": "Bytes by kind of message: packets are sealed, and a party reports the sum of its packets.",
+    "refused_reasons": "Why a message was refused: the reason is in the log of the party that refused it.",
+    "label_counts": "How the data are distributed among the clients, and whether clusters agree with that.",
+    "ledger": "How much the clients have released of their data (the privacy ledger). Parties do not report it: each "
+    "one's own log and `coterie export` state its epsilon.",
+    "virtual_seconds": "Virtual time: seconds are those of the hub's clock.",
+}

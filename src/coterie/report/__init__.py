@@ -1,4 +1,4 @@
-"""What people see of runs: progress, results in words, and reports."""
+"""What people see of runs."""
 
 from __future__ import annotations
 

@@ -16,16 +16,16 @@ from coterie.report.words import plural
 from coterie.runs.registry import SYSTEMS
 
 AUTHORS, TITLE = "The Coterie authors", "Coterie: federated learning among unequal, privacy-aware clients"
-"""As in CITATION.cff, which an installed package does not have."""
+"""Of CITATION.cff, which an installed package lacks."""
 _INITIALS = re.compile(r"\b(?:[A-Z]\.[- ]?)+")
 _YEAR = re.compile(r"(?:(?P<venue>[^,]*\S)\s+)?(?P<year>(?:19|20)\d\d)\b.*")
 
 
 def cite(folders: Sequence[Path]) -> str:
-    """BibTeX of the systems and of the runs in these folders, below a sentence of methods as comments.
+    """BibTeX of the systems and runs in these folders, below a sentence of methods as comments.
 
     Systems are cited by ``System.citation``. The runs' entry has the version, the seeds, and the SHA-256 of their
-    ``config.toml``, joined in the order of folders' names. Raises UserError.
+    ``config.toml``. Raises UserError.
     """
     runs = [load(folder) for folder in find(folders)]
     told = compared(folders[0]) if len(folders) == 1 else None
@@ -47,9 +47,8 @@ def system_entry(system: str, title: str) -> str:
 
 
 def parsed(citation: str) -> dict[str, str] | None:
-    """Authors, title, perhaps venue and year, of ``Li et al., A title, MLSys 2020``; None for other words.
-
-    The title is the first part of several words that is no list of names.
+    """Authors, title, perhaps venue and year, of ``Li et al., A title, MLSys 2020``, whose title is the first part of
+    several words that is no list of names.
     """
     parts = [part.strip() for part in citation.split(",")]
     start = next((k for k, part in enumerate(parts) if _is_title(part)), None)
@@ -85,7 +84,7 @@ def runs_entry(runs: Sequence[Run]) -> str:
 
 
 def entry(key: str, fields: Mapping[str, str]) -> str:
-    """A ``@misc``. All is escaped but braces of an author that is no person."""
+    """A ``@misc``, escaped but for an author's braces."""
     lines = [
         f"  {name} = {{{value if name == 'author' and value.startswith('{') else _kept(_inert(value), name)}}},"
         for name, value in fields.items()
@@ -95,18 +94,17 @@ def entry(key: str, fields: Mapping[str, str]) -> str:
 
 
 def _inert(words: str) -> str:
-    """As LaTeX sets them; BibTeX counts escaped braces, too, and takes any @ for an entry after a mistake."""
+    """As LaTeX sets them; BibTeX counts escaped braces, and takes any @ for an entry."""
     plain = " ".join(words.replace("@", " ").split())
     return escaped(plain).replace(r"\{", r"\textbraceleft{}").replace(r"\}", r"\textbraceright{}")
 
 
 def _kept(value: str, name: str) -> str:
-    """A title keeps its capitals, which BibTeX would lower."""
+    """BibTeX would lower a title's capitals."""
     return f"{{{value}}}" if name == "title" else value
 
 
 def methods_text(runs: Sequence[Run], told: Mapping[str, Any] | None) -> str:
-    """told: of ``compare.json``."""
     first = runs[0].result
     ciphers = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no cipher"}
     methods = dict.fromkeys(
@@ -196,4 +194,4 @@ AUTHORS_OF: Mapping[str, str] = {
         "Z. Wang and H. Xu and J. Liu and H. Huang and C. Qiao and Y. Zhao"
     ),
 }
-"""By title, all authors of papers whose citations name only the first, as BibTeX reads names."""
+"""By title, all authors of papers cited by the first."""

@@ -1,4 +1,4 @@
-"""Clusters and selections round by round, and what a run reached when."""
+"""Clusters and selections by round, and what was reached when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.report.words import explained
 
 Sets = tuple[frozenset[int], ...]  # of each client, its clusters; empty where it is in none or nobody knows
 TARGETS = (0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Values of the leading metric whose latency is told: the accuracies of FedEPC's table 3, and .95."""
+"""Of the leading metric: FedEPC's table 3, and .95."""
 _SHOWN = 30  # events in the table
 
 
@@ -26,9 +26,9 @@ _SHOWN = 30  # events in the table
 class History:
     """Clusters over the rounds.
 
-    members: for each round, every client's clusters.  events: rounds that clustered; None where the system does not
-    say.  order: clients, grouped by their last cluster.
-    groups: the data's own, numbered like the last clusters where they agree; None without any.
+    members: by round, every client's.  events: rounds that clustered; None where the system does not say.  order:
+    clients by their last cluster.  groups: the data's own, numbered like the last clusters where they agree; None
+    without any.
     """
 
     rounds: tuple[int, ...]
@@ -51,10 +51,8 @@ class History:
 
 
 def history(run: Run) -> History | None:
-    """None where no membership was noted.
-
-    A round without clustering keeps the membership before it. New clusters are numbered so that as many clients as
-    possible keep their number (an optimal matching).
+    """None where no membership was noted. A round without clustering keeps the last one. New clusters are numbered so
+    that as many clients as possible keep their number.
     """
     members: list[Sets] = []
     nobody: Sets = (frozenset(),) * run.result.clients
@@ -80,7 +78,7 @@ def events(run: Run) -> tuple[int, ...] | None:
 
 
 def order(sets: Sets, groups: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Clients by cluster: first those of one alone, then those also in later ones; then by group."""
+    """By cluster: first clients of one alone, then those also in later ones; by group."""
 
     def place(i: int) -> tuple[int, ...]:
         return (not sets[i], min(sets[i], default=0), len(sets[i]), groups[i] if groups else 0, i)
@@ -100,7 +98,7 @@ def final_members(run: Run) -> Sets | None:
 
 
 def mingled(run: Run) -> bool:
-    """Whether the notes hide some client's own cluster, which only the observer knows, among others."""
+    """The notes hide some client's own cluster among others."""
     noted = [line.notes.membership for line in run.rounds if line.notes.membership is not None]
     if not noted or run.observed.membership is None:
         return False
@@ -109,7 +107,7 @@ def mingled(run: Run) -> bool:
 
 
 def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.uint8]:
-    """RGBA (clients * 12, rounds, 4): a client's row is split evenly between its clusters; clear for none."""
+    """RGBA (clients * 12, rounds, 4): a client's row split evenly between its clusters."""
     fine = 12  # divisible by 2, 3, 4 and 6 clusters
     painted = np.zeros((len(clients), fine, len(sets_of_rounds), 4), np.uint8)
     for column, sets in enumerate(sets_of_rounds):
@@ -153,18 +151,17 @@ class Selected:
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """(clients,): how often each was selected."""
         return np.asarray(self.chosen.sum(axis=0), np.int64)
 
     @property
     def fairness(self) -> float | None:
-        """Jain's index of the times, (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one client has all."""
+        """Jain's index of the times, (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n for one client."""
         x = self.times.astype(float)
         return float(x.sum() ** 2 / (len(x) * (x @ x))) if x.any() else None
 
 
 def selected(run: Run) -> Selected | None:
-    """None where no round noted a selection, or every round asked all clients."""
+    """None where no round noted a selection, or all asked everybody."""
     noted = [(line.round, line.notes.selected) for line in run.rounds if line.notes.selected is not None]
     if not noted:
         return None
@@ -218,9 +215,8 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 
 
 def latencies(run: Run) -> list[dict[str, Any]]:
-    """First round in which the leading metric reached each target, and the virtual clock at its end: on all test data,
-    and on each client's own. Without targets that both had reached at the first evaluation. Empty for a metric that
-    is no share.
+    """First round in which the leading metric reached each target, and the virtual clock then: on all test data, and on
+    each client's own, without targets reached at once. Empty for a metric that is no share.
     """
     if not (run.leading.share and run.leading.higher):
         return []
@@ -238,7 +234,6 @@ def latencies(run: Run) -> list[dict[str, Any]]:
 
 
 def cluster_events(run: Run) -> dict[str, Any] | None:
-    """Counts by kind, and the first events in a table."""
     every = [(line.round, event) for line in run.rounds for event in line.notes.events]
     if not every:
         return None

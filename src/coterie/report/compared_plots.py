@@ -21,16 +21,16 @@ from coterie.report.verdict import MethodStanding
 from coterie.report.words import explained, metric, percent, plural, size, sized
 
 WIDE = 720
-"""Pixels of a figure's width where it is not the whole page's."""
+"""Pixels of a figure narrower than the page."""
 _RADII = 4.5, 8.0
 _MOST_CLIENTS = 60  # rows of the gains
 _ROW_HEIGHT = 17
 
 
 def trade(found: Sequence[MethodStanding], measure: Measure) -> tuple[fig.Figure, str]:
-    """The leading metric against the worst leak, or against the bytes sent where nothing was attacked.
+    """The leading metric against the worst leak, or the bytes sent where nothing was attacked.
 
-    A mark's size is the logarithm of the bytes sent. An unfilled mark is the method after fine-tuning.
+    A mark's size is the logarithm of the bytes. An unfilled one is fine-tuned.
     """
     leaks = any(one.worst is not None for one in found)
     shown = [(k, one) for k, one in enumerate(found) if one.own and (one.worst is not None if leaks else one.sent)]
@@ -78,7 +78,7 @@ def tradeoff_axes(measure: Measure, leaks: bool) -> tuple[fig.Axis, fig.Axis]:
 
 
 def mark_radii(sent: Sequence[float | None], leaks: bool) -> list[float]:
-    """Pixels, by the logarithm of bytes; all equal where an axis has the bytes."""
+    """Pixels, by the logarithm of bytes; equal where an axis has them."""
     known = [math.log(many) for many in sent if many and many > 0]
     if not leaks or not known or max(known) == min(known):
         return [7.0] * len(sent)
@@ -102,11 +102,9 @@ def _method(panel: fig.Panel, one: MethodStanding, number: int, x: float, radius
 
 
 _VERDICTS = {"better": (fig.PALETTE[0], 0), "worse": (fig.PALETTE[1], 4), "undecided": (fig.PALETTE[8], 1)}
-"""Of a client's gain: its colour and the shape of its mark."""
 
 
 def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The clients whose gain in the leading metric is known."""
     keys = ("alone", "together", "gain")
     known = [one for one in benefit["clients"] if None not in [one.get(key) for key in keys]]
     return [one for one in known if not one.get("instead")]
@@ -114,7 +112,7 @@ def judged(benefit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 @drawn
 def gains(benefit: Mapping[str, Any], measure: Measure) -> tuple[fig.Figure, str]:
-    """Client by client, the largest gain first: alone, together, and the gain's 95 % interval."""
+    """By client, the largest gain first: alone, together, and its 95 % interval."""
     known = sorted(judged(benefit), key=lambda one: -float(one["gain"]))
     every = math.ceil(len(known) / _MOST_CLIENTS)
     rows, sign = known[::every] if every > 1 else known, 1 if measure.higher else -1
@@ -205,7 +203,6 @@ def _line(
 
 
 def _keys(groups: Sequence[RunGroup], tuned: int = 0) -> list[fig.Key]:
-    """tuned: points of the longest curve after fine-tuning."""
     keys = [
         fig.Key(fig.label(found.legend, 46), fig.method_colour(number), line=_line(number, np.array([]), np.array([])))
         for number, found in enumerate(groups)
@@ -223,7 +220,7 @@ def _differ(panel: fig.Panel) -> bool:
 
 @dataclass(frozen=True)
 class CostMeasure:
-    """until: by round, of what a run has cost by its end. form: how a tick is written."""
+    """until: by round, a run's cost by its end.  form: of a tick."""
 
     title: str
     unit: str

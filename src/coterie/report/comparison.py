@@ -1,4 +1,4 @@
-"""A comparison: runs by method, their results and costs, also in words."""
+"""A comparison: runs by method, results and costs, also in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coterie.runs.metrics import score
 
 
 class Topic(NamedTuple):
-    """What servers may learn. head: of a column.  told: for all, part and next to nothing of it."""
+    """head: of a column.  told: for all, part and next to nothing."""
 
     head: str
     words: str
@@ -100,7 +100,7 @@ class RunGroup:
         return self.label + (EMULATED if self.runs[0].result.crypto == "emulated" else "")
 
     def curve(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
-        """Rounds that all runs evaluated, mean and standard deviation (None for one run)."""
+        """Rounds that all runs evaluated, mean and standard deviation (None of one)."""
         runs = [dict(zip(*run.points(field), strict=True)) for run in self.runs]
         shared = sorted(set(runs[0]).intersection(*runs[1:]))
         values = np.array([[one[r] for r in shared] for one in runs])
@@ -108,12 +108,12 @@ class RunGroup:
         return np.array(shared, dtype=np.int64), values.mean(axis=0), std
 
     def value(self, of: Callable[[Run], float | None]) -> tuple[float, float | None] | None:
-        """Mean and half of its 95 % interval (None for one run); None where a run has no value."""
+        """Mean and half of its 95 % interval (None of one run); None if one lacks it."""
         found = spread([of(run) for run in self.runs])
         return None if found is None else (found["mean"], found["interval"])
 
     def cost(self, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
-        """Means over the runs, by the end of each round (``CostMeasure.until``)."""
+        """Means over the runs, by each round's end (``CostMeasure.until``)."""
         costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in self.runs]
         return np.array([np.mean([one[int(r)] for one in costs]) for r in rounds])
 
@@ -124,7 +124,7 @@ class RunGroup:
         return int(rounds[reached[0]]) if len(reached) else None
 
     def seconds_to(self, field: str, target: float, *, higher: bool = True) -> float | None:
-        """Virtual seconds until the end of that round, mean over the runs; None without such a round or clock."""
+        """Virtual seconds until that round's end, mean over the runs; or None."""
         reached = self.rounds_to(field, target, higher=higher)
         clocks = [dict(zip(*run.points("virtual_seconds"), strict=True)).get(reached or -1) for run in self.runs]
         known = [clock for clock in clocks if clock is not None]
@@ -132,7 +132,7 @@ class RunGroup:
 
 
 def group(runs: Sequence[Run]) -> list[RunGroup]:
-    """Runs by system, mode, cipher and settings; in the order of their first run."""
+    """Runs by system, mode, cipher and settings, in order."""
     methods: dict[str, list[Run]] = {}
     for run in runs:
         method = {key: value for key, value in _flat(run.config).items() if key not in _NOT_THE_METHOD}
@@ -145,7 +145,7 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What a fair comparison should share and does not: option -> the values met."""
+    """What a fair comparison shares and this does not."""
     found: dict[str, list[str]] = {}
     for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
         told = [None if key == "metrics" else getattr(run.result, key, None) for run in runs]  # those are results
@@ -163,9 +163,8 @@ def leading(groups: Sequence[RunGroup]) -> Measure:
 
 
 def common_target(groups: Sequence[RunGroup], field: str, measure: Measure = ACCURACY) -> float | None:
-    """The best value that every method reaches with the mean of its runs; None if one was not evaluated.
-
-    Shares are rounded to the next whole percent reached, others to two digits.
+    """The best value that every method's mean reaches, shares to the next whole percent, others to two digits; None if
+    one was not evaluated.
     """
     curves = [mean[np.isfinite(mean)] for _, mean, _ in (found.curve(field) for found in groups)]
     if not all(map(len, curves)):
@@ -202,7 +201,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def content_of(groups: Sequence[RunGroup]) -> Content:
-    """Of runs without a ``compare.json``: its rows and measures, without leads and benefits."""
+    """For runs without a ``compare.json``: rows and measures alone."""
     measured = [msgspec.structs.asdict(one) for one in (leading(groups), *groups[0].runs[0].others)]
     fields = [f"{form}{side}_{one['name']}" for one in measured for form in ("", "fine_tuned_") for side in _SIDES]
     return {
@@ -298,7 +297,7 @@ def not_shared(content: Content) -> Iterator[str]:
 
 
 def chosen(content: Content) -> Iterator[str]:
-    """What ``--tune`` has chosen, with every candidate's held-out loss."""
+    """What ``--tune`` chose, with every candidate's held-out loss."""
     found = content.get("chosen")
     if found is None:
         return
@@ -340,12 +339,12 @@ def _plain(value: Any) -> str:
 
 
 def measures(content: Content) -> Sequence[Mapping[str, Any]]:
-    """The metrics; the first leads. Accuracy if none is named, as in older files."""
+    """The metrics, the leading one first."""
     return content.get("measures") or (_ACCURACY,)
 
 
 def sentences(content: Content) -> Iterator[str]:
-    """One sentence a method: how good, against training alone, and what its servers learned."""
+    """By method: how good, against training alone, and what servers learned."""
     rows, measure = content["rows"], measures(content)[0]
     field = f"local_{measure['name']}"
     alone = next((row for row in rows if row["method"] == LOCAL and score(row, field)), None)
@@ -364,7 +363,7 @@ def sentences(content: Content) -> Iterator[str]:
 
 
 def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Each column's field, head and metric; without fields that no lead has."""
+    """Field, head and metric, where any lead has one."""
     first, *others = measures(content)
     name, label = first["name"], first["label"]
     found = [(f"local_{name}", f"local {label}", first), (f"fine_tuned_local_{name}", "local, both tuned", first)]
@@ -374,7 +373,6 @@ def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
 
 
 def lead_rows(content: Content) -> list[tuple[str, list[str]]]:
-    """By the other method, a cell for each of ``lead_columns``."""
     columns = lead_columns(content)
     return [
         (lead["over"], [with_interval(score(lead, field), measure["share"]) for field, _, measure in columns])
@@ -397,7 +395,7 @@ def lead_note(content: Content) -> str:
 
 
 def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
-    """A difference of a metric and its interval; of shares in points."""
+    """Of a metric's difference."""
     if spread is None:
         return MISSING
     scale, form = (100, "+z.1f") if share else (1, "+.4g")
@@ -408,13 +406,12 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
 
 
 FEWEST_SEEDS = 3
-"""For the word better or worse: an interval over two is of little worth."""
 
 
 @dataclass(frozen=True)
 class OverAlone:
-    """A method's gain over training alone, above 0 if better, paired by seed. interval: half of it, None for one seed.
-    tuned: whether both are fine-tuned.
+    """A method's gain over training alone, above 0 if better, by seed.  interval: half of it, None for one seed.
+    tuned: both are.
     """
 
     gain: float
@@ -426,7 +423,7 @@ class OverAlone:
 def over_alone(
     row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any], tuned: bool = True
 ) -> OverAlone | None:
-    """On each client's own kind of data, fine-tuned if both rows are and ``tuned``; None if a row lacks it."""
+    """On each client's own kind of data, fine-tuned if both rows are and ``tuned``; None if one lacks it."""
     field, sign = f"local_{measure['name']}", 1 if measure["higher"] else -1
     tuned = tuned and all(score(one, f"fine_tuned_{field}") for one in (row, alone))
     ours, theirs = (score(one, f"fine_tuned_{field}" if tuned else field) for one in (row, alone))
@@ -459,7 +456,7 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[
 
 
 _ALL, LITTLE = 0.995, 0.1
-"""From where on a leak is told as everything, and below which as next to nothing."""
+"""From where a leak is told as everything, below which as next to nothing."""
 
 
 def graded(topic: str, leak: float) -> str:

@@ -21,13 +21,12 @@ DARK = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "#1a1f25"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#e6e9ed"),
 }
-"""Of matplotlib's settings, the colours of a report's dark page (``style.html``)."""
+"""The colours of a report's dark page, for matplotlib."""
 MARKERS = ("o", "s", "^", "D", "v", "p", "*")
-"""Those of ``figure.py``, so a method has one mark in a report and in a paper."""
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks show as a picture, also without an import of ``pyplot``."""
+    """That notebooks show without ``pyplot``."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -35,7 +34,7 @@ class ShownFigure(Figure):
         return file.getvalue()
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
-        """SVG and PDF keep their text, and are the same at every call."""
+        """SVG and PDF keep their text, equal at every call."""
         form = str(kwargs.get("format") or str(fname).rpartition(".")[2]).lower()
         dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         with matplotlib.rc_context(_SAVED):
@@ -43,14 +42,12 @@ class ShownFigure(Figure):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """width, height: inches."""
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def looks(names: Iterable[str], *, dark: bool = False) -> dict[str, dict[str, str]]:
-    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too.
-
-    dark: for a dark page (``DARK``).
+    """A colour and a kind of line by name: no two of 32 are alike, and eight differ in grey, too.  dark: for a dark
+    page.
     """
     return {
         name: {"color": METHODS[k % len(METHODS)][dark], "linestyle": _LINES[(k + k // len(METHODS)) % len(_LINES)]}

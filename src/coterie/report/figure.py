@@ -1,6 +1,5 @@
-"""Figures as plain SVG for a page: panels with axes, marks on them, and a legend below.
-
-Text stays text and ink is CSS variables, so one drawing serves light, dark and print. Lengths are pixels.
+"""Figures as plain SVG: panels with axes, marks, and a legend below. Text stays text and ink is CSS variables, for
+light, dark and print. Lengths are pixels.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def colour(index: int) -> str:
 
 
 def method_colour(number: int) -> str:
-    """A method's ink, which the page sets (``style.html``)."""
     return f"var(--m{number % len(METHODS)})"
 
 
@@ -60,13 +58,12 @@ def rgba(hex_colour: str) -> tuple[int, int, int, int]:
 
 
 def label(text: object, limit: int = 30) -> str:
-    """Other people's words as a label: printable and short."""
+    """Others' words: printable and short."""
     words = "".join(c if c.isprintable() else "\ufffd" for c in str(text))
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
 def plain(value: float) -> str:
-    """A tick: thousands and millions by their letters."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * unit or (abs(value) >= unit and value % (unit / 10) == 0):
             return f"{value / unit:g}{letter}"
@@ -82,10 +79,9 @@ def percent(share: float) -> str:
 
 @dataclass
 class Axis:
-    """low, high: its ends, else those of the marks with some room; low may be the larger. bounds: which the room does
-    not leave.  most: of its ticks.  whole: only whole numbers.
-    ticks: values and words in place of nice numbers.  grid: whether lines cross the panel.
-    side: whether it is on the far side.
+    """low, high: its ends, else the marks' with some room; low may be the larger.  bounds: which the room does not
+    leave.  most: of its ticks.  whole: only whole numbers.  ticks: values and words.  grid: lines cross the panel.
+    side: it is on the far side.
     """
 
     name: str = ""
@@ -146,16 +142,15 @@ def _powers(low: float, high: float, most: int) -> list[float]:
 
 class Mark(Protocol):
     def extent(self) -> tuple[ArrayLike, ArrayLike]:
-        """The values along both axes that must be in sight."""
+        """Values along both axes in sight."""
 
     def draw(self, x: Place, y: Place) -> str: ...
 
 
 @dataclass
 class Line:
-    """With a gap where a value is not finite. every: which points have a marker; None for none.
-
-    shape, filled, edge: of the markers.  joined: whether there is a line.
+    """With a gap at non-finite values.  every: which points have a marker; None for none.  shape, filled, edge: of the
+    markers.
     """
 
     x: ArrayLike
@@ -205,7 +200,7 @@ class Band:
 
 @dataclass
 class Bars:
-    """Bars around ``at``, from ``base`` to ``top``. colours: one of all, or of each. lying: along the x axis."""
+    """From ``base`` to ``top``.  colours: one, or of each.  lying: along the x axis."""
 
     at: ArrayLike
     base: ArrayLike
@@ -255,7 +250,7 @@ class Image:
 
 @dataclass
 class Rules:
-    """Lines that keep rows, or columns, apart. first, last: their ends on the other axis."""
+    """Lines between rows, or columns.  first, last: their ends."""
 
     at: Sequence[float]
     first: float
@@ -278,7 +273,7 @@ class Rules:
 
 @dataclass
 class Words:
-    """A word at each point. shift: in pixels.  middle: whether it stands around its point."""
+    """A word at each point.  shift: in pixels.  middle: around it."""
 
     x: ArrayLike
     y: ArrayLike
@@ -299,7 +294,7 @@ class Words:
 class Labelled:
     """Words beside marks of these radii, moved where they would cover each other or a mark, or leave the right end.
 
-    right: the value of x beyond which they do not reach.  more: what follows each word where there is room.
+    right: the largest x.  more: follows where there is room.
     """
 
     x: Sequence[float]
@@ -336,7 +331,7 @@ class Labelled:
 
 @dataclass
 class Key:
-    """A line of a legend: a patch, or with ``line`` a sample of that line."""
+    """A line of a legend: a patch, or that line."""
 
     words: str
     colour: str
@@ -348,7 +343,6 @@ class Key:
         return _KEY + _wide(self.words) + 18
 
     def draw(self, x: float, y: float) -> str:
-        """At these pixels: its left end and the middle of its height."""
         if self.line is None:
             box = f"M{x + 3:.1f},{y - 5:.1f}h14v10h-14Z"
             drawing = f'<path d="{box}" fill="{self.colour}" fill-opacity="{self.opacity:g}"/>'
@@ -362,9 +356,7 @@ class Key:
 
 @dataclass
 class Panel:
-    """title: may have several lines.  keys: a legend below it alone.  above: values of x with a triangle above the
-    panel.  frame: whether the axes are drawn as lines.
-    """
+    """keys: its legend.  above: values of x with a triangle.  frame: axes are lines."""
 
     title: str = ""
     x: Axis = field(default_factory=Axis)
@@ -425,9 +417,8 @@ class Panel:
 
 @dataclass
 class Figure:
-    """Panels in rows and columns, and a legend below all. width, height: pixels, without the legend.
-
-    heights, widths: weights of rows and columns, for the plots inside the margins.
+    """Panels in rows and columns, and a legend below.  width, height: pixels without it.  heights, widths: weights,
+    inside the margins.
     """
 
     width: float
@@ -438,7 +429,6 @@ class Figure:
     keys: Sequence[Key] = ()
 
     def svg(self, alt: str, form: str = "") -> Markup:
-        """form: its class, or "" for none."""
         margins = [[None if panel is None else panel.margins() for panel in row] for row in self.panels]
         columns = list(zip(*margins, strict=True))
         across = _spread(self.width, [_most(column, 0, 2) for column in columns], self.widths)
@@ -489,7 +479,7 @@ def swatch(number: int) -> Markup:
 
 
 def heat_map(values: Doubles, hex_colour: str, low: float, high: float) -> NDArray[np.uint8]:
-    """Pixels of values between two ends as depths of a colour, for light and dark pages; NaN is clear."""
+    """Values between two ends as depths of a colour; NaN is clear."""
     pixels = np.empty((*values.shape, 4), np.uint8)
     pixels[...] = rgba(hex_colour)
     depth = np.clip((values - low) / (high - low), 0, 1)

@@ -1,4 +1,4 @@
-"""Whether training together helps each client: the gains of a comparison, as rows and in words."""
+"""Whether training together helps each client, as rows and in words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from coterie.report.comparison import Content, measures
 from coterie.report.words import MISSING, metric
 
 MOST_ROWS = 48
-"""Of the table of gains. For more clients there are the counts, and ``compare.json``."""
 HELP_HEADS = ("client", "method", "gain [95 %]", "verdict", "alone", "together", "tested")
 HELP_WORDS = ("client", "method", "verdict")
-"""Of the table of gains: its columns, and those of words."""
 _MOST_NAMES = 6
 
 
@@ -24,7 +22,7 @@ def help_title(content: Content) -> str:
 
 
 def help_sentences(content: Content) -> Iterator[str]:
-    """For each method and form: for how many clients it is better or worse than training alone."""
+    """By method and form, for how many clients it is better or worse than alone."""
     for benefit in content["benefits"]:
         clients = benefit["clients"]
         same = len(_unmoved(content, benefit["method"])) == len(clients)
@@ -46,7 +44,7 @@ def help_sentences(content: Content) -> Iterator[str]:
 
 
 def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> Iterator[str]:
-    """For each client of a method, whether training together is better for it, and by how much."""
+    """By client, whether training together is better, and how much."""
     tuned = ", both tuned" if benefit["tuned"] else ""
     for one in benefit["clients"]:
         what, share = f"{helped(one)}: training together", measure["share"] or one.get("instead") is not None
@@ -62,7 +60,7 @@ def client_sentences(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> 
 
 
 def undecided(benefit: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    """The gains that clients' test samples cannot show."""
+    """Gains that test samples cannot show."""
     judged = (one for one in benefit["clients"] if not one.get("instead"))
     known = [one for one in judged if None not in (one["low"], one["high"])]
     if not any(one["verdict"] == "undecided" for one in known):
@@ -85,9 +83,8 @@ def help_note(content: Content) -> str:
 
 
 def help_rows(content: Content) -> list[tuple[str, ...]]:
-    """A row for each client, method and form, under ``HELP_HEADS``; none if there are too many.
-
-    Where fine-tuning changes no number, one row stands for both forms.
+    """By client, method and form, under ``HELP_HEADS``; none if there are too many. One row where fine-tuning changes
+    no number.
     """
     benefits, first = content["benefits"], measures(content)[0]
     if sum(len(benefit["clients"]) for benefit in benefits) > MOST_ROWS:
@@ -110,7 +107,7 @@ def help_rows(content: Content) -> list[tuple[str, ...]]:
 
 
 def _unmoved(content: Content, method: str) -> frozenset[int]:
-    """Places of the clients for which fine-tuning changes no number of a method's gain."""
+    """Clients whose gain fine-tuning changes in no number."""
     forms = [one["clients"] for one in content["benefits"] if one["method"] == method]
     pairs = zip(*forms, strict=True) if len(forms) > 1 else ()
     return frozenset(place for place, (plain, tuned) in enumerate(pairs) if plain == tuned)

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file about one run, or about several side by side."""
+"""The report: one self-contained HTML file about one run, or several."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from coterie.report.templates import TEMPLATES
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the report of one run, or of several, as one self-contained HTML file; returns its path.
 
-    folders: run folders, or folders of them. out: the file; by default ``report.html`` in the one folder named, or in
-    the folder that holds all those named. Raises UserError for a folder without runs or a bad file, RunError where the
-    report cannot be written.
+    folders: of runs, or folders of them.  out: by default ``report.html`` in the one folder named, or above all. Raises
+    UserError for a folder without runs or a bad file, and RunError.
     """
     folders = [Path(folder) for folder in folders]
     runs = [load(folder) for folder in find(folders)]
@@ -43,10 +42,7 @@ def run_page(run: Run) -> str:
 
 
 def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
-    """The page of several runs: together in one picture and one table, then each by itself.
-
-    told: of ``compare.json``, if there is one.
-    """
+    """In one picture and one table, then each run.  told: of ``compare.json``."""
     groups = comparison.group(runs)
     measure, fields = comparison.leading(groups), words.sides(comparison.leading(groups))
     names = list(dict.fromkeys(run.result.name for run in runs))

@@ -1,6 +1,5 @@
-"""A figure as inline SVG, in two forms: as it is drawn, and for a phone with its panels one under the other.
-
-The page shows one of them (``style.html``). Letters have the same size in both.
+"""A figure as inline SVG in two forms, as drawn, and for a phone with its panels one under the other; ``style.html``
+shows one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from markupsafe import Markup
 from coterie.report.figure import Axis, Figure, Key, Labelled, Panel, label
 
 PHONE = 340
-"""Pixels of a figure's width on a phone."""
 P = ParamSpec("P")
 _BESIDE = 1 / 3  # of the widest column: narrower ones stay beside it
 _SLIM = 0.05  # of the widest column: the least that can be seen
@@ -35,7 +33,7 @@ def drawn(plot: Callable[P, tuple[Figure, str]]) -> Callable[P, Markup]:
 
 
 def stacked(figure: Figure) -> Figure:
-    """The figure as wide as a phone. Narrow columns, such as scales, stay beside the column that they belong to."""
+    """As wide as a phone. Narrow columns stay beside theirs."""
     shares = [share / max(figure.widths) for share in figure.widths] or [1.0]
     keys = [_short(key) for key in figure.keys]
     if figure.widths or len(figure.panels[0]) == 1:
@@ -52,7 +50,7 @@ def stacked(figure: Figure) -> Figure:
 
 
 def _alone(rows: Sequence[Sequence[Panel | None]]) -> Iterator[Panel]:
-    """Every panel, with the words that it shared: its column's title and name, and its row's name."""
+    """Every panel, with the title and names that it shared."""
     for row in rows:
         for place, panel in enumerate(row):
             if panel is not None:
@@ -66,7 +64,6 @@ def _alone(rows: Sequence[Sequence[Panel | None]]) -> Iterator[Panel]:
 
 
 def _narrow(panel: Panel, width: float) -> Panel:
-    """Words as short as there is room for. width: pixels of the panel with its margins."""
     y = _named(panel.y, _TICK)
     left, _, right, _ = replace(panel, y=y).margins()
     x = replace(panel.x, most=min(panel.x.most, _TICKS))
@@ -84,7 +81,7 @@ def _named(axis: Axis, letters: int) -> Axis:
 
 
 def _thinned(axis: Axis, letters: int) -> Axis:
-    """As many numbers as have room for themselves and a gap, evenly. letters: the room of each."""
+    """As many numbers as have room.  letters: of each."""
     ticks = list(axis.ticks or ())
     every = -(-(max(len(word) for _, word in ticks) + 1) // max(letters, 1))
     return replace(axis, ticks=ticks[::every])

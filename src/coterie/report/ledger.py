@@ -1,4 +1,4 @@
-"""Clients' releases by kind: a table and words, from the ledgers in ``result.json`` (``dp/ledger.py``)."""
+"""Clients' releases by kind, from ``result.json``: a table and words."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def released(ledgers: Any) -> str:
 
 
 def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] | None:
-    """A row for each kind of release; None without a ledger, or without a release.
+    """A row for each kind of release; None without any.
 
-    claimed: by a publication, for one client's releases of this kind.  together: of all its releases.
-    further: after one more round.  of: the protected unit, a client where every release with a proof protects that.
-    open: the kinds without a proof.  against: by an epsilon, against whom it holds, in words.
+    claimed: by a publication, for one client's of this kind.  together: of all its releases.  further: after one more
+    round. of: the protected unit, a client where every proved release protects that.  open: kinds without a proof.
+    against: by an epsilon, against whom it holds.
     """
     every = list((ledgers or {}).values())
     kinds: dict[tuple[str, str, str, tuple[str, ...]], list[list[ReleaseRecord]]] = {}
@@ -82,7 +82,7 @@ def ledger_table(ledgers: Mapping[str, LedgerRecord] | None) -> dict[str, Any] |
 
 
 def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, str]:
-    """Never against observers that pool what they know: noise that a server draws is none to that server."""
+    """Never observers that pool what they know: a server knows its own noise."""
     found: dict[str, list[str]] = {}
     for observer in dict.fromkeys(name for one in every for name in one.against):
         seen = [one.against[observer].get(relation, "infinite") for one in every if observer in one.against]
@@ -94,12 +94,11 @@ def _against(every: Sequence[LedgerRecord], relation: str) -> dict[str, str]:
 
 
 def claimed(releases: Sequence[ReleaseRecord]) -> float:
-    """The sum of a publication's epsilons for these; 0 without a claim."""
+    """A publication's epsilons for these, summed; 0 without a claim."""
     return sum(release.count * (release.claimed_epsilon or 0.0) for release in releases)
 
 
 def noise_table(rows: Sequence[NoiseRecord] | None) -> list[dict[str, Any]]:
-    """By mechanism and neighbours, the claim beside what neighbouring data prove, in words."""
     return [
         {
             "mechanism": one.mechanism,

@@ -35,14 +35,12 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 AGAINST = ("rounds", "bytes", "time")
-"""What curves are drawn over: rounds, bytes that a client has sent, simulated seconds."""
+"""Rounds, bytes that a client has sent, simulated seconds."""
 
 
 def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[str] = AGAINST) -> Figure:
-    """Both sides of every metric, a row of panels each, means over seeds.
-
-    The band is one standard deviation over the seeds. known: words that an error names. Raises UserError for an
-    unknown word, and where a run has not counted what it asks for.
+    """Both sides of every metric, a row of panels each: means over seeds, and one standard deviation.  known: words for
+    an error. Raises UserError for an unknown word, and for what a run has not counted.
     """
     from coterie.report.drawing import curve, looks, new_figure, percent_axis, tidy, whole_rounds
 
@@ -79,7 +77,7 @@ def curves(groups: Sequence[RunGroup], against: str = "rounds", known: Sequence[
 
 
 def leaks(content: Content) -> Figure:
-    """A comparison's leading metric against what servers learn. Raises UserError if nothing was attacked."""
+    """The leading metric against what servers learn. Raises UserError if nothing was attacked."""
     from coterie.report.drawing import new_figure
 
     figure = new_figure(6.4, 4.2)
@@ -90,10 +88,7 @@ def leaks(content: Content) -> Figure:
 def draw_leaks(
     axis: Axes, found: Sequence[MethodStanding], measure: Measure, *, dark: bool = False, short: bool = False
 ) -> None:
-    """As ``compared_plots.tradeoff`` on these axes: a mark a method, its area by bytes sent.
-
-    dark: for a dark page.  short: without the bytes in words.
-    """
+    """As ``compared_plots.tradeoff``: a mark a method, its area by bytes sent.  short: without words for bytes."""
     from coterie.report.drawing import MARKERS, looks, percent_axis, tidy
 
     shown = [(one, one.own, 100 * one.worst[1]) for one in found if one.own and one.worst]
@@ -148,7 +143,7 @@ _INKS = "--ink:#1c2026;--muted:#59616c;--grid:#dfe3e8;--paper:#fff;"
 
 
 def shown_comparison(content: Content, folder: str) -> str:
-    """A comparison as its report begins: the verdict, the chart, the table of five columns."""
+    """As a report begins: the verdict, the chart, five columns."""
     from coterie.report.figure import METHODS
     from coterie.report.templates import coded
 
@@ -165,7 +160,7 @@ def shown_comparison(content: Content, folder: str) -> str:
 
 
 class Findings(dict[str, Any]):
-    """An audit, which a notebook shows as a table, the worst first."""
+    """An audit, as a table, the worst first."""
 
     def _repr_html_(self) -> str:
         return "".join(

@@ -19,7 +19,7 @@ from coterie.report.words import explained, metric, plural, sized
 
 WIDTH, HALF = 1000, 490
 MOST = 400
-"""Clients with a row, column or point of their own in a figure; of more, every k-th is shown."""
+"""Clients with a mark of their own; of more, every k-th."""
 _LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their numbers no longer fit an axis
 _NAMED = 8  # clients below which their names fit
@@ -43,7 +43,7 @@ def _every(clients: int) -> str:
 
 @drawn
 def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
-    """Both sides of a metric: mean, clients' bands, and any fine-tuned values."""
+    """A metric's sides: mean, clients' bands, and fine-tuned values."""
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
         sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
@@ -79,7 +79,7 @@ def scores(run: Run, measure: Measure) -> tuple[fig.Figure, str]:
 
 @drawn
 def loss(run: Run) -> tuple[fig.Figure, str]:
-    """Both losses over the rounds; logarithmic where they span more than a factor of 20."""
+    """Logarithmic over more than a factor of 20."""
     panel = fig.Panel("Loss: mean and middle half of the clients", _rounds(run))
     seen: list[float] = []
     alt, keys = [], []
@@ -104,9 +104,7 @@ def loss(run: Run) -> tuple[fig.Figure, str]:
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Each client's samples above, class shares below, clusters and groups at foot. A few classes are colours of the
-    bars instead.
-    """
+    """Each client's samples, class shares below, clusters and groups at foot."""
     every = np.array(partition.label_counts, dtype=float)
     shown = _shown(order)
     counts, (clients, labels) = every[list(shown)], every.shape
@@ -170,8 +168,8 @@ def _shares(partition: Partition, counts: NDArray[np.float64]) -> tuple[fig.Pane
 
 @drawn
 def membership(known: History) -> tuple[fig.Figure, str]:
-    """Clients by rounds, coloured by cluster, striped for several; triangles mark clusterings. A strip at the side has
-    the data's own groups, if any.
+    """Clients by rounds, coloured by cluster, striped for several; triangles mark clusterings. At the side are the
+    data's groups.
     """
     clients, shown = len(known.order), _shown(known.order)
     rows, first, last = len(shown), known.rounds[0], known.rounds[-1]
@@ -201,7 +199,7 @@ def membership(known: History) -> tuple[fig.Figure, str]:
 
 @drawn
 def agreement(run: Run) -> tuple[fig.Figure, str]:
-    """The adjusted Rand index, where the data have groups, and the number of clusters."""
+    """The adjusted Rand index, if there are groups, and the clusters' number."""
     noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
     rounds, found = zip(*noted, strict=True)
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
@@ -227,7 +225,6 @@ def agreement(run: Run) -> tuple[fig.Figure, str]:
 
 @drawn
 def sizes(rounds: Sequence[RoundRecord]) -> tuple[fig.Figure, str]:
-    """For runs of which only clusters' sizes are known."""
     noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
     width = max(len(counts) for _, counts in noted)
     stack = {f"cluster {k}": {r: counts[k] if k < len(counts) else 0 for r, counts in noted} for k in range(width)}
@@ -259,7 +256,6 @@ def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tupl
 
 @drawn
 def per_round(run: Run) -> tuple[fig.Figure, str]:
-    """Bytes by role, real seconds by kind of work, and virtual seconds."""
     stacks = [
         ("Bytes sent", "sent a round", sized, _series(run, "bytes_up")),
         ("Real time by work", "seconds a round", fig.plain, _series(run, "phase_seconds")),
@@ -352,7 +348,7 @@ def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
 
 @drawn
 def selections(found: Selected, order: Sequence[int], members: Sets | None) -> tuple[fig.Figure, str]:
-    """Clients by rounds, in the cluster's colour where selected, and the number of selections."""
+    """Clients by rounds, in the cluster's colour where selected, and counts."""
     clients, shown = len(order), list(_shown(order))
     first, last, rows = found.rounds[0], found.rounds[-1], len(shown)
     shades = [_shade(members[i] if members else frozenset()) for i in shown]
@@ -381,7 +377,7 @@ def _shade(own: frozenset[int]) -> str:
 
 @drawn
 def feature_space(features: Matrix, members: Sets | None, groups: Sequence[int] | None) -> tuple[fig.Figure, str]:
-    """Clients' features in their two main directions; colours are clusters, markers the data's groups."""
+    """Clients' features in two main directions, coloured by cluster, marked by group."""
     known = [i for i, row in enumerate(features) if row and all(v is not None for v in row)]
     at, share = _plane(np.array([features[i] for i in known], dtype=float))
     shapes = groups_like(members, groups) if members else None

@@ -20,15 +20,15 @@ T = TypeVar("T")
 _ACCURACY: Mapping[str, Any] = MappingProxyType({"name": "accuracy", "label": "accuracy", "share": True})
 _SEED = ", seed "
 ATTACKS = "attacks"
-"""The name of the work that follows the runs of a comparison, in ``Pace.work``: one step for each run."""
+"""In ``Pace.work`` after a comparison's runs, a step for each."""
 _BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
 class Pace:
-    """The remaining time of some runs, estimated by finished rounds.
+    """The remaining time of some runs, by finished rounds.
 
     work: rounds by run, in order: ``"mnist/0.3/ifca, seed 1"``.  spent: number and seconds of earlier rounds.  at_once:
-    how many runs share the time.
+    runs that share the time.
     """
 
     def __init__(
@@ -61,9 +61,8 @@ class Pace:
         self._learn(name, min(1, line["round"]), line["seconds"] + line.get("observing_seconds", 0.0))
 
     def left(self) -> float | None:
-        """Seconds, None while no round is known. A run takes as long as those whose names begin most alike.
-
-        Attacks count as soon as one is known.
+        """Seconds, None while no round is known. A run takes as long as those whose names begin most alike; attacks
+        count once one is known.
         """
         if not self._known:
             return None
@@ -111,16 +110,15 @@ def _kind(name: str) -> str:
 def rounds_of_runs(
     labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False
 ) -> dict[str, int]:
-    """By run of a comparison, in order. attacked: whether views are attacked afterwards."""
+    """By run of a comparison.  attacked: views are, afterwards."""
     labels = list(labels)
     found = {name_run(label, seed): rounds for seed in seeds for label in labels}
     return {**found, ATTACKS: len(found)} if attacked else found
 
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-"""Called with the name of a run and the line of a round that is done."""
+"""Called with a run's name and a done round's line."""
 Attack = Callable[[Path], T]
-"""Attacks the views in a run's folder."""
 
 
 def tell_attacks(tell: Tell, attack: Attack[T]) -> Attack[T]:
@@ -149,9 +147,8 @@ def show_progress(
     leading: Mapping[str, Any] = _ACCURACY,
     at_once: int = 1,
 ) -> Iterator[Tell]:
-    """During the block: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr.
-
-    work, spent, at_once: as of ``Pace``. leading: the shown metric's facts.
+    """Meanwhile: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr. work, spent,
+    at_once: as of ``Pace``.  leading: the shown metric's facts.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {}, at_once)
     if quiet:
@@ -166,7 +163,7 @@ def show_progress(
 
 
 def _under_cell(pace: Pace, leading: Mapping[str, Any]) -> Tell:
-    """One line, which every round writes anew, since rich's bars need ipywidgets there."""
+    """One line, rewritten, since rich's bars need ipywidgets there."""
     from IPython.display import display
 
     shown = display({"text/plain": "setting up"}, raw=True, display_id=True)
@@ -199,7 +196,7 @@ def _left(pace: Pace) -> str:
 
 
 def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
-    """Of a skipped round nothing but this: its scores are those of earlier models."""
+    """Those of a skipped round are of earlier models."""
     if "skipped" in line.get("notes", {}):
         return "skipped"
     name, share = leading["name"], leading["share"]

@@ -1,4 +1,4 @@
-"""The scores of a comparison as a table: terminal, Markdown, LaTeX (booktabs), CSV."""
+"""A comparison's scores as a table: terminal, Markdown, LaTeX (booktabs), CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from coterie.report.words import number, spread
 from coterie.runs.metrics import score
 
 Row = Mapping[str, Any]
-"""Of a method in ``compare.json``."""
 _TUNED = "tuned: after each client's own fine-tuning"
 _OWN_SHARES = (
     "prior: with each client's own label shares and the mixture's label counts, which the simulation supplies (with "
@@ -32,8 +31,8 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class ScoreColumn:
-    """wrapped: its head, with a break.  values: ``Spread`` by method, or None. scale: of values.  form: of numbers.
-    explained: a word of the head, or "".
+    """wrapped: its head, with a break.  values: ``Spread`` by method, or None.  explained: a word of
+    the head, or "".
     """
 
     wrapped: str
@@ -51,7 +50,7 @@ class ScoreColumn:
 
 
 def score_columns(rows: Sequence[Row], measured: Sequence[Row] = ()) -> list[ScoreColumn]:
-    """The measures that any method has. measured: the metrics, of which the first leads."""
+    """That any method has.  measured: metrics, the leading first."""
     first, *others = measures({"measures": measured})
     name, is_share = first["name"], first["share"]
     head = "%" if not others and name == "accuracy" else _head(first)
@@ -144,7 +143,7 @@ FORMS_TITLE = "What each client can make of its model, and on other test labels"
 
 
 def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
-    """Of each method and form, by a column's head, spreads over seeds."""
+    """By method and form, and head, spreads over seeds."""
     first, *_ = measures(content)
     name = first["name"]
     for row in content["rows"]:
@@ -166,7 +165,7 @@ def form_values(content: Row) -> Iterator[tuple[str, str, dict[str, Mapping[str,
 
 
 def form_table(content: Row) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows; no rows for a comparison without these numbers."""
+    """Heads and rows; none without these numbers."""
     first, *_ = measures(content)
     of_metric, found = (first["label"], "worst decile", "± clients"), list(form_values(content))
     order = (first["label"], "± clients", "worst decile", "balanced", "own classes", "all classes", "prior left out")

@@ -21,8 +21,8 @@ _MOST = 12  # rows of a table: it is one page
 
 
 def statement(folder: Path) -> str:
-    """In Markdown: what left the house, how private it is, whether it helps (by the comparison that the run's folder
-    lies in). Raises UserError.
+    """In Markdown: what left the house, how private it is, and whether it helps, by the comparison around the folder.
+    Raises UserError.
     """
     run = load(_of_one(folder))
     result, role, d = run.result, run.client_role, run.result.deployment
@@ -57,7 +57,7 @@ def _of_one(folder: Path) -> Path:
 
 
 def _attacks(run: Run) -> dict[str, Any]:
-    """The table of attacks; apart those on what did not happen ("helper, if groups were made twice")."""
+    """Those on what did not happen are apart."""
     audit = audit_table([run.result.audit])
     rows = audit["rows"] if audit else []
     return {
@@ -107,7 +107,6 @@ def _help(folder: Path) -> dict[str, Any] | None:
 
 
 def _cell(words: object) -> str:
-    """Other people's words, on one line of Markdown and without its marks."""
     plain = "".join(c if c.isprintable() else " " for c in str(words))
     return "".join(f"\\{c}" if c in r"\|*_<>[]`" else c for c in plain)
 

@@ -1,4 +1,4 @@
-"""The most important results of a run: labels and values."""
+"""A run's most important results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 8  # names of attackers
 
 
 def lasted(summary: Summary) -> str:
-    """``30 rounds``, or ``7 of 30 rounds`` for a run that stopped by itself."""
+    """``30 rounds``, or ``7 of 30 rounds``."""
     early = f"{summary['rounds_done']} of " if summary.get("stopped") is not None else ""
     return f"{early}{plural(summary['rounds'], 'round')}"
 
@@ -37,7 +37,6 @@ def results(summary: Summary) -> list[Row]:
 
 
 def rehearsed(summary: Summary) -> list[Row]:
-    """Of a run between processes, in which nobody sees all parties."""
     costs = [("sent", size(summary["bytes_up"])), ("time", duration(summary["seconds"]))]
     return [*scores(summary), ("cipher", summary["crypto"]), *costs, *_skipped(summary)]
 
@@ -142,7 +141,7 @@ def _skipped(summary: Summary) -> Iterable[Row]:
 
 
 def attackers(attack: str, names: Sequence[str], clients: int) -> str:
-    """``5 of 20 clients misbehave, scale:10 (client/0, client/3, ...). Scores are means over the honest ones.``"""
+    """``5 of 20 clients misbehave, scale:10 (client/0, ...). Scores are means over the honest ones.``"""
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     verb = "misbehaves" if len(names) == 1 else "misbehave"
     return (
@@ -151,7 +150,7 @@ def attackers(attack: str, names: Sequence[str], clients: int) -> str:
 
 
 def detected(found: DetectionRecord | Mapping[str, Any]) -> str:
-    """``80.0 % of the poisoned contributions, 5.0 % of the others, in 10 rounds``, or without the first part."""
+    """``80.0 % of the poisoned contributions, 5.0 % of the others, in 10 rounds``."""
     found = msgspec.convert(found, DetectionRecord, from_attributes=True)
     parts = [] if found.rate is None else [f"{percent(found.rate)} of the poisoned contributions"]
     if found.false_alarms is not None:

@@ -25,7 +25,7 @@ MOVED = {"sent": "bytes_up", "received": "bytes_down"}
 
 
 def per_client_and_round(run: Run, field: str) -> float | None:
-    """Bytes (``bytes_up``, ``bytes_down``), mean over clients and rounds; None if not counted."""
+    """Bytes (``bytes_up``, ``bytes_down``), a mean; None if not counted."""
     moved = run.client_bytes(field)
     return None if moved is None else sum(moved) / len(moved)
 
@@ -77,7 +77,7 @@ def barred(totals: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Two columns of numbers with bars, each by its largest, rows by the first column."""
+    """Two columns with bars, each by its largest, sorted by the first."""
     most = [max(column.values(), default=0) or 1 for column in (first, second)]
     names = sorted({*first, *second}, key=lambda n: (-first.get(n, 0), -second.get(n, 0), n))
     return [
@@ -118,8 +118,8 @@ def mishaps(run: Run) -> list[dict[str, Any]]:
 
 
 def comparison_table(groups: Sequence[RunGroup]) -> dict[str, Any]:
-    """A part for each metric, and one for what else was counted. The best mean of each side of the leading metric, in
-    any form of a model, is marked.
+    """A part for each metric, and one for other counts. The best means of the leading metric's sides, in any form, are
+    marked.
     """
     measure, others = leading(groups), groups[0].runs[0].others
     scored = {one: _columns(one) for one in (measure, *others)}
@@ -173,7 +173,6 @@ _COLUMNS = {
     "seconds": ("real time", "duration"),
     "virtual_seconds": ("virtual time", "duration"),
 }
-"""Of a comparison's table, beside metrics: the name of each and how its numbers are written."""
 
 
 def _columns(measure: Measure) -> dict[str, tuple[str, str]]:
@@ -197,7 +196,7 @@ def _value(run: Run, field: str) -> float | None:
 
 
 def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Attacks that can't be applied, as ``"a; b"``, with their common reason."""
+    """Attacks that can't be applied, ``"a; b"``, by reason."""
     found: dict[str, list[str]] = {}
     for name, why in not_applicable.items():
         found.setdefault(why, []).append(name)
@@ -205,7 +204,7 @@ def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str, str]]:
-    """By role, fields that no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
+    """Fields that no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
     found: dict[str, list[str]] = {}
     for one in msgspec.convert(list(not_judged), list[Unread], from_attributes=True):
         words = f"{one.message}.{one.field} ({one.why})"
@@ -215,7 +214,6 @@ def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str,
 
 
 def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
-    """The table of runs that differ at most in their seed."""
     known = [audit for audit in audits if audit is not None]
     if not known or len(known) < len(audits):
         return None
@@ -231,7 +229,7 @@ def audit_table(audits: Sequence[AuditRecord | None]) -> dict[str, Any] | None:
 
 
 def device_table(used: Mapping[str, Used] | None) -> list[dict[str, Any]]:
-    """By type of device: means over clients, and the largest memory."""
+    """Means over clients, and the largest memory."""
     rows = []
     for name, one in (used or {}).items():
         joules = [getattr(one.joules, part) / one.clients for part in ("compute", "radio", "idle")]

@@ -1,4 +1,4 @@
-"""The templates of pages, with filters. A table has its cells as CSV, and on a phone folds if it has no room."""
+"""The templates of pages, with filters. Tables have their cells as CSV, and fold on a phone without room."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _unbroken(shown: Callable[..., str]) -> Callable[..., str]:
 TEMPLATES.filters |= {of.__name__: _unbroken(of) for of in _NUMBERS}
 
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]*"
+# a cell that a spreadsheet would run, full width included
 _FORMULA = re.compile(_UNSEEN + r"(?:[=@\uff1d\uff20\uff0b\uff0d]|[-+](?![\d.,%\[\] +-]*\Z))")
-"""How a cell begins that a spreadsheet would run, full width included; names and words are other people's."""
 
 
 class _Cells(HTMLParser):
-    """The texts of a table's cells; of a ``<data>`` its value, as it was measured."""
+    """Of a ``<data>`` its value, as measured."""
 
     def __init__(self, table: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Cells(HTMLParser):
 
 
 def table_csv(table: str) -> str:
-    """What a spreadsheet would run as a formula begins with a quote."""
+    """Formulas begin with a quote."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for row in _Cells(table).rows:
@@ -82,13 +82,13 @@ def _inert(cell: str) -> str:
 
 
 PHONE = 300
-"""Pixels of a table on a phone, where a letter of it has 7, and a column 6 beside its longest word."""
+"""Pixels of a table on a phone: 7 a letter, a column 6 beside its longest word."""
 _LETTER, _GAP, _BAR = 7, 6, 48
 _CELL, _TAG = re.compile(r"<(t[hd])\b([^>]*)>(.*?)</\1>", re.DOTALL), re.compile(r"<[^>]+>")
 
 
 def least_width(rows: str) -> int:
-    """Pixels that a table needs on a phone, if it breaks lines wherever there is a space."""
+    """Pixels on a phone, with lines broken at every space."""
     columns: dict[int, int] = {}
     for row in rows.split("</tr>"):
         for place, (_, kind, text) in enumerate(_CELL.findall(row)):
@@ -99,7 +99,7 @@ def least_width(rows: str) -> int:
 
 
 def folding(rows: str) -> str:
-    """The rows of a table whose cells bear their heads: on a phone a row is a block, a cell a line with its head."""
+    """Rows whose cells bear their heads: on a phone a cell is a line."""
     head, _, body = rows.partition("</thead>")
     heads = [" ".join(_TAG.sub("", text).split()) for *_, text in _CELL.findall(head)]
 
@@ -111,7 +111,7 @@ def folding(rows: str) -> str:
 
 
 def tabled(rows: str, name: str, kind: str = "") -> Markup:
-    """A table around its rows (markup), with a link to them as ``name.csv``. kind: its class."""
+    """Around its rows (markup), with a link to ``name.csv``."""
     link = f"data:text/csv;charset=utf-8,{quote(table_csv(rows).encode(errors='replace'))}"
     fold = "</thead>" in rows and least_width(rows) > PHONE
     kinds = " ".join(filter(None, [escape(kind), "fold" * fold]))

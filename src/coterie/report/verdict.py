@@ -1,4 +1,4 @@
-"""What a comparison or a run comes to: a few sentences, and five numbers a method."""
+"""What a comparison or a run comes to: sentences, and five numbers a method."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MethodStanding:
 
     @property
     def marked(self) -> str:
-        """Its name in a chart, where a 0 may be measured, leave topics out, or mean nothing to attack."""
+        """In a chart, where a 0 may be measured, leave topics out, or mean nothing to attack."""
         nothing = ", nothing to attack" if self.worst == _NOTHING else ""
         return f"{self.name}{' ' + CANNOT_TELL if self.unsure else ''}{nothing}"
 
@@ -71,7 +71,6 @@ def heads(topics: Sequence[str]) -> str:
 
 
 _NOTHING = "", 0.0
-"""The worst leak where nothing reaches a server that an attack could read."""
 
 
 def standings(content: Content) -> list[MethodStanding]:
@@ -91,7 +90,7 @@ def standings(content: Content) -> list[MethodStanding]:
 
 
 def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The topic that servers learn most of, and how much; None if no attack could tell, or none was made."""
+    """What servers learn most of, and how much; None if no attack could tell."""
     learned = row.get("learned")
     if learned is None:
         return None
@@ -171,7 +170,7 @@ def _judged(content: Content, method: str, tuned: bool) -> Sequence[Mapping[str,
 
 
 def _counts(content: Content, method: str, tuned: bool) -> tuple[int, ...]:
-    """Of clients for which it is better, worse and undecided, and of those without an interval."""
+    """Clients for which it is better, worse, undecided, and without an interval."""
     every = [one["verdict"] for one in _judged(content, method, tuned)]
     return tuple(every.count(word) for word in ("better", "worse", "undecided", None))
 
@@ -182,7 +181,7 @@ def _told_counts(counts: Sequence[int]) -> str:
 
 
 def _differ(content: Content, method: str, tuned: OverAlone, plain: OverAlone) -> bool:
-    """Whether models tell another story before the clients tune them: for some client, or on average."""
+    """Untuned models tell another story, for some client or on average."""
     if (tuned.gain > 0) != (plain.gain > 0):
         return True
     one, other = (_counts(content, method, tuned=form) for form in (True, False))
@@ -269,7 +268,6 @@ def _attacked(attacks: Sequence[AttackRecord]) -> str:
 
 
 HEADS = ("method", "on own kind of data", "after tuning", "servers learn, worst", "sent by all")
-"""Of the table of standings; the metric's label stands before the second."""
 
 
 def table(content: Content) -> list[list[str]]:

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 MISSING = "–"
 CIPHERS = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}
 CANNOT_TELL = "?"
-"""In place of a leak that the attacks could not tell from luck; where none applies there is a dash."""
 
 
 def percent(share: float | None, std: float | None = None) -> str:
-    """A fraction as ``87.3 %``, or with a standard deviation ``87.3 ± 1.2 %``."""
+    """``87.3 %``, or with a standard deviation ``87.3 ± 1.2 %``."""
     if share is None:
         return MISSING
     spread = "" if std is None else f" ± {100 * std:.1f}"
@@ -24,7 +23,7 @@ def percent(share: float | None, std: float | None = None) -> str:
 
 
 def scored(of: Mapping[str, Any], share: bool) -> str:
-    """With half of its 95 % interval, if any: ``91.2 ± 0.4 %``, ``0.812 ± 0.01``."""
+    """With half of its 95 % interval: ``91.2 ± 0.4 %``, ``0.812 ± 0.01``."""
     if share:
         return percent(of["mean"], of["interval"])
     return number(of["mean"]) + ("" if of["interval"] is None else f" ± {number(of['interval'])}")
@@ -56,12 +55,11 @@ def sides(measure: Measure) -> dict[str, str]:
 
 
 def places(measure: Measure) -> dict[str, str]:
-    """By field, on which test data, and of which form of a model."""
+    """By field: which test data, and form of a model."""
     return {f"{side}_{measure.name}": where for side, where in _SIDES.items()}
 
 
 def capital(name: str) -> str:
-    """``Accuracy``; ``AUROC`` stays."""
     return name[:1].upper() + name[1:]
 
 
@@ -92,7 +90,7 @@ def size(count: float | None) -> str:
 
 
 def sized(count: float) -> str:
-    """As ``size`` for a tick, which may be less than a byte: ``500 kB``, ``1.5 MB``, ``0.2 B``."""
+    """For a tick, perhaps below a byte: ``500 kB``, ``1.5 MB``, ``0.2 B``."""
     if count < 1:
         return f"{count:.3g} B"
     return re.sub(r"\.(\d*?)0+(?= )", lambda digits: f".{digits[1]}" if digits[1] else "", size(count))
@@ -104,10 +102,7 @@ def energy(joules: float | None) -> str:
 
 
 def duration(seconds: float | None, *, whole: bool = False) -> str:
-    """Seconds in the unit that fits: ``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``.
-
-    whole: without fractions of a second.
-    """
+    """``12 ms``, ``8.30 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``.  whole: without fractions of a second."""
     if seconds is None:
         return MISSING
     seconds = round(seconds) if whole else seconds
@@ -125,14 +120,14 @@ def duration(seconds: float | None, *, whole: bool = False) -> str:
 
 
 def number(value: float | None) -> str:
-    """Whole ones whole, others to four digits, thousands with a comma: ``31,043``."""
+    """Whole ones whole, others to four digits: ``31,043``."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 999.95 or value == round(value) else f"{value:.4g}"
 
 
 def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
-    """A mean and half of its 95 % interval, times ``scale``: ``91.2 ± 0.4``; ``91.2`` of one seed."""
+    """A mean and half of its 95 % interval, scaled: ``91.2 ± 0.4``; ``91.2`` of one seed."""
     if of is None:
         return MISSING
     interval = "" if of.get("interval") is None else f" ± {scale * of['interval']:{form}}"
@@ -140,12 +135,11 @@ def spread(of: Mapping[str, Any] | None, scale: float, form: str) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """``1 client``, ``20 clients``."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def listed(numbers: Sequence[int | str], limit: int = 24) -> str:
-    """``1, 3, 8``; a long list's middle is left out, with its length."""
+    """``1, 3, 8``; a long list without its middle, with its length."""
     if len(numbers) <= limit:
         return ", ".join(map(str, numbers))
     head, tail = numbers[: limit - 4], numbers[-3:]

@@ -1,7 +1,7 @@
 """Tables and figures of the papers, run again: the paper's number beside ours.
 
-Those of the five papers are in the repository's ``papers/`` (``ITEMS`` of its modules), which an installed package
-lacks. One's own system names its items (``System.reproductions``).
+Those of the five papers are in the repository's ``papers/`` (``ITEMS``), which an installed package lacks. One's own
+system names its items (``System.reproductions``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of a study side by side, each in a process with one torch thread."""
+"""Runs of a study side by side, each a process with one torch thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from coterie.runs.outcome import peak_memory_bytes
 
 T = TypeVar("T")
 
-_FIRST = 2 << 30
-"""Bytes that a run is taken to need until one has finished."""
+_FIRST = 2 << 30  # bytes that a run is taken to need until one has finished
 
 
 def free_memory() -> float:

@@ -29,29 +29,24 @@ from coterie.runs.finished import load_result
 from coterie.runs.runner import run
 from coterie.runs.running import Interrupted
 
-_SIDES = SIDES | {"rounds"}
-"""A longer run serves a shorter one, and a shorter one is continued."""
+_SIDES = SIDES | {"rounds"}  # a longer run serves a shorter one, and a shorter one is continued
+# options that always count in a run's name; later ones count if not their defaults, so earlier studies are found
 _FIRST = frozenset(
     {"system", "data", "clients", "partition", "model", "mode", "crypto", "seed", "devices", "precision"}
     | {"min_samples", "settings"}
 )
-"""The options that always count in a run's name. Later ones count if they are not their defaults, so that studies are
-found again that were made before."""
 
 _FEW = 12
-"""As many cells an error names; there are items of hundreds."""
 
 DIVERGED = "diverged.txt"
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
 Row = Mapping[str, Any]
 """One line of a table, by its columns."""
 Outcome = TypeVar("Outcome")
-"""What a cell gives for one seed: a `Curve` of a run, or whatever its calculation gives."""
+"""A cell's for one seed: a `Curve` of a run, or whatever its calculation gives."""
 
 _OF_A_ROUND = "fine_tuned_"
-"""How those measures begin that are only taken in some rounds, a run's last among them."""
-_OF_THE_END = "train_accuracy"
-"""What is only taken after a run's last round."""
+_OF_THE_END = "train_accuracy"  # taken after a run's last round only
 
 
 @dataclass(frozen=True)
@@ -108,11 +103,10 @@ def named(*items: Item[Outcome]) -> Mapping[str, Item[Outcome]]:
 @dataclass(frozen=True)
 class Curve:
     """One run over its rounds. Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients'
-    models after each round.
-    diverged: why the rounds end early, if the training diverged.  notes: the system's, of each round.
-    groups: each client's, in the data.  scores: (clients,) of each measure after the last round; empty for a part of
-    a run.  grouping: how clusters agree with these groups, None where not evaluated or without clusters.
-    virtual_seconds: at the end of each round, with the set-up.  seconds: real ones of these rounds, with evaluation.
+    models after each round.  diverged: why the rounds end early.  notes: the system's, of each round.  groups: each
+    client's, in the data.  scores: (clients,) of each measure after the last round; empty for a part of a run.
+    grouping: how clusters agree with these groups, None where not evaluated or without clusters.  virtual_seconds: at
+    the end of each round, with the set-up.  seconds: real ones of these rounds, with evaluation.
     """
 
     seed: int
@@ -133,7 +127,7 @@ class Curve:
     def of(
         cls, lines: Sequence[Row], seed: int, summary: Row, diverged: str, groups: Sequence[int], scores: Row
     ) -> Curve:
-        """From the lines of ``metrics.jsonl``; values of single rounds are the last line's."""
+        """From ``metrics.jsonl``; values of single rounds are the last line's."""
         last = {key: value for key, value in lines[-1].items() if key.startswith(_OF_A_ROUND)} if lines else {}
         whole = summary.get("rounds_done", summary.get("rounds")) == len(lines)
         own = {key: value for key, value in summary.items() if not key.startswith(_OF_A_ROUND)}
@@ -160,7 +154,7 @@ class Curve:
         return next((r for r, v in enumerate(getattr(self, measure), 1) if v is not None and v >= target), None)
 
     def seconds_to(self, target: float, measure: str) -> float | None:
-        """The virtual clock at the end of that round, or None."""
+        """The virtual clock at that round's end, or None."""
         reached = self.rounds_to(target, measure)
         return None if reached is None else self.virtual_seconds[reached - 1]
 
@@ -194,8 +188,8 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def percent(values: Sequence[float | None]) -> str | None:
-    """Mean and standard deviation of fractions, for a table; None where nothing was measured. NaN stands for a diverged
-    training.
+    """Mean and standard deviation of fractions, for a table; None where nothing was measured. NaN: a
+    diverged training.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -277,7 +271,7 @@ def standings(
 
 
 def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
-    """Cells of these names, or of all up to a slash; by default every cell. Raises UserError for an unknown name."""
+    """Cells of these names, or of all up to a slash; by default every cell. Raises UserError."""
     names = [cell.name for cell in item.cells]
     known = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts) + 1)}
     for part in only:
@@ -332,9 +326,9 @@ def study(
     """Run what is missing; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash. Every cell is run with the first seed before any with the second.
-    jobs: how many runs at once, each in a process with one thread; ``on_round`` then has a run's last round alone.
-    Cells of an earlier record stay in it while their runs are there. Gives the path of the Markdown file. Raises
-    UserError before anything is run, RunError where it cannot go on.
+    jobs: runs at once, each a process with one thread; ``on_round`` then has a run's last round alone. Cells of an
+    earlier record stay in it while their runs are there. Gives the path of the Markdown file. Raises UserError before
+    anything is run, RunError where it cannot go on.
     """
     cells = _checked(item, folder, only, seeds, rounds)
     if more := set(_made(item, folder, seeds, rounds)) - {cell.name for cell in cells}:

@@ -1,4 +1,4 @@
-"""Warnings: options without effect, and scores no better than chance or than in an earlier round."""
+"""Warnings: options without effect, and scores no better than chance or an earlier round's."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def advise(text: str | None) -> None:
         warnings.warn(text, CoterieWarning, stacklevel=2)
 
 
+# when options have an effect, and why not
 _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
     "crypto": (lambda run: run.definition.encrypted, "nothing is encrypted"),
     "fine_tune": (lambda run: run.fine_tune == "no" or run.definition.fine_tunes, "no model can be tuned"),
@@ -31,11 +32,10 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[Resolved], bool], str]] = {
         "the data are not looked for there",
     ),
 }
-"""Options that may have no effect: when they have one, and why not."""
 
 
 def without_effect(given: Collection[str], runs: Sequence[Resolved]) -> list[str]:
-    """A sentence for every given option without effect on all of these runs."""
+    """A sentence for each given option without effect on any run."""
     systems = ", ".join(dict.fromkeys(run.system for run in runs))
     return [
         f"option {option} has no effect on {systems}: {why}"
@@ -55,7 +55,7 @@ def surplus_clusters(config: Resolved) -> str | None:
 
 
 def nothing_added(config: Resolved, clients: int, reasons: Sequence[str]) -> str | None:
-    """A sentence about clients that in silence keep their model or add nothing to others'. reasons: theirs."""
+    """A sentence about clients that silently keep their model or add nothing."""
     if not clients:
         return None
     many = (
@@ -69,7 +69,7 @@ def nothing_added(config: Resolved, clients: int, reasons: Sequence[str]) -> str
 
 
 def numbers_of_patients(features: Sequence[str]) -> str | None:
-    """A sentence about features that by their names are numbers of patients or rows."""
+    """A sentence about features that by name are numbers of patients or rows."""
     found = [name for name in features if re.fullmatch(r"id|.*_id|patient[^=]*", name.strip().lower())]
     if not found:
         return None
@@ -95,7 +95,7 @@ def absent_to_the_end(config: Resolved) -> str | None:
 
 def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
     """A sentence about a leading metric that beats ``Metric.chance`` by at most .02, or a fifth of it, on all test data
-    and on each client's. label_counts: (clients, classes) training samples, which stand for the test data's shares.
+    and on each client's, by training samples' label_counts (clients, classes).
     """
     if config.attack is not None or summary["task"] != "classes":  # an attack may be why
         return None
@@ -124,16 +124,13 @@ def no_better_than_chance(config: Resolved, summary: Mapping[str, Any], label_co
 
 
 RARE = 0.8
-"""From this share of one of two labels on, accuracy is near that share whatever was learnt."""
+"""From this share of one of two labels on, accuracy is near it whatever was learnt."""
 CLEARLY = 0.05
-"""How much worse than the best round the last one clearly is: of a share the difference, else a part of the best."""
+"""So much worse than the best round is the last one: a share's difference, else a part of the best."""
 
 
 def past_its_best(config: Resolved, rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about a run on own data whose last round is clearly worse than its best, by local scores.
-
-    rounds: the run's lines.
-    """
+    """A sentence about a run on own data whose last line's local scores are clearly worse than its best."""
     if not is_path(config.data) or config.early_stop is not None or config.attack is not None:
         return None
     first, *_ = run_metrics(config)

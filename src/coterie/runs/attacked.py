@@ -16,7 +16,6 @@ from coterie.runs.findings import Content, worst_first
 from coterie.runs.registry import SYSTEMS, audit_of
 
 ON_EVERY_SYSTEM: tuple[Attack, ...] = (*plain.ATTACKS, *over_rounds.ATTACKS, *label_sums.ATTACKS, short_arrays)
-"""The attacks that need no audit of a system's own."""
 
 
 class Attacked(NamedTuple):
@@ -28,7 +27,7 @@ class Attacked(NamedTuple):
 
 
 def attacked(run: Recorded, *, active: bool = False) -> Attacked:
-    """active: also repeat the run with a deviating client. Raises UserError if the system has no such attack."""
+    """active: also with a deviating client. Raises UserError if the system has no such attack."""
     own = audit_of(run.system)
     if active and not (own and own.active):
         some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
@@ -53,9 +52,8 @@ def attacked(run: Recorded, *, active: bool = False) -> Attacked:
 def audit_content(run: Recorded, attacks: Attacked) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
-    attacks: rows of findings, the worst first; topic: what one server alone learns by it, None for coalitions and
-    clients.  not_applicable: by attack on plain updates, why not.
-    not_judged: what clients sent that no attack has read.
+    attacks: findings, the worst first; topic: what one server alone learns by it, else None.  not_applicable: by attack
+    on plain updates, why not.  not_judged: what no attack has read.
     """
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)

@@ -1,4 +1,4 @@
-"""The clients of a run that misbehave (``--attack``), and what is measured of them."""
+"""A run's misbehaving clients (``--attack``), and what is measured of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _SHOWN = 5  # names in an error
 
 @dataclass(frozen=True)
 class Attackers:
-    """attack: None in a run without attackers.  names: of these clients, in order.
-
-    deeds: what they did in this process.
-    """
+    """attack: None without attackers.  names: in order.  deeds: in this process."""
 
     attack: Poisoning | None = None
     names: tuple[str, ...] = ()
@@ -42,7 +39,7 @@ class Attackers:
         return system if self.attack is None else attacked(system, self.attack, self.names, self.deeds)
 
     def costs(self) -> dict[str, Any]:
-        """For a round's line: how often each one's work was replaced since the last line."""
+        """For a round's line: how often each one's work was replaced since."""
         if self.attack is None:
             return {}
         found = dict(self.deeds.replaced)
@@ -50,7 +47,7 @@ class Attackers:
         return {"poisoned": found}
 
     def check(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Raises NoAttackError if no attacker's work was replaced in these lines, of the set-up and all rounds."""
+        """Raises NoAttackError if these lines, of the set-up and all rounds, have no replaced work."""
         if self.attack is None or any(line.get("poisoned") for line in lines):
             return
         more = f" and {len(self.names) - _SHOWN} more" if len(self.names) > _SHOWN else ""
@@ -86,9 +83,8 @@ class Attackers:
         return self.attack.value if self.attack is not None and self.attack.kind == "backdoor" else None
 
     def facts(self, config: Resolved, lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """For ``result.json``, with how well the system distinguished them. lines: of the rounds.
-
-        poisoned: by attacker, how often its work was replaced.
+        """For ``result.json``, with how well the system distinguished them, and how often each one's
+        work was replaced.
         """
         lines = list(lines)
         found = detection((line["notes"] for line in lines), self.names)

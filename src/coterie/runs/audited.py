@@ -36,8 +36,8 @@ def keep(folder: str | Path, content: Content) -> None:
 def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
     """The audit of one run, or of several ``together``; each is kept in its ``result.json``.
 
-    A single run's content also has ``not_kept``, the reason or None; that of several ``left_out``, by folder why it
-    can't be audited. Raises UserError if no run can.
+    A single run's content has ``not_kept``, the reason or None; that of several ``left_out``, why by folder. Raises
+    UserError if no run can be audited.
     """
     done: dict[Path, Content] = {}
     left_out: dict[Path, str] = {}
@@ -79,7 +79,7 @@ def check_audits(runs: Iterable[Resolved]) -> None:
 
 
 def learning(attack: Callable[[Path], Content]) -> Callable[[Sequence[Path]], Content]:
-    """What a method's servers learn, by its run folders. attack: gives the audit of a folder."""
+    """What a method's servers learn, by run folders.  attack: audits a folder."""
     return lambda folders: learned({folder: attack(folder) for folder in folders})
 
 
@@ -94,9 +94,8 @@ def attack(folder: Path) -> Content:
 
 
 def keep_learned(folder: Path, audits: Mapping[str, Content]) -> None:
-    """Tell a folder's ``compare.json``, if any, what these audits found. audits: by run folder.
-
-    A method without an audit of every run keeps what it had. Raises UserError or RunError.
+    """Tell a folder's ``compare.json``, if any, what these audits found, by run folder; only of methods with an audit
+    of every run. Raises UserError or RunError.
     """
     if compared(folder) is None:
         return

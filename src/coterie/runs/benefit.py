@@ -1,7 +1,7 @@
 """Whether training together helps a client, by its own test samples.
 
-``predictions.npz`` (private) has what every client's final model says of them. A comparison judges the difference of
-the leading metric with a bootstrap over samples (Efron 1979), paired: both models are scored on the same draws.
+``predictions.npz`` (private) has every client's final predictions of them. A comparison judges the difference of the
+leading metric by a paired bootstrap over samples (Efron 1979).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from coterie.runs.metrics import METRICS, Metric
 
 PREDICTIONS = "predictions.npz"
 FORMS = ("", "fine_tuned_")
-"""Of a client's model: as it is, and after the client's own fine-tuning."""
+"""A client's model as it is, and fine-tuned by it."""
 DRAWS = 1000
 SLOW_DRAWS, MOST_VALUES = 200, 100_000
-"""Of a metric without a fast form: draws, and values in all. With fewer than half of the draws nothing is judged."""
+"""Of a metric without a fast form: draws, and values in all. Fewer than half judge nothing."""
 _ACCURACY = METRICS["classes"]["accuracy"]
 _BLOCK = 1 << 22  # counts that are in memory together
 
@@ -50,7 +50,7 @@ class Predicted:
 
 
 def write(folder: Path, experiment: Experiment, models: Mapping[str, ClientModel]) -> None:
-    """Write ``predictions.npz``, of tuned models as last scored. Raises RunError."""
+    """``predictions.npz``, of tuned models as last scored. Raises RunError."""
     if experiment.model.outputs is None or not models:
         return
     owns, observer = [experiment.data[name] for name in models], experiment.observer
@@ -154,10 +154,8 @@ def benefits(metric: Metric, alone: Runs, others: Mapping[str, Runs], names: Map
 
 
 def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str, draws: int, client: str) -> Gain:
-    """A client's metric alone and together, means over the runs where it is defined.
-
-    If it never is, accuracy judges the client. pairs: of each run, both models on the same test samples.  draws: 0 for
-    no interval.
+    """A client's metric alone and together, means over runs where it is defined, or its accuracy if it never is. pairs:
+    of each run, both models on the same test samples.  draws: 0 for no interval.
     """
     sign = 1 if metric.higher else -1
     values = np.array([[metric(one.labels, one.scores[form]) for one in pair] for pair in pairs])
@@ -181,9 +179,9 @@ def gain(metric: Metric, pairs: Sequence[tuple[Predicted, Predicted]], form: str
 
 
 def _tail(samples: float) -> float:
-    """The share of draws beyond each end of a 95 % interval; below .025, since few samples scatter too little.
+    """The share of draws beyond each end of a 95 % interval; below .025 for few samples (``Metric.counted``).
 
-    "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).  samples: ``Metric.counted``.
+    "Expanded percentile" (Hesterberg, The American Statistician 2015, 5.3).
     """
     from scipy.special import ndtr, stdtrit
 
@@ -195,9 +193,9 @@ def drawn_differences(
 ) -> Doubles:
     """(draws,) differences of the metric, together less alone; NaN where undefined.
 
-    A draw takes as many of the client's test samples as there are in all runs, with replacement, the same ones in every
-    run. It draws among runs that test the same samples, too; runs that test different ones are all in each draw, so
-    their interval is over samples alone, without the randomness of training.
+    A draw takes as many of the client's test samples as all runs have, with replacement, the same ones in every run,
+    and draws among runs that test the same samples, too. Runs that test different ones are all in each draw, so their
+    interval is without the randomness of training.
     """
     rows, places = np.unique(np.concatenate([one.rows for one, _ in pairs]), return_inverse=True)
     parts = np.split(places, np.cumsum([len(one.rows) for one, _ in pairs])[:-1])

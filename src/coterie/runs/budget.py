@@ -1,7 +1,5 @@
-"""Plans of comparisons: a run for each method, all under one budget.
-
-The budget decides how much work a method may do, and when. All take it from one of them; what a method cannot share is
-listed.
+"""Plans of comparisons: a run for each method, under one method's budget, which decides how much work is done, and
+when. What a method cannot share is listed.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from coterie.runs.registry import check_settings, typed_settings
 from coterie.runs.settings import field_types, unknown
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "server_rounds": 0}
-"""What a method does that lacks one of these settings: its server takes the whole mean."""
+"""For a method without one of these settings: its server takes the whole mean."""
 
 BUDGET = (
     "participation",
@@ -37,13 +35,10 @@ BUDGET = (
     "server_decay",
     "server_rounds",
 )
-"""The settings of a budget, in the order in which they are shared."""
+"""The shared settings, in order."""
 
 OPTIONS = ("delta", "delay", "public")
-"""The options of the run that are part of a budget, for systems differ in what they are when nothing is said.
-
-Rounds, data and devices are the same for all methods anyway.
-"""
+"""The run's options in a budget, with systems' own defaults."""
 
 _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
 
@@ -55,9 +50,7 @@ def _told(config: Resolved, what: str) -> Mapping[str, str]:
 
 
 def budget_of(config: Resolved, given: Collection[str]) -> dict[str, Any]:
-    """Settings, delays and public data, without settings that have no effect and, unless given, those of this method
-    alone.
-    """
+    """Settings, delays and public data, without those that have no effect or, unless given, are this method's alone."""
     own = config.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
     for key in _told(config, "own_budget"):
@@ -75,7 +68,7 @@ def with_budget(
 ) -> tuple[Resolved, list[Difference]]:
     """The run under this budget, and the settings that it does not share.
 
-    alone: settings given for this method only, which stay. Raises UserError for an invalid run.
+    alone: given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in OPTIONS if key in budget})
     found = resolve(config)
@@ -104,14 +97,14 @@ def with_budget(
 
 
 LOCAL = "local"
-"""The baseline that every comparison has: training without any federation."""
+"""Every comparison's baseline, without a federation."""
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
     """methods: by label, ``system`` or, for a mode other than ``paper``, ``system@mode``.
 
-    budget: None if each has its own.  budget_from: label of the method it is from.
+    budget: None if each has its own.  budget_from: its method's label.
     """
 
     methods: Mapping[str, Resolved]
@@ -131,9 +124,9 @@ def plan(
 ) -> ComparisonPlan:
     """A run for every method, under one budget. Raises UserError if no method has a given setting.
 
-    methods: ``name`` or ``name@mode``.  options: ``mode`` is of methods that have it and name none.
-    settings: texts; ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: by default the first
-    method.  each_own: every method keeps its own, but for the public data. local: add the baseline ``local``.
+    methods: ``name`` or ``name@mode``.  options: ``mode`` is for methods that have it and name none.  settings: texts;
+    ``key`` goes to every method that has it, ``method.key`` to one.  budget_from: by default the first.  each_own: all
+    but public data.  local: add the baseline ``local``.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:

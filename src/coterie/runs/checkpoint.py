@@ -1,11 +1,11 @@
-"""Checkpoints: files from which a run continues after any end, with the numbers of an undisturbed run.
+"""Checkpoints, from which a run continues after any end, with the numbers of an undisturbed run.
 
-``checkpoint/parties.N.bin`` is a log: each checkpoint adds the parties that have changed, and a new log begins once
-half of this one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64,
-little-endian), the head (``Checkpoint``), with each party's place in the log, and the frames under way. Files of
-different checkpoints cannot be mixed, and what a killed process has added does not count.
+``checkpoint/parties.N.bin`` is a log: each checkpoint adds the changed parties, and a new log begins once half of this
+one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64, little-endian), the
+head (``Checkpoint``), with each party's place in the log, and the frames under way. Files of different checkpoints
+cannot be mixed, and a killed process's additions do not count.
 
-All of it is private. A digest detects damage but is no signature; every length, place and shape is checked.
+All of it is private. A digest detects damage and is no signature.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptParty(msgspec.Struct, frozen=True):
-    """SECRET: a party in the log. kept: its state and secret, by ``runs.parties.dumped``."""
+    """SECRET: a party in the log.  kept: of ``runs.parties.dumped``."""
 
     name: str
     identity: fl.Identity
@@ -60,11 +60,9 @@ class KeptParty(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct):
     """The head of the file.
 
-    fingerprint: of data, partition, initial weights, own model and loss.  own_code: digests by own module.
-    set_up: its costs, as of a line of ``metrics.jsonl``.
-    roster: signed by the operator that it names; None if it follows from the seed (``DerivedRoster``).
-    log: its number.  log_bytes: its length at this checkpoint.
-    parties: by name; without a roster only those ever asked.
+    fingerprint: of data, partition, initial weights, own model and loss.  own_code: digests by own module.  set_up: its
+    costs, as of a line.  roster: signed by its operator; None if it follows from the seed.  log: its number.
+    log_bytes: its length then.  parties: by name; without a roster only those ever asked.
     """
 
     version: str
@@ -100,9 +98,8 @@ def log_file(out: Path, number: int) -> Path:
 
 
 def read_parties(out: Path, kept: Checkpoint, names: Iterable[str]) -> Iterator[KeptParty]:
-    """SECRET: these parties as they were at the checkpoint, each from its own bytes alone.
-
-    Raises UserError for damaged bytes, and for another party or digest than the checkpoint's.
+    """SECRET: these parties at the checkpoint, each from its own bytes alone. Raises UserError for damaged bytes, and
+    for another party or digest.
     """
     path = log_file(out, kept.log)
     for name, body in _bodies(path, {name: kept.parties[name] for name in names}):
@@ -131,8 +128,6 @@ def _kept(roster: fl.Roster) -> fl.Roster | None:
 
 
 class Saver:
-    """Writes checkpoints; a party only when it has changed."""
-
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
         self._log: files.Log | None = None
@@ -140,7 +135,7 @@ class Saver:
         self._places: dict[str, Place] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
-        """Raises RunError if that fails, and then leaves the last checkpoint as it was."""
+        """Raises RunError on failure, and leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
         files.make_folder((self.out / CHECKPOINT).parent)
         log = self._written()
@@ -204,9 +199,7 @@ class Saver:
             self._log.close()
 
     def restore(self, kept: Checkpoint) -> None:
-        """Raises UserError for states of another system, other data or own code, and for an experiment that was not
-        built with the checkpoint's roster (``founded``).
-        """
+        """Raises UserError for states of another system, data or own code, and without the checkpoint's roster."""
         path, experiment = self.out / CHECKPOINT, self.experiment
         check_same_code(kept.own_code, experiment.own_code, str(path))
         if kept.fingerprint != experiment.fingerprint:
@@ -248,10 +241,10 @@ class Saver:
 
 
 def read(out: Path, config: Resolved) -> Checkpoint | None:
-    """The checkpoint in a run folder, without its parties, or None. config: of the run to continue.
+    """The checkpoint in a run folder, without its parties, or None.  config: of the run to continue.
 
-    Raises UserError for a checkpoint that is damaged, of another version or of another run (naming what differs), for a
-    roster that its operator has not signed, and for folders that are symbolic links or belong to another user.
+    Raises UserError for a checkpoint that is damaged, of another version or run (naming what differs), an unsigned
+    roster, and folders that are symbolic links or another user's.
     """
     path = out / CHECKPOINT
     files.check_own(path.parent)
@@ -288,9 +281,8 @@ def read(out: Path, config: Resolved) -> Checkpoint | None:
 
 
 def founded(out: Path, kept: Checkpoint) -> tuple[fl.Roster, dict[str, fl.Identity]] | None:
-    """SECRET: the roster of the run in this folder, and every party's keys; None if both follow from the seed.
-
-    Raises UserError as ``read_parties``, and for a party whose keys are not those of the roster.
+    """SECRET: this run's roster, and every party's keys; None if both follow from the seed. Raises UserError as
+    ``read_parties``, and for keys that are not the roster's.
     """
     if kept.roster is None:
         return None

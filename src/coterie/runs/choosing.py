@@ -1,8 +1,7 @@
 """Settings chosen for each method of a comparison, by samples held out of clients' training, never by test data.
 
-Every candidate is a run with the first seed, without fine-tuning. The lowest loss on the fifth of each client's
-training samples that also chooses epochs of fine-tuning wins: the mean over the clients, after the last round (or the
-best one, with ``early_stop``). All seeds run with this choice.
+Every candidate is a run with the first seed, without fine-tuning. The lowest loss on a fifth of each client's training
+samples wins: the mean over clients, after the last round (or the best, with ``early_stop``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from coterie.runs.failures import is_divergence
 from coterie.runs.finished import FinishedRun
 
 TUNING = ".tuning"
-"""The folder of the candidates' runs, in that of the comparison."""
+"""The candidates' folder, in the comparison's."""
 WHY = "chosen by --tune"
 
 Texts = Mapping[str, str]
@@ -36,11 +35,9 @@ RunOne = Callable[[str, Resolved], FinishedRun]
 
 @dataclass(frozen=True)
 class HeldOutChoice:
-    """What is chosen, and from what.
-
-    tune: by setting (``key`` or ``method.key``), the values that are tried.  plans: each combination of them, and the
-    comparison with it.  candidates: by label, the places of combinations in which its settings differ.
-    again: plans the comparison with more settings.
+    """tune: by setting (``key`` or ``method.key``), the values to try.  plans: each combination, and the comparison
+    with it.  candidates: by label, combinations in which its settings differ.  again: plans the comparison with more
+    settings.
     """
 
     tune: Mapping[str, Sequence[str]]
@@ -57,10 +54,7 @@ class HeldOutChoice:
         return [self._name(label, place) for label, places in self.candidates.items() for place in places]
 
     def run(self, seed: int, folder: Path, one: RunOne) -> tuple[ComparisonPlan, ChosenSettings]:
-        """Run all candidates, and plan the comparison with the best of each method.
-
-        Raises RunError if the training of all candidates of a method diverges.
-        """
+        """Run all candidates, and plan the comparison with the best. Raises RunError if all of a method's diverge."""
         methods = []
         for number, (label, places) in enumerate(self.candidates.items()):
             found = [self._tried(label, place, seed, folder / TUNING / f"{number}-{place}", one) for place in places]
@@ -106,7 +100,6 @@ class HeldOutChoice:
         return f"{label} {_words(self._own(label, place))}".rstrip()
 
     def _planned(self, taken: Mapping[str, Texts]) -> ComparisonPlan:
-        """Values of the method whose budget all share go to all, the others' to each alone."""
         source, settings = self.first.budget_from, dict[str, str]()
         for label, own in taken.items():
             config = self.first.methods[label]
@@ -128,10 +121,8 @@ def choice(
     settings: Texts,
     **how: Any,
 ) -> HeldOutChoice:
-    """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, given twice,
-    or invalid.
-
-    The other arguments are those of ``budget.plan``.
+    """What ``tune`` chooses, of nothing the one comparison. Raises UserError for values that are missing, repeated, or
+    invalid. how: of ``budget.plan``.
     """
     for key, values in tune.items():
         if key in settings:

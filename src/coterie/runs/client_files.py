@@ -1,4 +1,4 @@
-"""Files with an entry for every client: what it was dealt, its model, scores, predictions."""
+"""Files with an entry for every client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_partition(out: Path, experiment: Experiment) -> None:
 
 
 def write_scored(out: Path, e: Experiment, models: Mapping[str, ClientModel], r: int, scores: Scores) -> None:
-    """Write these models of round r, the honest clients' scores and predictions, and ``observed.json``."""
+    """Models of round r, the honest clients' scores and predictions, and ``observed.json``."""
     write_models(out, e, models, r)
     honest = e.attackers.left_out(models)
     folder.write_json(out / folder.CLIENTS, {"clients": list(honest), **scores.values})

@@ -29,14 +29,14 @@ SIDES = frozenset(
 _OF_SCHEMA = ("target", "gaps", "categories", "kind", "task", "scaling")
 
 MOST_EVALUATED = 1000
-"""Clients that are scored where nobody asks for more. Audits of recorded views want all."""
+"""Clients that are scored by default; in audits all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunConfig):
-    """A run whose every option has a value and has passed all checks that need no data (``resolve``).
+    """A run whose every option has a value and has passed all checks without data.
 
-    clients: None where the data decide their number.  settings: every setting of the system.
+    clients: None where the data decide.  settings: all of the system's.
     """
 
     rounds: int
@@ -54,8 +54,13 @@ class Resolved(RunConfig):
         return self.definition.config(**self.settings)
 
     @property
+    def emulated(self) -> bool:
+        """Also where nothing is encrypted."""
+        return self.crypto == "emulated" or not self.definition.encrypted
+
+    @property
     def holds_out(self) -> bool:
-        """Whether a fifth of each client's training samples is kept out of its training."""
+        """Whether a fifth of each client's training samples is held out."""
         return self.fine_tune == "held_out" or self.early_stop is not None
 
     @property
@@ -64,7 +69,7 @@ class Resolved(RunConfig):
 
 
 def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks names and types; raises UserError. ``settings`` pass: ``resolve`` knows the system."""
+    """Checks names and types, but of ``settings``; raises UserError."""
     for key in given:
         if key not in OPTIONS and key != "settings":
             hint = fl.suggest(key, [*OPTIONS, "settings"])
@@ -82,7 +87,7 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> Resolved:
     """Fill in defaults, and check all that needs no data. Raises UserError.
 
-    Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
+    Settings: the system's defaults, then those for the data set, the mode's, those given.
     """
     if isinstance(config, Resolved):
         return config

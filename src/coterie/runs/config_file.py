@@ -17,7 +17,7 @@ from coterie.runs.config import Resolved, RunConfig, check_options, resolve
 from coterie.runs.settings import NONE, values_of
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", "workers"})
-"""Options that a resumed run may give another value: they move no number of the rounds that are done."""
+"""Options that a resumed run may change: they move no number of rounds that are done."""
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def from_text(text: str) -> Resolved:
 
 
 def to_toml(config: Resolved) -> str:
-    """All options but folder and workers, so that the file repeats the run anywhere."""
+    """All options but folder and workers, to repeat the run anywhere."""
     left_out = ("out", "workers", "settings")
     given = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
     table = {"format": FORMAT, **given}
@@ -64,7 +64,7 @@ def to_toml(config: Resolved) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """``"seed: 0, now 1"`` for each difference that keeps one resolved run from continuing as the other."""
+    """``"seed: 0, now 1"`` for each difference that keeps one run from continuing the other."""
     found = []
     for f in dataclasses.fields(RunConfig):
         a, b = getattr(old, f.name), getattr(new, f.name)

@@ -11,8 +11,8 @@ from coterie.data.catalogue import ALL_LABELS
 
 @dataclass(frozen=True)
 class Defaults:
-    """model: None for ``training.models.default_model``.  of_model: settings that another model needs, by its name.
-    metrics, folds: as the options.
+    """model: None for ``training.models.default_model``.  of_model: settings of other models, by name.  metrics, folds:
+    as the options.
     """
 
     clients: int

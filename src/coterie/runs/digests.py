@@ -37,7 +37,7 @@ def inputs_digest(config: Resolved, tasks: Sequence[Task], model: Model) -> str:
 def fingerprint(
     inputs: str, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights."""
+    """Equal for two builds of the same work: data, code, partition, tasks and initial weights."""
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
@@ -60,7 +60,7 @@ def models_digest(models: Mapping[str, ClientModel]) -> str:
 
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
+    """Hexadecimal SHA-256 of arrays in order; repeated ones are read once."""
     arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
     distinct = {id(array): array for array in arrays}
     with remembered(_COMPARED_BYTES):
@@ -73,7 +73,7 @@ def array_digest(array: NDArray[Any]) -> bytes:
 
 
 def federation_digest(system: System, federation: Federation) -> str:
-    """A digest of all models, bit for bit. If clients choose among models, these count and not the choice."""
+    """Of all models, bit for bit; if clients choose among models, of these."""
     if system.pool is not None:
         return arrays_digest(system.pool(federation))
     models = system.models(federation).values()

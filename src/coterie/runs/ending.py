@@ -36,9 +36,8 @@ def write_end(
     finish: Line | None,
     best: tuple[Mapping[str, Any], int] | None,
 ) -> dict[str, Any]:
-    """Write all that is known at the end. Returns the content of ``result.json``.
-
-    best: the models that early stopping keeps, and their round.
+    """Write all that is known at the end. Returns ``result.json``.  best: the models that early stopping keeps, and
+    their round.
     """
     done = rounds[-1]["round"]
     models, r = best or (e.models(done), done)

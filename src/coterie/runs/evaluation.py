@@ -1,8 +1,8 @@
-"""The observer scores the clients' models. It adds no messages, no bytes and no views to the protocol.
+"""The observer scores the clients' models, without messages, bytes or views.
 
 More than ``FEW_MODELS`` distinct models of one task are scored on the same sample of the test set, with a standard
-error of at most ``STANDARD_ERROR``. All are scored on all of a client's own test samples. Of training samples at most
-``TRAIN_SAMPLES`` count, as many of each client.
+error of at most ``STANDARD_ERROR``, and all on all of a client's own test samples. At most ``TRAIN_SAMPLES`` training
+samples count, as many of each client.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Scores:
     """(clients,) float64 by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
     global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is undefined
-    for a client (AUROC of one class); it counts in no mean. A diverged model counts with the worst value.
-    sampled: stands for the whole test set, if any.
+    (AUROC of one class), which counts in no mean. A diverged model has the worst value.  sampled: stands for the whole
+    test set, if any.
     """
 
     values: Mapping[str, Doubles]
     sampled: SampleRecord | None = None
 
     def beside(self, **others: Scores | None) -> Scores:
-        """With other scores of the same clients, by these prefixes."""
+        """With the same clients' other scores, by these prefixes."""
         more = {f"{word}{name}": values for word, one in others.items() if one for name, values in one.values.items()}
         return replace(self, values={**self.values, **more})
 
     def means(self) -> dict[str, float]:
-        """Over the clients that have a number. A non-finite loss counts: its model has diverged."""
+        """Over clients with a number. A diverged model's non-finite loss counts."""
         return {name: float(values.mean()) if len(values) else float("nan") for name, values in self._known().items()}
 
     def _known(self) -> dict[str, Doubles]:
@@ -67,7 +67,7 @@ class Scores:
         return {name: values if name.endswith("_loss") else values[~np.isnan(values)] for name, values in every}
 
     def line(self, prefix: str = "") -> dict[str, Any]:
-        """The means for a round's line: accuracies and losses by name, all others in ``metrics``."""
+        """For a round's line: accuracies and losses by name, other means in ``metrics``."""
         means = {f"{prefix}{name}": mean for name, mean in self.means().items()}
         plain = {f"{prefix}{part}_{name}" for part in ("global", "local") for name in ("accuracy", "loss")}
         found = {name: mean for name, mean in means.items() if name in plain}
@@ -76,22 +76,19 @@ class Scores:
         return line | ({} if self.sampled is None else {f"{prefix}test_sample": structs.asdict(self.sampled)})
 
     def bands(self) -> dict[str, list[float]]:
-        """Minimum, quartiles and maximum over the clients that have a number."""
+        """Minimum, quartiles and maximum over clients with a number."""
         shares = (0, 0.25, 0.5, 0.75, 1)
         return {name: np.quantile(values, shares).tolist() for name, values in self._known().items() if len(values)}
 
 
 Some = slice | NDArray[np.int64]
 Measured = Callable[[Some], dict[str, float]]
-"""The values of all metrics on some of the samples."""
 
 
 class Evaluator:
-    """data: of every client; each is scored on the test set of its own task.
-
-    device: that computes their outputs, in float32: with fewer bits logits would be tied.
-    metrics: beside the loss, by default the task's own (``runs.metrics.metrics_of``).
-    seed: of the sample that many models are scored on; None scores all on everything.
+    """data: of every client, scored on its own task's test set.  device: that computes outputs, in float32, since fewer
+    bits would tie logits.  metrics: beside the loss, by default the task's (``runs.metrics.metrics_of``).  seed: of the
+    sample for many models; None scores all on everything.
     """
 
     def __init__(
@@ -151,9 +148,8 @@ class Evaluator:
         return found, SampleRecord(len(found.y), many, math.sqrt(_variance(len(found.y), many)))
 
     def backdoor_success(self, models: Mapping[str, ClientModel], value: float) -> float:
-        """The share of other classes' test samples that a trigger of this value turns into class ``TARGET``.
-
-        Mean over the clients, each on the test set of its own task, or its sample.
+        """The share of other classes' test samples that a trigger of this value turns into class ``TARGET``; mean over
+        the clients, each on its own task's.
         """
         owns, every = [self.data[name] for name in models], list(models.values())
         taken = 0.0
@@ -167,7 +163,7 @@ class Evaluator:
         return taken / len(models) if models else float("nan")
 
     def train_accuracies(self, models: Mapping[str, ClientModel]) -> Scores | None:
-        """``train_accuracy`` on each client's own training data. None without classes."""
+        """``train_accuracy`` on own training data. None without classes."""
         if self.targets.task != "classes" or not models:
             return None
         names, accuracies = list(models), np.empty(len(models))
@@ -193,7 +189,7 @@ class Evaluator:
         return found.at(np.sort(rng(self.seed, name, "observed samples").choice(many, most, replace=False)))
 
     def held_out_loss(self, models: Mapping[str, ClientModel]) -> float:
-        """The mean over clients of the loss on their held-out samples."""
+        """On held-out samples, mean over the clients."""
         held = [(model, own) for name, model in models.items() if (own := self.data[name].held_out) and len(own.y)]
         found = self._on_own([model for model, _ in held], lambda i: held[i][1])
         return float(np.mean([values["loss"] for _, values in found]))
@@ -304,7 +300,7 @@ def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) 
 
 
 def hits(outputs: NDArray[Any], samples: TensorSamples) -> float:
-    """The accuracy of outputs (n, classes), 0 where a model has diverged; NaN without samples."""
+    """The accuracy of outputs (n, classes), 0 if diverged; NaN without samples."""
     if not len(samples.y):
         return float("nan")
     return float((outputs.argmax(axis=1) == samples.y.numpy()).mean()) if np.isfinite(outputs).all() else 0.0

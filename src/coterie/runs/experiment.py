@@ -18,11 +18,11 @@ from coterie.runs.observer import RunObserver
 
 
 class Experiment:
-    """Raises UserError for any mistake in its config. founded: of a resumed run.  Other attributes: as of
-    ``FoundedRun``.
-    names: of the clients.  tasks: of their groups, or the one task of all.  split: as the data lie now.
-    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks; dealt_counts before
-    a drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: names of these, of a table.
+    """Raises UserError for any mistake in its config.  founded: of a resumed run.
+
+    As of ``FoundedRun``, and names: of the clients.  tasks: of their groups, or the one of all.  split: as the data lie
+    now.  label_counts: (evaluated clients, classes) training samples, with their tasks' labels; dealt_counts before a
+    drift.  devices: the clients' profiles.  sample_numbers: of one sample.  features: of a table.
     """
 
     def __init__(self, config: Resolved, founded: Founded | None = None) -> None:
@@ -53,7 +53,7 @@ class Experiment:
         return self.config.crypto if self.system.encrypts(self.config.mode) else "none"
 
     def models(self, r: int | None = None) -> dict[str, fl.ClientModel]:
-        """The models of all evaluated clients that have joined by round r, by default the last, in their order."""
+        """Of all evaluated clients that have joined by round r, by default the last, in order."""
         return self.observer.models(r or self.config.rounds)
 
     def set_up(self) -> Line:
@@ -62,7 +62,7 @@ class Experiment:
         return costs
 
     def reach(self, r: int) -> None:
-        """Let clients exchange their data if the drift is before round r."""
+        """Exchange clients' data if the drift is before round r."""
         drift, givers, names = self.dealt.drift, self.dealt.givers, self.common.clients
         if drift is None or self._drifted or r < drift.round:
             return
@@ -106,9 +106,8 @@ class Experiment:
         return f" ({shown(refused)})" if refused else ""
 
     def round(self, r: int) -> Line:
-        """Returns the line of round r. Raises RunError if the run cannot go on.
-
-        The run ends after the last round, or if the hub notes that it has ``stopped``.
+        """The line of round r. Raises RunError if the run cannot go on. It ends after the last round, or if the hub
+        notes that it has ``stopped``.
         """
         self.reach(r)
         moved = self.observer.watch()
@@ -133,9 +132,8 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def finish(self, r: int) -> Line | None:
-        """The hub's steps after the last round r, as messages of round r + 1; None if it has none.
-
-        Returns the costs and notes, and scores if a model has changed. Raises RunError on failure.
+        """The hub's steps after the last round r, as messages of round r + 1: costs and notes, and scores if a model
+        has changed; None if it has none. Raises RunError.
         """
         if not self._hub.finishes:
             return None

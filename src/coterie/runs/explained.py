@@ -18,8 +18,8 @@ BINS = 10
 def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] | None:
     """How often the second of two classes is true beside its probability, on all clients' own test samples.
 
-    bins: of equal width, without empty ones: mean probability, share of the class, number of samples. None without
-    samples, or for a model that has diverged.
+    bins: non-empty, of equal width: mean probability, share of the class, number of samples. None without samples, or
+    for a diverged model.
     """
     every = list(clients)
     if not every or not all(np.isfinite(one.scores[""]).all() for one in every):
@@ -37,10 +37,10 @@ def calibration(clients: Iterable[Predicted], positive: str) -> dict[str, Any] |
 
 
 def coefficients(model: TrainedModel) -> list[dict[str, Any]]:
-    """Coefficients of a linear classifier, for each class after the first and each input.
+    """Of a linear classifier, for each class after the first and each input.
 
-    coefficient: added to the log odds against the first class by one unit of the table's column.
-    odds_ratio: its exponential.  Raises UserError for another model, and for a mixture.
+    coefficient: added to the log odds against the first class by one unit of the column.  odds_ratio: its exponential.
+    Raises UserError for another model, and for a mixture.
     """
     facts, tensors = model.facts, list(model.tensors[0].values())
     forms = sorted(tuple(value.shape) for value in tensors)

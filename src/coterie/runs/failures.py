@@ -1,4 +1,4 @@
-"""Why a round moved no model, and why a run has no result, in words."""
+"""Why a round moved no model, or a run has no result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AllSkippedError(RunError):
 
 
 def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError, with the reason, if all rounds were skipped. lines: of ``metrics.jsonl``."""
+    """Raises AllSkippedError, with the reason.  lines: of ``metrics.jsonl``."""
     skipped = Counter(line["notes"].get("skipped") for line in lines)
     if None in skipped or not lines:
         return
@@ -38,11 +38,10 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 class NoAttackError(RunError):
-    """Attackers did only honest clients' work, so the run measures no attack."""
+    """Attackers did only honest work."""
 
 
 def is_divergence(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a diverged training."""
     while error is not None and not isinstance(error, DivergedError):
         error = error.__cause__
     return error is not None

@@ -1,4 +1,4 @@
-"""Rows of attacks: the worst first, means over seeds, and what servers learn by topic."""
+"""Rows of attacks: the worst first, means over seeds, and what servers learn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.runs.intervals import mean_and_interval
 Content = dict[str, Any]
 Row = Mapping[str, Any]
 OF_ROUNDS = ("models", "identity")
-"""Topics with something new in every round. A client's labels, groups and samples are learned once."""
+"""Topics with something new in every round."""
 
 
 def is_control(name: str) -> bool:
@@ -25,12 +25,11 @@ def is_control(name: str) -> bool:
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    """Controls last."""
     return sorted(rows, key=lambda row: (is_control(row["name"]), -VERDICTS.index(row["verdict"]), -row["leak"]))
 
 
 def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
-    """Each reason once: the first folder that it has left out, and how many more. left_out: reasons, by folder."""
+    """Each reason once: the first folder left out, and how many more.  left_out: reasons."""
     alike: dict[str, list[str]] = {}
     for folder, why in left_out.items():
         alike.setdefault(why.replace(folder, ""), []).append(why if why.startswith(folder) else f"{folder}: {why}")
@@ -39,9 +38,8 @@ def in_lines(left_out: Mapping[str, str]) -> Iterator[str]:
 
 
 def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
-    """``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
-
-    Runs are of one method if their options and settings differ only in the seed.
+    """``methods``, each with its runs and merged rows, ``runs`` and ``left_out``. Runs of one method differ in the
+    seed.
     """
     by_work: dict[str, list[Path]] = {}
     for folder, content in contents.items():
@@ -89,7 +87,7 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def noise(row: Row) -> float:
-    """What a row's leak must exceed: half of its 95 % interval, over rounds and seeds."""
+    """Half of a leak's 95 % interval, over rounds and seeds, which it must exceed."""
     return float(max(row.get("interval") or 0.0, 2 * row["error"]))
 
 
@@ -122,16 +120,15 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 
 def widened(attacks: int) -> float:
-    """By how much wider than the 95 % interval of one attack is the one that the best of so many exceeds as rarely.
-
-    Bonferroni's bound, for leaks that are normal by chance.
+    """By how much wider than one attack's 95 % interval is that which the best of so many exceeds as rarely:
+    Bonferroni's bound, for leaks normal by chance.
     """
     normal = NormalDist()
     return normal.inv_cdf(1 - 0.025 / max(attacks, 1)) / normal.inv_cdf(1 - 0.025)
 
 
 def learned(audits: Mapping[Path, Content]) -> Content:
-    """For a row of ``compare.json``: ``learned`` (``by_topic``), or why it is None."""
+    """For ``compare.json``: ``learned`` (``by_topic``), or why it is None."""
     for folder, content in audits.items():
         if content["stopped"] is not None:
             return {"learned": None, "not_attacked": cut_short(folder, content["stopped"])}
@@ -149,8 +146,8 @@ def by_topic(runs: Sequence[Sequence[Row]]) -> dict[str, Content | None]:
     """What one server alone learns of each topic, by the best attack in the ``merged`` rows.
 
     mean: 0 for "nothing found", 1 for everything; of ``OF_ROUNDS`` a round without a result counts 0.  interval: the
-    ``noise``, ``widened`` by the number of attacks: what the best of them finds within it may be luck, and counts 0.
-    None: one attack cannot tell, and none found much. Empty if there is nothing to attack.
+    ``noise``, ``widened`` by the number of attacks, within which the best may be luck, and counts 0. None: one attack
+    cannot tell, and none found much. Empty if there is nothing to attack.
     """
     rows = [row for row in merged(runs) if row["topic"] is not None]
     wider = widened(len(rows))

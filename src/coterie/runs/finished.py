@@ -26,10 +26,9 @@ from coterie.runs.trained import OwnModel
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """summary: ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+    """summary: ``result.json``.  rounds: the lines.  architecture: of the models, if given as a Python object.
 
-    A client is named as a party (``"client/3"``) or by its own name. architecture: of the models, if it was given as a
-    Python object.
+    A client is named as a party (``"client/3"``) or by its own name.
     """
 
     folder: Path
@@ -58,7 +57,7 @@ class FinishedRun:
 
 
 def load_result(out: str | Path, model: OwnModel | None = None) -> FinishedRun:
-    """Raises UserError without a finished run. model: the architecture, if it was given as a Python object."""
+    """Raises UserError without a finished run.  model: the architecture, if given as a Python object."""
     out = Path(out)
     return FinishedRun(out, read_summary(out), folder.read_lines(out / folder.METRICS), model)
 
@@ -73,9 +72,8 @@ def check_inputs(result: FinishedRun, present: str) -> None:
 
 
 def finished(config: Resolved, inputs: str) -> FinishedRun | None:
-    """The run in ``config.out`` if all of its rounds are done; else it can be continued.
-
-    inputs: as of ``check_inputs``.  Raises UserError for another run, other inputs or own code.
+    """The run in ``config.out`` if all its rounds are done, else None.  inputs: as of ``check_inputs``. Raises
+    UserError for another run, other inputs or own code.
     """
     out = resumable(config)
     if not (out / folder.RESULT).exists() or (found := load_result(out)).summary["rounds"] != config.rounds:
@@ -86,7 +84,7 @@ def finished(config: Resolved, inputs: str) -> FinishedRun | None:
 
 
 load = load_result
-"""The name of ``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
+"""``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
 
 
 def resumable(config: Resolved) -> Path:

@@ -1,4 +1,4 @@
-"""The folder of a run: created after all checks, and found again."""
+"""A run's folder: created after all checks, and found again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbered(stem: str, make: Callable[[Path], None]) -> Path:
 
 
 def claim(config: Resolved) -> Path:
-    """Create a new run's folder with its ``config.toml``, all at once; raises UserError or RunError."""
+    """A new run's folder with its ``config.toml``; raises UserError or RunError."""
     if config.out is None:
         words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
         return numbered("-".join(words), lambda out: _create(out, config))
@@ -95,7 +95,7 @@ def resumed(out: Path) -> Resolved:
 
 
 def claim_comparison(out: str | Path | None, data: str, resume: bool) -> Path:
-    """The folder of a comparison, empty or to be continued. Raises UserError or RunError."""
+    """A comparison's folder, empty or to be continued. Raises UserError or RunError."""
     if out is None:
         if resume:
             raise UserError("--resume continues the comparison in a folder: say which with --out")

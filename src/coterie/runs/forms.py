@@ -1,10 +1,9 @@
 """What a client can make of its model, on three mixes of test labels.
 
 Forms: the model as it is; ``fine_tuned_``, by the client; ``prior_``, with the guarded prior of its own labels and the
-mixture's label counts; ``mixed_``, the last two mixed by the likelihood of the client's held-out samples. With the
-setting ``label_counts`` messages tell the client the mixture's counts; else the simulation supplies them. Mixes:
-``local``, the client's own test samples; ``own_classes`` and ``all_classes``, as many test samples of its task, drawn
-with labels that are uniform over the client's classes, or over all.
+mixture's label counts, which messages tell with ``label_counts``, else the simulation; ``mixed_``, the last two mixed
+by the likelihood of its held-out samples. Mixes: ``local``, own test samples; ``own_classes`` and ``all_classes``, as
+many test samples of its task, with labels uniform over its classes, or over all.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from coterie.training.mixing import mixing_shares
 from coterie.training.prior import LEAST_BATCH, Counts, Prior, bears_out
 
 Told = Mapping[str, Counts | None]
-"""By client, (classes,) label counts of the training data of its model, as messages have told it; None for none."""
+"""By client, (classes,) label counts of its model's training data, as told by messages, or None."""
 
 LEAST_TRAINED = 100  # training samples of a client that its prior is checked by, if it has them
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
 
 def of_mix(own: ClientData, mix: str, seed: int, name: str) -> TensorSamples:
-    """A client's test samples of this mix; as many as its own, with replacement within a label."""
+    """As many test samples of this mix as its own, with replacement within a label."""
     if mix == "local":
         return own.test_set.at(own.test)
     y, draw = own.test_set.y.numpy(), rng(seed, name, f"test labels, {MIXES[mix]}")
@@ -56,10 +55,10 @@ def scored_forms(
 
     ``local_balanced_accuracy``, ``own_classes_accuracy`` and ``all_classes_accuracy`` of every form. ``prior_`` and
     ``mixed_`` also have the run's metrics, and ``prior_local_dropped`` and the like: whether the guard has left the
-    prior out, NaN for a batch that is too small to be checked. Clients without a prior (``priors_of``) have NaN.
+    prior out, NaN for a batch too small to be checked. Clients without a prior have NaN.
 
     kept: models after fine-tuning.  tuned: those with the lowest held-out loss, for ``mixed_``.  seed: of drawn samples
-    and the guard's permutations.  told: as for ``priors_of``.  briefly: the run's metrics alone, on own test samples.
+    and the guard's permutations.  told: as for ``priors_of``.  briefly: only the run's metrics on own test samples.
     """
     if not offered(observer):
         return {}
@@ -76,10 +75,9 @@ def scored_forms(
 def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told | None = None) -> dict[str, Prior]:
     """Priors by client; none for mixtures of models, nor beyond classes.
 
-    told: label counts of the mixture that a model was trained on. A client without such counts, or with some that
-    its own samples speak against (``bears_out``), has no prior. None: the simulation supplies the mixture of the
-    clients that hold the same model, so a client's own model stays as it is. Of training samples those count that
-    ``Evaluator.trained_on`` gives.
+    told: label counts of a model's training data. Without them, or if own samples speak against them (``bears_out``), a
+    client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is. Of
+    training samples those count that ``Evaluator.trained_on`` gives.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}
@@ -106,7 +104,7 @@ def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> d
 
 
 def offered(observer: Evaluator) -> bool:
-    """Whether models are classifiers by cross entropy, whose logits a prior shifts."""
+    """Whether models are classifiers by cross entropy."""
     return observer.model.is_classifier and observer.targets.task == "classes"
 
 
@@ -139,7 +137,7 @@ class _Alone:
                         yield f"{form}/{mix}_{metric.name}", metric(labels, probabilities)
 
     def _outputs(self, batch: TensorSamples) -> dict[str, Any]:
-        """(n, classes) by form, and whether the guard has ``dropped`` the prior, NaN if unchecked."""
+        """(n, classes) by form, and whether the guard has ``dropped`` the prior, or NaN."""
         plain = self.observer.outputs(self.model, batch)
         found: dict[str, Any] = {"": plain}
         if self.kept is not None:

@@ -1,4 +1,4 @@
-"""A run before its first message: who takes part, with which data, and what each party is told."""
+"""A run before its first message: parties, their data, and what each is told."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from coterie.runs.starts import start_weights
 from coterie.runs.surroundings import Surroundings, epochs_of, surroundings_of
 
 Founded = tuple[fl.Roster, Mapping[str, fl.Identity]]
-"""The roster and identities of a run that goes on."""
+"""Of a run that goes on: roster and identities."""
 
 
 @dataclass(eq=False)
 class FoundedRun:
-    """system: with the attackers among its parties.
-
-    dealt: inputs at the start.  inputs: those of now, which a drift replaces.  shown: evaluated clients. seen: the
-    federation as their observer sees it.  owns: what each party alone is told.
-    starts: (k, d) float32.  emulated: whether its keys are.
-    inputs_digest: of the data, own model and own loss, the same for every seed and system.
+    """system: with attackers.  dealt: inputs at the start.  inputs: of now, after a drift.  shown: evaluated clients.
+    seen: the federation as their observer sees it.  owns: what each party alone is told.  starts: (k, d) float32.
+    emulated: its keys are.  inputs_digest: of data, own model and own loss, the same for every seed and system.
     fingerprint: of data, partition, traces, initial weights and own code.
     """
 
@@ -65,7 +62,7 @@ class FoundedRun:
 
 
 def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
-    """Raises UserError for any mistake in the config. founded: of a run that goes on."""
+    """Raises UserError for any mistake in the config.  founded: if it goes on."""
     system, settings = config.definition, config.own
     if system.needs_classes and config.task != "classes":
         raise fl.UserError(f"{system.name} needs classes as labels, and the task is {config.task}: take another system")
@@ -85,7 +82,7 @@ def found(config: Resolved, founded: Founded | None = None) -> FoundedRun:
     epochs = epochs_of(around.devices, settings, config.seed)
     starts = start_weights(config, settings, inputs.model, inputs.split, inputs.data)
     known = digest + ("" if around.traces is None else around.traces.digest)
-    randomness = fl.Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
+    randomness = fl.Randomness(config.seed, emulated=config.emulated)
     samples = inputs.data.samples
     federation, owns = simulate(
         system, settings, names, inputs.model.spec, starts, config.mode, randomness, samples, epochs, founded

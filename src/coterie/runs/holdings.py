@@ -1,4 +1,4 @@
-"""The data that each party holds, dealt to it, or made when it is asked."""
+"""The parties' data, or what makes them when asked for."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from coterie.runs.on_data import ClientData, TensorSamples
 def client_data(
     split: Split, tasks: Sequence[Task], names: Sequence[str], augment: int = 0
 ) -> tuple[dict[str, ClientData], ClientData | None]:
-    """Every client's data, as its task changes them, and the hub's public data, if any.
+    """Every client's data, changed by its task, and the hub's public data, if any.
 
-    augment: views of a client's subgraph (``data/neighbourhoods.py``). Raises UserError for data without such views.
+    augment: views of a client's subgraph (``data/neighbourhoods.py``). Raises UserError for data without such.
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
@@ -60,15 +60,15 @@ def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
 
 
 def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> TensorSamples:
-    """Copies aligned to ``ALIGNED``, so that a resumed run has the same losses."""
+    """Copies aligned to ``ALIGNED``, so a resumed run has the same losses."""
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     x = torch.from_numpy(task.inputs(indices, split))
     return TensorSamples(x if x.data_ptr() % ALIGNED == 0 else x.clone(), torch.from_numpy(labels))
 
 
 class Holdings(Mapping[str, ClientData]):
-    """What every party holds. Of clients' data only the last few are in memory. make, size: a client's data and number
-    of training samples, by its number.  others: of other parties.
+    """Only the last few clients' data are in memory.  make, size: a client's data and training samples, by its number.
+    others: of other parties.
     """
 
     def __init__(

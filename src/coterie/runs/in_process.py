@@ -1,4 +1,4 @@
-"""A run's transport and effects, in this process but for the workers."""
+"""A run's transport and effects, in this process or with workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.transport.transcript import Transcript
 
 
 def effects_of(run: FoundedRun) -> LocalEffects:
-    """Raises UserError for workers that cannot be had. The caller closes them."""
+    """Raises UserError for unavailable workers. The caller closes them."""
     config, inputs, targets = run.config, run.inputs, run.inputs.dataset.targets
     return LocalEffects(
         inputs.model,

@@ -26,9 +26,8 @@ from coterie.training.names import GRAPH_MODEL
 
 @dataclass(frozen=True)
 class Inputs:
-    """dataset: of the first task.  tasks: of the split's groups, or the one of all.  data: of clients and hub.
-
-    drift: None if the data stay.  givers: for every client the one whose data it has after the drift.
+    """dataset: of the first task.  tasks: of the split's groups, or one.  data: of clients and hub.  drift: None if the
+    data stay.  givers: for every client, whose data it has after the drift.
     """
 
     dataset: Dataset
@@ -40,7 +39,7 @@ class Inputs:
     givers: tuple[int, ...]
 
     def exchanged(self) -> Inputs:
-        """After the drift, in place: ``data`` change, too."""
+        """After the drift; ``data`` change in place."""
         self.data.exchange(self.givers)
         return replace(self, split=drifted(self.split, self.givers))
 
@@ -55,9 +54,8 @@ class Inputs:
 
 
 def inputs_of(config: Resolved, hub: str) -> Inputs:
-    """hub: holds the public data, if any.
-
-    Raises UserError for data, partitions and models that are unavailable or do not fit each other.
+    """hub: of the public data, if any. Raises UserError for data, partitions and models that are unavailable or do not
+    fit.
     """
 
     def data_set(name: str, **own: Any) -> Dataset:

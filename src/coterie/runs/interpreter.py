@@ -1,4 +1,4 @@
-"""A simulation's effects: clients train together, and identical ciphertexts are opened once."""
+"""A simulation's effects: clients train together, and ciphertexts are opened once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
+# weights larger by this factor than any result of their sender's training are made up; than those of the smallest
+# start model, of another model
 _APART = 10.0
-"""An update whose weights are larger by this factor than any result of its sender's training is made up. A model whose
-weights are larger by this factor than those of the smallest start model is another model."""
 
 
 class OpenedCache:
-    """Values of opened ciphertexts, read-only and shared; drops the least recently used."""
+    """Opened ciphertexts' values, read-only and shared; drops the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -108,10 +108,9 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.queues.Effects`` for a simulation.
 
-    data: of every party that trains, and of a hub with public samples.
-    chunk: messages handled together, whose vectors stay within memory_bytes.
-    emulated: whether keys must be emulated; None accepts all. traces: of presence; None if all are always there.
-    workers: None for this process.
+    data: of every party that trains, and of a hub with public samples.  chunk: messages whose vectors stay within
+    memory_bytes.  emulated: keys must be; None for all.  traces: of presence; None for always.  workers: None for this
+    process.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class LocalEffects:
         self._least_start = math.inf
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Results in order. A failed effect or diverged training gives a PeerError or CryptoError."""
+        """In order; PeerError or CryptoError for failed effects and diverged trainings."""
         errors = [self._wrong_key(party, getattr(effect, "key", None)) for party, effect in wanted]
         right = [one for one, error in zip(wanted, errors, strict=True) if error is None]
         results = iter(interpret(self.table, right))
@@ -176,7 +175,7 @@ class LocalEffects:
         return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the outliers of round r: models may diverge later because of them."""
+        """Remember round r's outliers, by which models may diverge later."""
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
         for name, most in outliers.items():

@@ -1,4 +1,4 @@
-"""Measures over seeds: means and their intervals."""
+"""Means over seeds, and their intervals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Values, mean, standard deviation (from two values) and ``interval``, half of Student's 95 % interval.
-
-    None where a value is missing.
+    """Values, mean, standard deviation (from two on) and ``interval``, half of Student's 95 % one; None if one is
+    missing.
     """
     known = [float(value) for value in values if value is not None]
     if not known or len(known) < len(values):
@@ -20,7 +19,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and half of Student's 95 % interval, None of a single value."""
+    """And half of Student's 95 % interval, None of one value."""
     from scipy.special import stdtrit  # slow to import, and scipy.stats much slower
 
     if len(values) < 2:

@@ -16,9 +16,9 @@ _HELD = 8192
 
 
 class PartyKeys(Keyring):
-    """All public keys, and some parties' secret ones. Raises PeerError for a missing key.
+    """All public keys, and some parties' secret ones. Raises PeerError for a missing one.
 
-    roster: its signature was checked.  identities: SECRET, of the parties that use this keyring.
+    roster: already checked.  identities: SECRET.
     """
 
     overhead = OVERHEAD_BYTES

@@ -1,6 +1,5 @@
-"""Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow, Weights & Biases.
-
-Names are those of ``metrics.jsonl`` (``bytes_up.client``). A resumed run continues the same log.
+"""Every round's numbers for other tools, named as in ``metrics.jsonl`` (``bytes_up.client``). A resumed run continues
+the same log.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def _mlflow(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tel
 
 @contextlib.contextmanager
 def _wandb(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """Its mode, project and key are those of its own settings, such as WANDB_MODE=offline."""
+    """Mode, project and key are its own settings', such as WANDB_MODE=offline."""
     import wandb
 
     kept = out / WANDB
@@ -120,7 +119,7 @@ TARGETS: Mapping[str, Callable[[Path, Resolved, Sequence[Line]], AbstractContext
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-"""What a run can be logged to. Each opens a log in a run folder, after the lines of the rounds before."""
+"""Each opens a log in a run folder, after the lines of earlier rounds."""
 
 
 def targets(log: str | None) -> list[str]:
@@ -133,7 +132,7 @@ def targets(log: str | None) -> list[str]:
 
 
 def check_installed(log: str | None) -> None:
-    """Raises UserError that names the extra if a log's package is not installed."""
+    """Raises UserError naming the extra if a log's package is missing."""
     for name in targets(log):
         try:
             import_module("torch.utils.tensorboard" if name == "tensorboard" else name)  # csv is Python's
@@ -143,10 +142,7 @@ def check_installed(log: str | None) -> None:
 
 @contextlib.contextmanager
 def logged(out: Path, config: Resolved, before: Sequence[Line]) -> Iterator[Tell]:
-    """before: the lines of the rounds that are done.
-
-    Raises RunError if a log fails: no run goes on without a log that was asked for.
-    """
+    """before: lines of the rounds that are done. Raises RunError if a log fails."""
     with contextlib.ExitStack() as held:
         logs = {}
         for name in targets(config.log):

@@ -1,4 +1,4 @@
-"""What follows from this machine: its accelerator, precision and paths."""
+"""This machine's accelerator, precision and paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.protocol.errors import UserError
 
 
 def of_machine(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Its accelerator and precision, absolute paths, and the default model. Raises UserError."""
+    """Accelerator and precision, absolute paths, and the default model. Raises UserError."""
     import torch
 
     from coterie.training.jobs import has_fast_bf16

@@ -1,4 +1,4 @@
-"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes most of them."""
+"""Metrics by name, most of scikit-learn: what a client's model is worth on test samples."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from coterie.protocol.model_spec import TaskKind
 from coterie.runs.options import RunConfig
 
 Measure = Callable[[NDArray[Any], Doubles], float]
-"""True labels (n,) or (n, k), and scores (n, k): probabilities, or numbers in the data's units."""
+"""True labels (n,) or (n, k), and scores (n, k): probabilities, or numbers in stored units."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
+    """One number for a model on samples.  share: in 0 to 1, shown in percent.  higher: more is better.
 
-    higher: whether more is better.  measure: computes it, NaN where undefined (no sample of some class).
-    chance: its best mean for a constant answer, by test sets' shares of classes, (sets, classes); None where they do
-    not decide it.  drawn: computes many draws at once (``on_draws``).
-    ranks: whether it ranks the samples of each class against the rest.
+    measure: computes it, NaN where undefined (no sample of some class).  chance: its best mean for a constant answer,
+    by test sets' shares of classes, (sets, classes); None where they do not decide.  drawn: for many draws
+    (``on_draws``).  ranks: it ranks each class's samples against the rest.
     """
 
     name: str
@@ -58,9 +57,8 @@ class Metric:
         return self.drawn(labels, np.asarray(scores, np.float64), counts)
 
     def counted(self, labels: NDArray[Any], classes: int) -> float:
-        """How many of these samples decide its error: all, or of a ranking those of the rarer class.
-
-        Of several classes, each against the rest: the harmonic mean. 0 where there is no other class.
+        """How many samples decide its error: all, or of a ranking those of the rarer class; of several classes the
+        harmonic mean; 0 without another class.
         """
         if not self.ranks:
             return len(labels)
@@ -89,7 +87,7 @@ class Metric:
 
 
 def _sklearn(name: str) -> Callable[..., float]:
-    """scikit-learn takes a second to import: at the first use."""
+    """scikit-learn takes a second to import."""
 
     def measure(*args: Any, **kwargs: Any) -> float:
         from sklearn import metrics
@@ -108,13 +106,12 @@ def _answers(labels: NDArray[Any], scores: Doubles) -> NDArray[Any]:
 
 
 def _balanced_accuracy(labels: NDArray[Any], scores: Doubles) -> float:
-    """The mean recall of the classes that there are. Every comparison has it of each client and form of its models."""
+    """The mean recall of the classes that there are."""
     right = _answers(labels, scores) == labels
     return float(np.mean([right[labels == of_class].mean() for of_class in np.unique(labels)]))
 
 
 def _answered(measure: Callable[..., float]) -> Measure:
-    """NaN for a single class."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
         return measure(labels, _answers(labels, scores)) if len(np.unique(labels)) > 1 else float("nan")
@@ -159,9 +156,7 @@ def _drawn_accuracy(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.in
 
 
 def _drawn_auroc(labels: NDArray[Any], scores: Doubles, counts: NDArray[np.int64]) -> Doubles:
-    """The share of pairs, one of the class and one other, in order; a tie counts half. The mean over classes that have
-    both, each against the rest.
-    """
+    """The share of pairs, one of the class and one other, in order, a tie as half; the mean over classes with both."""
     one_hot = _against_the_rest(labels, scores.shape[1])
     areas = []
     for with_class, own in zip(one_hot.T, scores[:, -one_hot.shape[1] :].T, strict=True):
@@ -182,7 +177,7 @@ def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
 
 
 def _brier(labels: NDArray[Any], scores: Doubles) -> float:
-    """Mean squared distance of probabilities from the truth; of two classes, that of one of them (Brier 1950)."""
+    """Mean squared distance of probabilities from the truth; of two classes, of one (Brier 1950)."""
     distance = np.square(scores - np.eye(scores.shape[1])[labels]).sum(axis=1)
     return float(distance.mean()) / (2 if scores.shape[1] == 2 else 1)
 
@@ -206,10 +201,7 @@ def _best(of_class: Callable[[Doubles], Doubles], over: bool = True) -> Callable
 
 
 def _prevalence(shares: Doubles) -> float:
-    """Average precision of equal scores: the share of class 1 of two, else the mean over a set's classes.
-
-    A set of a single class has none.
-    """
+    """Average precision of equal scores: the share of class 1 of two, else a set's classes' mean."""
     present = (shares > 0).sum(axis=1)
     found = (shares[:, 1] if shares.shape[1] == 2 else 1 / np.maximum(present, 1))[present > 1]
     return float(found.mean()) if len(found) else float("nan")
@@ -248,15 +240,16 @@ METRICS: Mapping[TaskKind, Mapping[str, Metric]] = {
     task: {metric.name: metric for metric in known} for task, known in _OF_TASK.items()
 }
 """By task and name. f1, precision, recall: unweighted means over the classes. auroc, average_precision: of the second
-of two classes, else means over each class against the rest."""
+of two classes, else means over each against the rest.
+"""
 
 DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc", "regression": "r2"}
 
 
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
-    """The metrics of these names or ``module:FUNCTION`` (:data:`Measure`), or the task's own. The first one leads in
-    all results. For classes accuracy is always added. Raises UserError for an unknown or repeated name, and for a
-    function named like a score of the run.
+    """The metrics of these names or ``module:FUNCTION`` (:data:`Measure`), or the task's own, the leading one first.
+    Classes always have accuracy. Raises UserError for an unknown or repeated name, and for a function named like a
+    score of the run.
     """
     known = METRICS[task]
     found = []
@@ -299,13 +292,12 @@ def named(words: str | None) -> tuple[str, ...]:
 
 
 ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Of a client's labels (n,): the weight of every sample in its training, (n,)."""
+"""Of a client's labels (n,): each sample's weight in training, (n,)."""
 
 
 def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
-    """By ``balanced`` or a number for each class. Raises UserError.
-
-    balanced: every class that a client holds has the same total weight in its training.
+    """By ``balanced`` (the same total for every class that a client holds) or a number for each class. Raises
+    UserError.
     """
     if words is None:
         return None

@@ -3,10 +3,10 @@
     models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
     models/index.json                                   which client predicts with which, and the digest of each file
 
-Models are as before fine-tuning. The folder is private, since a client's model may reveal its data.
+Models are as before fine-tuning, in a private folder, since one may reveal its client's data.
 
-Tensors have their state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files
-hold ``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
+Tensors have state-dict names, in a mixture ``coterie.m.NAME`` beside ``coterie.shares`` (m,) float64. All files have
+``coterie.zero`` and ``coterie.unit``, a regression's also ``coterie.target_zero`` and ``coterie.target_unit``
 (numbers,) float64. The metadata's text ``coterie`` is ``ModelFacts`` as JSON. Equal content gives equal bytes.
 """
 
@@ -68,9 +68,8 @@ class ClientEntry(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """``index.json``. round: of the models.  sha256: of each file, in hex.
-
-    Others: as in ``ModelFacts``, of the run's data set.
+    """``index.json``.  round: of the models.  sha256: of each file, in hex.  Others: ``ModelFacts`` of
+    the run's data.
     """
 
     format: Literal[1]
@@ -86,9 +85,8 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
-    """Write every distinct model, and then the index. models: as of ``Experiment.models(r)``.
-
-    Files of an earlier round are removed. Raises RunError, and UserError if ``models`` is a link or another user's.
+    """Write every distinct model (``Experiment.models(r)``) and the index, and remove an earlier round's. Raises
+    RunError, and UserError if ``models`` is a link or another user's.
     """
     folder, everybody = out / MODELS, experiment.data.clients
     make_folder(folder)
@@ -167,9 +165,8 @@ class Models:
         return tuple(self.index.clients)
 
     def of(self, client: str) -> TrainedModel:
-        """client: named as a party or by its own name.
-
-        Raises UserError for an unknown client, and for files that are missing, damaged, or no models.
+        """client: a party or its own name. Raises UserError for an unknown one, and for files that are missing,
+        damaged, or no models.
         """
         party = self._party(client)
         entry, index = self.index.clients[party], self.folder / INDEX
@@ -248,10 +245,7 @@ def load_exported(path: str | Path) -> TrainedModel:
 
 
 def export_model(model: TrainedModel, path: str | Path) -> None:
-    """Write one self-contained file, whole or not at all.
-
-    Raises UserError if the path exists or names another format, and RunError if writing fails.
-    """
+    """Write one self-contained file. Raises UserError if the path exists or has another format, and RunError."""
     if check_new(path).suffix not in ("", SUFFIX):
         raise UserError(
             f"{path}: a model is written as FILE{SUFFIX}, and in no other format. load_exported(FILE).module() gives "
@@ -287,11 +281,7 @@ def encode(model: TrainedModel) -> bytes:
 
 
 def decode(data: bytes, where: str) -> TrainedModel:
-    """where: the file, for errors.
-
-    Raises UserError for anything that cannot be a model's; ``TrainedModel.module`` checks that it fits its
-    architecture.
-    """
+    """Raises UserError for what is no model; ``TrainedModel.module`` checks the architecture."""
     facts = _told(data, len(data), where)
     try:
         tensors = safetensors.torch.load(data)
@@ -320,10 +310,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
 
 
 def _told(data: bytes, size: int, where: str) -> ModelFacts:
-    """data: the file's beginning, at least the header.  size: of the whole file.
-
-    Raises UserError unless the header describes a file of this size.
-    """
+    """data: at least the header.  size: of the whole file. Raises UserError unless they fit."""
     header = int.from_bytes(data[:8], "little")
     if header > _MOST_HEADER:
         raise UserError(f"{where} has a header of {header:,} bytes, so it is not the file of a model: {_ADVICE}")

@@ -1,4 +1,4 @@
-"""What an observer of all parties says of a round: scores of models, their forms, clusters, movement."""
+"""An observer of all parties: scores of models and their forms, clusters, movement."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from coterie.runs.starts import try_loss
 
 
 class RunObserver(Evaluator):
-    """Raises UserError for a loss or metrics of one's own that fail. scored: the honest clients, when last scored here.
-    tuned_outputs: by client, ``own_outputs`` of the models that were last fine-tuned here.
+    """Raises UserError for one's own loss or metrics that fail.  scored: honest clients, when last scored.
+    tuned_outputs: by client, of the models last fine-tuned.
     """
 
     scored: Scores | None = None
@@ -48,7 +48,7 @@ class RunObserver(Evaluator):
             self.scores({name: run.starts[0]})
 
     def models(self, r: int) -> dict[str, fl.ClientModel]:
-        """The models of all evaluated clients that have joined by round r, in their order."""
+        """Of all evaluated clients that have joined by round r, in order."""
         run = self.run
         models = run.system.models(run.seen)
         here = fl.joined(run.federation.common.clients, run.settings, r)
@@ -56,14 +56,14 @@ class RunObserver(Evaluator):
         return {name: models[name] for name in run.shown if name in there}
 
     def told_counts(self) -> dict[str, NDArray[np.int64] | None] | None:
-        """By client, label counts that messages have told it; None without the setting."""
+        """Label counts by client, as told by messages; None without the setting."""
         run, counts = self.run, self.run.system.counts
         if counts is None or not run.system.counts_labels(run.settings):
             return None
         return {one.name: counts(one) for one in run.seen.of_role(run.federation.common.roster.client_role)}
 
     def watch(self) -> Callable[[], bool]:
-        """Call the result after the round: it says whether the round has moved any model."""
+        """The result, called after the round, says whether it has moved a model."""
         run = self.run
         if not run.config.evaluated:
             before = self._models_digest or federation_digest(run.system, run.federation)
@@ -104,7 +104,7 @@ class RunObserver(Evaluator):
         return line
 
     def score_again(self, r: int) -> Scores:
-        """The honest clients' scores after round r, as in its line."""
+        """The honest clients', as in round r's line."""
         self.line(r, scores=True, tunes=True)
         assert self.scored is not None
         return self.scored
@@ -140,7 +140,7 @@ class RunObserver(Evaluator):
         return self.run.config.fine_tune != "no" and self.run.system.fine_tunes and known
 
     def fine_tuned(self, r: int) -> tuple[dict[str, fl.Vector], dict[str, tuning.Tuned]]:
-        """The model (d,) that each honest client then predicts with, and the tuned ones."""
+        """The model (d,) that each honest client predicts with, and the tuned ones."""
         run, of = self.run, self.run.settings
         models = run.attackers.left_out(self.models(r))
         if any(isinstance(model, fl.Mixture) for model in models.values()):

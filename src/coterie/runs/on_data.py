@@ -1,6 +1,5 @@
-"""Trainings and evaluations on parties' own data, in this process (``Here``) or on workers (``runs/workers.py``).
-
-Every result is a pure function of the effect and the party's data, so it is the same in both cases.
+"""Trainings and evaluations on parties' own data, in this process (``Here``) or on workers (``runs/workers.py``): pure
+functions of effect and data.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from coterie.training.jobs import DivergedError, How, job_of
 from coterie.training.model import Model
 
 Wanted = Sequence[tuple[str, Any]]
-"""Parties and effects: ``Fit``, ``Evaluate`` or ``Losses``, which follow from their fields and the party's own data."""
+"""Parties and effects: ``Fit``, ``Evaluate`` or ``Losses``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +41,8 @@ class TensorSamples:
 class ClientData:
     """Training samples x (n, ...) float32 and y (n,) int64, and test samples.
 
-    test_set: of its task, shared between clients.  tests: own indices into it, or what makes them.
-    held_out: samples kept out of its training, or None.
+    test_set: of its task, shared.  tests: own indices into it, or what makes them.  held_out: kept out of training, or
+    None.
     """
 
     x: Tensor
@@ -66,16 +65,16 @@ class ClientData:
 
 class OnData(Protocol):
     def run(self, wanted: Wanted) -> list[Any]:
-        """Results in order. A training that diverged gives its DivergedError, a refused effect its PeerError."""
+        """In order; a diverged training gives its DivergedError, a refused effect its PeerError."""
 
     def drift(self) -> None:
-        """From now on clients have each other's data."""
+        """Clients have each other's data."""
 
     def close(self) -> None: ...
 
 
 class Here:
-    """In this process. class_weights: of the training loss."""
+    """class_weights: of the training loss."""
 
     def __init__(
         self, model: Model, data: Mapping[str, ClientData], how: How, class_weights: ClassWeights | None = None

@@ -1,4 +1,4 @@
-"""What holders of key shares state that they have opened, as files."""
+"""What holders of key shares state to have opened, as files."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ def write_openings(out: Path, roster: fl.Roster, parties: Iterable[Any]) -> None
 
 
 def audited_openings(files: Sequence[Path], fewest: int = 0, share: float = openings.MOST_SHARE) -> Content:
-    """Statements in these files, verified (``protocols.openings.Checked``). Raises UserError.
-
-    fewest, share: as of ``protocols.openings.check``.
-    """
+    """Statements in these files, verified; fewest, share: as of ``protocols.openings.check``. Raises UserError."""
     found = []
     for path in files:
         with reading(path, "give openings.json of a run, or what coterie export has written"), opened(path) as file:

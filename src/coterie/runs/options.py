@@ -1,7 +1,4 @@
-"""The options of a run, with words, bounds and completions, for command line and API.
-
-The command line reads this file at its start: it imports little.
-"""
+"""A run's options, for command line and API. The command line reads this file first: it imports little."""
 
 from __future__ import annotations
 
@@ -284,4 +281,3 @@ RunConfig.__doc__ = f"{RunConfig.__doc__}\n" + "".join(
 )
 
 OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
-"""The types of each option."""

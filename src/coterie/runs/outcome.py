@@ -1,7 +1,4 @@
-"""The content of ``result.json``, with ledger and devices' spending.
-
-Spending is nominal (``Profile.joules``, ``training_bytes``). Parties without a device are not counted.
-"""
+"""The content of ``result.json``. Devices' spending is nominal (``Profile.joules``, ``training_bytes``)."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def summary(
     """Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
     Scores are means over the honest clients after the last round, or after the finish if it changed models.  models:
-    those that are kept, by default the last.
+    that are kept, by default the last.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
     honest = experiment.attackers.left_out(models or experiment.models(len(rounds)))
@@ -104,8 +101,8 @@ def releases(
     owns: Mapping[str, fl.Own],
     sent: Iterable[tuple[int, Mapping[str, Sequence[str]]]],
 ) -> dict[str, list[fl.Release]]:
-    """By client, all that it has released, by its state and by its counted messages. sent: by round and counted kind of
-    message, the senders.
+    """By client, all that it has released, by its state and counted messages.  sent: by round and kind of message, the
+    senders.
     """
     own = {} if system.ledger is None else system.ledger(federation)
     found = {name: list(releases) for name, releases in own.items()}
@@ -182,10 +179,8 @@ def _there_s(experiment: Experiment, name: str, from_s: float, until_s: float) -
 
 
 def training_bytes(spec: fl.ModelSpec, *, samples: int, numbers: int, batch: int, message: int) -> int:
-    """A formula, not a measurement; without code.
-
-    Weights, gradients and one more vector; a batch's activations with their gradients; the client's samples; the
-    largest message, as bytes and decoded. Numbers take four bytes.
+    """Without code: weights, gradients and one more vector; a batch's activations with gradients; the client's samples;
+    the largest message, as bytes and decoded. Numbers take four bytes.
     """
     vectors = 3 * spec.size + 2 * min(batch, samples) * spec.activations + samples * numbers
     return _FLOAT_BYTES * vectors + 2 * message

@@ -29,8 +29,8 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 
 
 def own_code(config: Resolved) -> dict[str, str]:
-    """By module, the hexadecimal SHA-256 of its file. Raises UserError for an unreadable module. Modules are those
-    named as ``module:NAME``, and one's own that they import. Objects given in Python are left out.
+    """By module, the hexadecimal SHA-256 of its file: of those named as ``module:NAME``, and one's own that they
+    import. Raises UserError for an unreadable one.
     """
     found: dict[str, str] = {}
     waiting = list(_modules(config))
@@ -48,7 +48,7 @@ def own_code(config: Resolved) -> dict[str, str]:
 
 
 def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Raises UserError if ``own_code`` has changed since the run's start. where: its folder or place."""
+    """Raises UserError if ``own_code`` has changed.  where: its folder."""
     changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
     if changed:
         modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"
@@ -82,7 +82,7 @@ def _modules(config: Resolved) -> Iterator[ModuleSpec]:
 
 
 def check_code(config: Path, said: Collection[str] | None = None) -> None:
-    """Raises UserError if a config names code in its own folder. said: options replaced on the command line."""
+    """Raises UserError if a config names code in its own folder.  said: options of the command line."""
     for option, path in named_in(read_toml(config)):
         if option not in (said or ()):
             word = path if option == "system" else f"--{option} {path}"
@@ -133,7 +133,7 @@ def is_own(path: Path) -> bool:
 
 
 def own_line(error: BaseException) -> str | None:
-    """``FILE, line N`` of one's own code that an exception has passed last, or None."""
+    """``FILE, line N`` of one's own code that raised an exception, or None."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_own(Path(frame.filename).resolve())]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else None

@@ -24,15 +24,14 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.system import Federation, System
 
 AWAKE_BYTES = 1 << 30
-"""What the parties that stay awake may hold, by default."""
+"""Of parties that stay awake, by default."""
 
 
 class Parties(Mapping[str, Party]):
-    """All parties by name, each made when first asked for.
+    """All parties by name, made when first asked for, and the same objects until the next ``rest``.
 
-    make: makes one in its first state.  awake_bytes: how much parties may hold after ``rest``.  A party stays the same
-    object until the next ``rest``.  pinned: those that always do, and may change at any time.  changed: parties that
-    were asked for or replaced since somebody cleared it.
+    make: makes one in its first state.  awake_bytes: that parties may hold after ``rest``.  pinned: always the same,
+    and may change at any time.  changed: asked for or replaced since it was cleared.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
@@ -93,12 +92,12 @@ class Parties(Mapping[str, Party]):
         self._marked = None
 
     def pin(self, name: str) -> Party:
-        """Keep a party awake for ever, because its bytes would not hold its object's changes."""
+        """Keep a party awake for ever, because bytes would not hold its object's changes."""
         self.pinned.add(name)
         return self[name]
 
     def rest(self) -> None:
-        """Put parties to sleep, the least recently asked first, until the others hold at most ``awake_bytes``.
+        """Put parties to sleep, the least recently asked first, down to ``awake_bytes``.
 
         Raises TypeError for a state that cannot be encoded, and RunError if the disk is full; that party stays awake.
         """
@@ -119,7 +118,7 @@ class Parties(Mapping[str, Party]):
             del self._awake[name]
 
     def renew(self, name: str) -> None:
-        """Rebuild a party from what it is now told, with its state. A pinned one keeps its object."""
+        """Rebuild a party with its state, but a pinned one's object, from what it is now told."""
         if name in self.pinned:
             told, party = self._make(name), self[name]
             party.own, party.samples, party.epochs = told.own, told.samples, told.epochs
@@ -127,7 +126,7 @@ class Parties(Mapping[str, Party]):
             self.restart(name)
 
     def touched(self, name: str) -> bool:
-        """Whether a party was asked for or replaced. All others are in their first state."""
+        """Whether it was asked for or replaced."""
         return name in self._awake or name in self._asleep
 
     def dumped(self, name: str) -> bytes:
@@ -137,7 +136,7 @@ class Parties(Mapping[str, Party]):
         return dumped(self.look(name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Replace a party by these bytes; it sleeps unless pinned. Raises UserError for invalid bytes."""
+        """Replace a party by these bytes; it sleeps unless pinned. Raises UserError."""
         if name in self.pinned:
             restore(self[name], data, self._arrays)
             return
@@ -162,14 +161,13 @@ class Parties(Mapping[str, Party]):
 
 
 def dumped(party: Party) -> bytes:
-    """SECRET: state and secret of a party as bytes. Raises TypeError for a state that cannot be encoded."""
+    """SECRET: a party's state and secret. Raises TypeError for one that cannot be encoded."""
     return state.dump({"state": party.state, "secret": party.secret})
 
 
 def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
-    """Put a new party into the state of ``dumped`` bytes. Raises UserError for invalid ones.
-
-    arrays: those that other parties hold, by digest, so that equal arrays are one object.
+    """Put a new party into the state of ``dumped`` bytes. Raises UserError.  arrays: other parties', by digest, to be
+    shared.
     """
     found = state.load(data, {"state": type(party.state), "secret": type(party.secret)}, arrays)
     party.state, party.secret = found["state"], found["secret"]
@@ -202,8 +200,8 @@ def simulate(
 ) -> tuple[Federation, LazyMapping[Own]]:
     """The federation, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32, start weights.  samples, epochs: by client; samples also of a hub with public ones, or a
-    function of a party's name.  founded: roster and identities of a resumed federation.
+    starts: (k, d) float32.  samples, epochs: by client; samples also of a hub with public ones, or a function of a
+    party's name.  founded: roster and identities of a resumed federation.
     """
     roles = system.roles(config, clients, mode)
     roster, identities = _founded(roles, randomness) if founded is None else founded

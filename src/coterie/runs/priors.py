@@ -43,7 +43,7 @@ class Priors(msgspec.Struct, frozen=True):
 
 
 def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
-    """For the models of round r; no file without priors (``runs/forms.py``)."""
+    """Of round r's models; no file without priors (``runs/forms.py``)."""
     told = experiment.observer.told_counts()
     found = priors_of(experiment.observer, models, told) if experiment.config.class_weights is None else {}
     if found:
@@ -52,7 +52,7 @@ def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 
 
 def prior_of(folder: Path, model: TrainedModel) -> Prior:
-    """A client's prior, out of its run's folder. Raises UserError without a prior."""
+    """A client's prior, out of its run's folder. Raises UserError without one."""
     path, facts = folder / PRIORS, model.facts
     if folder.is_file():
         raise UserError(
@@ -82,7 +82,7 @@ def prior_of(folder: Path, model: TrainedModel) -> Prior:
 
 
 def with_prior(scores: Doubles, prior: Prior) -> tuple[Doubles, str]:
-    """(n, classes) of a batch with the prior, unless the guard leaves it out; and which, in words."""
+    """(n, classes) of a batch with the prior, unless the guard leaves it out; and which."""
     if not prior.fits(scores.argmax(axis=1), np.random.default_rng(0)):
         return scores, "the prior is left out: the batch does not look like the client's own labels"
     shifted = scores * np.exp(prior.shift - prior.shift.max())

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: one actor each, which holds the data. Nothing else of Coterie imports Ray."""
+"""Workers on a Ray cluster: one actor each, which holds the data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-_REPEATS = 3
-"""How often a chunk is repeated whose worker has died. A chunk that kills its worker so often has too little memory."""
+_REPEATS = 3  # of a chunk whose worker has died, probably of too little memory
 
 
 class _Actor:
@@ -57,7 +56,7 @@ class RayWorker:
 
 
 def got(coming: Any) -> Any:
-    """Raises a worker's own error, and RunError for one that has died too often."""
+    """Raises a worker's own error, and RunError for one that died too often."""
     try:
         return ray.get(coming)
     except RayTaskError as error:
@@ -74,9 +73,9 @@ def got(coming: Any) -> Any:
 
 
 class RayCluster:
-    """address: of a cluster, or None for one on this machine.  gpu: whether each needs a GPU. count: None for one
-    worker a core of the cluster, or a GPU.  make: the arguments of ``Worker``. Raises UserError for a cluster that
-    is unreachable or has no room, and for workers that differ from this process.
+    """address: of a cluster, or None for one on this machine.  gpu: each needs one.  count: None for one a core, or a
+    GPU.  make: arguments of ``Worker``. Raises UserError for a cluster that is unreachable or full, and for workers
+    that differ from this process.
     """
 
     def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:

@@ -29,7 +29,7 @@ from coterie.transport.transcript import View
 def recorded_run(config: RunConfig, meddle: Meddle = lambda *run: None) -> tuple[Recorded, Experiment]:
     """Run to the last round with all views recorded, and write nothing; the caller closes the experiment.
 
-    meddle: changes parties, or their delays, before the run begins.
+    meddle: changes parties, or delays, first.
     """
     experiment = build(config)
     meddle(experiment.federation, experiment.delays)

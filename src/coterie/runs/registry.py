@@ -1,4 +1,4 @@
-"""The systems that can be run, by name, and their settings. A module is imported only when needed."""
+"""The systems that can be run, by name, imported when needed, and their settings."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SYSTEMS = _Systems()
 
 
 def register(system: System) -> None:
-    """Make one's own system known by name, in this process. Raises UserError for a built-in name."""
+    """Name one's own system, in this process. Raises UserError for a built-in name."""
     with contextlib.suppress(KeyError):
         if SYSTEMS.built_in(system.name) is not system:
             raise UserError(f"there is a built-in system {system.name!r}: give yours another name")
@@ -73,7 +73,7 @@ def register(system: System) -> None:
 
 
 def get(name: str) -> System:
-    """A system by its name or ``your.module:ATTRIBUTE``. Raises UserError that lists the known names."""
+    """By its name or ``your.module:ATTRIBUTE``. Raises UserError that lists the known ones."""
     if ":" in name:
         return _named(name, "system", System)
     try:
@@ -86,10 +86,7 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """Its own audit, or the built-in one of its name; None without any.
-
-    Raises UserError for ``module:ATTRIBUTE`` that is no audit.
-    """
+    """Its own audit, or the built-in one, or None. Raises UserError for ``module:ATTRIBUTE`` that is none."""
     from coterie.privacy.audits import Audit, built_in_audit
 
     if system.audit == "":
@@ -106,7 +103,7 @@ def _named(path: str | Kind, what: str, kind: type[Kind]) -> Kind:
 
 
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raises UserError for an unknown setting, and says if it is an option of the run, or which systems have it."""
+    """Raises UserError for an unknown setting, and says if it is an option, or which systems have it."""
     for key in keys:
         if key in known:
             continue
@@ -134,7 +131,7 @@ def _check_noise(given: Mapping[str, Any], known: Mapping[str, Any], name: str) 
 
 
 def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:
-    """Settings (``--set`` texts, if not said otherwise) as this system's values; raises UserError."""
+    """Settings, as ``--set`` texts by default, as this system's values; raises UserError."""
     kind, what = get(name).config, f"setting of {name}"
     _check_noise(given, field_types(kind), name)
     check_settings(given, field_types(kind), what)

@@ -1,4 +1,4 @@
-"""The rounds of a run, one after the other, with the files that grow by them."""
+"""The rounds of a run, and the files that grow by them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _CHECKPOINT_SHARE = 0.05  # of the time, where nothing is said
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run can be continued from ``folder``.
-
-    done: rounds that are kept.  kept: the same in words.  advice: the command that continues it.
-    """
+    """The run can be continued from ``folder``.  done: rounds that are kept.  kept: in words.  advice: the command."""
 
     def __init__(self, out: Path, done: int) -> None:
         super().__init__(f"interrupted; {done} rounds are kept in {out}")
@@ -41,9 +38,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Best:
-    """Early stopping: the round with the least loss on samples held out of clients' training, and its models.
-
-    Only the observer of a simulation knows it. A resumed run finds the models in ``models/``.
+    """Early stopping: the round with the least loss on samples held out of clients' training, and its models. A resumed
+    run finds them in ``models/``.
     """
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
@@ -52,7 +48,7 @@ class Best:
         self.models: dict[str, fl.ClientModel] = {}
 
     def take(self, line: dict[str, Any]) -> None:
-        """Notes in a new round's line that the run has ``stopped``, once its patience is over."""
+        """Notes in a line that the run has ``stopped``, once its patience is over."""
         r, patience = line["round"], self.experiment.config.early_stop
         if self._improves(line):
             self.models = self.experiment.models(r)
@@ -67,7 +63,7 @@ class Best:
         return (self.models, self.round) if self.models else None
 
     def recall(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Go on after these lines. Models of a round that is yet to come again are forgotten."""
+        """Go on after these lines, without models of later rounds."""
         for line in lines:
             self._improves(line)
         try:

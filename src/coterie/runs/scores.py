@@ -46,7 +46,7 @@ MEASURES = (
 Choose = Callable[[int, Path, Callable[[str, Resolved], FinishedRun]], tuple[ComparisonPlan, ChosenSettings]]
 """Chooses settings first, of a seed, a folder, and what makes a run of a name (``runs.choosing``)."""
 Learned = Callable[[Sequence[Path]], Mapping[str, Any]]
-"""What attacks on the views of a method's run folders found out (``runs.findings.learned``)."""
+"""What attacks on a method's run folders found out (``runs.findings.learned``)."""
 
 
 def compared_content(

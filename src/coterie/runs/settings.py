@@ -1,4 +1,4 @@
-"""Typed settings of frozen dataclasses, from ``key=value`` text, TOML or Python values, with errors that help.
+"""Typed settings of frozen dataclasses, from ``key=value`` text, TOML or Python values.
 
 A field is one of ``int, float, bool, str``, a ``Literal`` of these, or one of these or ``None``, written ``none``.
 """
@@ -26,7 +26,6 @@ _WORDS: Mapping[Any, str] = {
     str: "text",
     types.NoneType: NONE,
 }
-"""The types of fields in words. The others are choices."""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
@@ -35,7 +34,7 @@ def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a repeated key."""
+    """``["lr=0.1", ...]`` as a dict. Raises UserError without ``=``, or for a repeated key."""
     given: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -61,9 +60,8 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """The value as one of these types, None before text. Raises UserError that says what would fit.
-
-    text: whether the value is written, as ``"0.1"``, ``"true"`` and ``"none"``.
+    """The value as one of these types, None before text. Raises UserError that says what would fit.  text: it is
+    written, as ``"0.1"``, ``"true"`` and ``"none"``.
     """
     if types.NoneType in options and isinstance(value, str) and (value.lower() if text else value) == NONE:
         return None
@@ -90,10 +88,10 @@ def values_of(config: Any) -> dict[str, Any]:
 
 
 def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, in plain text; "" if nothing is said.
+    """What each field of a settings dataclass does, in plain text, or "", by the docstrings of the class and its bases.
 
-    From the docstrings of the class and its bases, where a field begins a line, or follows two spaces: ``lr: learning
-    rate.  momentum, weight_decay: of SGD.`` A field without a text refers to one whose text names it.
+    A field begins a line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without a
+    text refers to one whose text names it.
     """
     texts: dict[str, str] = {}
     for kind in config.__mro__:

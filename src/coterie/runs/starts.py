@@ -43,10 +43,7 @@ def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
 def start_weights(
     config: Resolved, settings: Any, model: Model, split: Split, data: Mapping[str, ClientData]
 ) -> NDArray[np.float32]:
-    """(k, d) weights: random, or trained on the data's own k groups.
-
-    Raises UserError if there are not k groups.
-    """
+    """(k, d) weights: random, or trained on the data's own k groups. Raises UserError without these."""
     k, pretraining = settings.models, settings.pretraining()
     random = random_starts(config.seed, k, model)
     if pretraining is None:

@@ -17,7 +17,7 @@ from coterie.runs.config import Resolved
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """devices: by client.  traces: of presence; None if all are always there.  pace_s: between rounds.
+    """devices: by client.  traces: of presence; None for always.  pace_s: between rounds.
 
     delays: of answers.  links: with all of these.
     """
@@ -38,7 +38,7 @@ def surroundings_of(config: Resolved, names: Sequence[str], known_as: Sequence[s
 
 
 def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays:
-    """Delays for the share of clients that a round may ask."""
+    """For the share of clients that a round may ask."""
 
     def asked(r: int) -> Sequence[str]:
         here = fl.joined(clients, settings, r) if hasattr(settings, "founders") else clients
@@ -49,7 +49,7 @@ def delays_of(config: Resolved, clients: Sequence[str], settings: Any) -> Delays
 
 
 def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | None) -> tuple[Traces | None, float]:
-    """None if all are always there; and the pace of rounds in seconds."""
+    """None for always; and the pace of rounds in seconds."""
     if config.availability is None:
         return None, 0.0
     availability = parse(config.availability)
@@ -57,7 +57,7 @@ def traces_of(config: Resolved, names: Sequence[str], known_as: Sequence[str] | 
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
-    """E_i = d_i E_m. d_i is the fleet's if its devices differ in it, else drawn."""
+    """E_i = d_i E_m. d_i is drawn unless the fleet's devices differ in it."""
     names = devices.names if isinstance(devices, fl.LazyMapping) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
         return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))

@@ -1,7 +1,5 @@
-"""A client's trained model outside its run: its weights and what they need to predict.
-
-New samples are in stored units. If groups had different tasks, samples and labels are those of the client
-(``ModelFacts.data``).
+"""A client's trained model outside its run, with what it needs to predict. New samples are in stored units. If groups
+had different tasks, samples and labels are the client's (``ModelFacts.data``).
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from coterie.training.model import load
 from coterie.training.models import NAMES, Factory, factory
 
 OwnModel = nn.Module | Factory | str
-"""A user's architecture: a module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
+"""A module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
 
 INPUTS = "inputs"
-"""``ModelFacts.data_kind`` of samples that are the model's inputs as they stand; bytes (uint8) are divided by 255."""
+"""``ModelFacts.data_kind`` of samples that are the model's inputs; bytes (uint8) are divided by 255."""
 _CHUNK_BYTES = 4 << 20  # of the samples that are predicted at once
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 16)]
@@ -43,12 +41,11 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """model: the architecture.  task: see ``data/targets.py``.
-    class_names: of each class (label or number, for other tasks), or None where labels are themselves.
-    data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
-    client, name: the party and the client's own name, in a file of one client.  data: ``Task.words``.  features: a
-    table's columns, in the order of the inputs, or (). columns: of a table with gaps or categories, of which the
-    inputs are made.  metrics: of the run, by name; the first leads.
+    """model: the architecture.  task: see ``data/targets.py``.  class_names: of each class (label or number, for other
+    tasks), or None.  data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.  client, name: the party and its
+    own name, in a file of one client.  data: ``Task.words``.  features: a table's columns, in the order of the inputs,
+    or ().  columns: of a table with gaps or categories, of which inputs are made.  metrics: of the run, the leading one
+    first.
     """
 
     format: Literal[1]
@@ -99,12 +96,11 @@ class Mixed(nn.Module):
 class TrainedModel:
     """One set of tensors, or a mixture of several.
 
-    shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
-    zero, unit: float32, what inputs subtract and divide by; they broadcast over a sample.
-    where: the file or folder and the client, for errors.  home: the run folder, or None. An architecture
-    ``module:FACTORY`` is never imported out of it: no file decides which code runs.
-    target_zero, target_unit: (numbers,) float64, the same for a regression's numbers; else None.
-    limits: the least and the largest input that is not refused as unscaled, where inputs are taken as they stand.
+    shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.  zero, unit: float32,
+    what inputs subtract and divide by; they broadcast over a sample.  where: file or folder and client, for errors.
+    home: the run folder, or None; ``module:FACTORY`` is never imported out of it: no file decides which code runs.
+    target_zero, target_unit: (numbers,) float64, the same for a regression; else None.  limits: the least and the
+    largest input that is not refused as unscaled.
     """
 
     facts: ModelFacts
@@ -123,10 +119,10 @@ class TrainedModel:
         return Targets(self.facts.task, self.facts.class_names, self.target_zero, self.target_unit)
 
     def module(self, model: OwnModel | None = None) -> nn.Module:
-        """A new module in evaluation mode, for scaled samples (``scaled``). A mixture gives a ``Mixed``.
+        """A new module in evaluation mode, for scaled samples (``scaled``); a ``Mixed`` for a mixture.
 
-        model: the architecture, needed if it was given as a Python object, and for an exported file with one's own.
-        Raises UserError for an architecture that these tensors do not fit.
+        model: the architecture, needed if it was a Python object, and for an exported file with one's own. Raises
+        UserError for one that these tensors do not fit.
         """
         if len(self.tensors) > 1 and self.facts.task != "classes":
             raise UserError(
@@ -146,8 +142,8 @@ class TrainedModel:
     def scaled(self, x: ArrayLike, where: str = "x") -> Floats:
         """New samples as the module takes them, (n, *input_shape) float32.
 
-        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.  where: their
-        file, for errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
+        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.  where: for
+        errors. Raises UserError for other shapes, no samples, and numbers that are not finite.
         """
         rows = self.shaped(x, where)
         bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8
@@ -170,7 +166,7 @@ class TrainedModel:
     def predict(
         self, x: ArrayLike, proba: bool = False, *, model: OwnModel | None = None, where: str = "x"
     ) -> NDArray[Any]:
-        """Label of each sample: its class name, or a number where classes have no names, (n,).
+        """Label of each sample (n,): its class name, or a number without names.
 
         Several labels at once: (n, labels) zeros and ones. Regression: (n, numbers) in the units of the data. proba:
         give the probabilities (n, classes) float64 instead.
@@ -179,9 +175,8 @@ class TrainedModel:
         return found if proba else self.labels(found)
 
     def labels(self, scores: Doubles) -> NDArray[Any]:
-        """From scores (n, classes), the likeliest class of each sample (n,), by its name or number.
-
-        Several labels at once: (n, labels), those likelier than not. Regression: the scores.
+        """From scores (n, classes), each sample's likeliest class (n,), by its name or number. Several labels at once:
+        (n, labels), those likelier than not. Regression: the scores.
         """
         facts = self.facts
         if facts.task != "classes":
@@ -214,7 +209,7 @@ class TrainedModel:
         return found
 
     def measured(self, known: NDArray[Any], scores: Doubles) -> list[tuple[Metric, float]]:
-        """The run's metrics but one's own, and the accuracy. known: as of ``checked_labels``.  scores: (n, classes)."""
+        """The run's metrics but one's own, and the accuracy.  known: of ``checked_labels``.  scores: (n, classes)."""
         facts = self.facts
         index = {label: k for k, label in enumerate(facts.class_names or range(facts.classes))}
         labels = np.array([index[label] for label in known.tolist()])

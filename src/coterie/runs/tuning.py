@@ -22,9 +22,8 @@ PATIENCE = 5
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """weights: (d,) float32.  epochs: trained so far.  diverged: whether the next epoch diverged.
-
-    gains: whether the client predicts with them, not with its start.
+    """weights: (d,) float32.  epochs: so far.  diverged: the next epoch did.  gains: the client predicts with them, not
+    with its start.
     """
 
     weights: Vector
@@ -33,12 +32,12 @@ class Tuned:
     gains: bool = True
 
     def of(self, start: Vector) -> Vector:
-        """The weights (d,) that the client predicts with. start: the model that it was left with."""
+        """Those (d,) that the client predicts with. start: its model before."""
         return self.weights if self.gains else start
 
 
 def gain_shown(differences: NDArray[Any]) -> bool:
-    """Whether the mean of paired differences (n,) is above 0 by a standard error or more."""
+    """The mean of paired differences (n,) is above 0 by a standard error or more."""
     n, mean = len(differences), float(differences.mean())
     return n > 1 and mean > 0 and mean * n**0.5 >= float(differences.std(ddof=1)) * (1 - 1e-9)
 
@@ -48,9 +47,9 @@ def tune_by_held_out(
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client.  seed(client, epoch): of batches.  A client without held-out samples keeps its model. Ties
-    go to fewer epochs. Momentum starts anew in each epoch. The model ``gains`` if held-out loss and, of a classifier,
-    accuracy are better than the start's by a standard error of their paired differences.
+    models: (d,) by client; without held-out samples one is kept.  seed(client, epoch): of batches. Ties go to fewer
+    epochs; momentum starts anew in each. The model ``gains`` if held-out loss and, of a classifier, accuracy are better
+    by a standard error of paired differences.
     """
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 

@@ -1,4 +1,4 @@
-"""The part of a worker: the run's data and model, built from its config alone."""
+"""A worker's part: the run's data and model, from its config alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from coterie.runs.own_code import own_code, with_code
 
 
 class Worker:
-    """text: the run's config.  inputs: identifies its data and code (``own_code.with_code``).
-
-    Raises UserError if this place has other data or code.
+    """text: the run's config.  inputs: of its data and code (``own_code.with_code``). Raises
+    UserError for others here.
     """
 
     def __init__(self, text: str, inputs: str) -> None:

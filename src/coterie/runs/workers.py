@@ -1,7 +1,4 @@
-"""Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
-
-The models equal those of a run without workers, bit for bit.
-"""
+"""Workers that compute on parties' data, bit for bit: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ def check_workers(text: str | None) -> None:
 
 
 def workers_of(config: Resolved, inputs: str, samples: Callable[[str], int]) -> OnData | None:
-    """None without workers. inputs: identifies its data and code, which must be theirs, too. Raises UserError as
-    ``check_workers``, for an unavailable cluster, for a model, loss or data that only this process knows, and for
-    workers with other data or another version.
+    """None without workers.  inputs: of its data and code, which must be theirs. Raises UserError as ``check_workers``,
+    for an unavailable cluster, for a model, loss or data that only this process knows, and for workers with other data
+    or another version.
     """
     check_workers(config.workers)
     if config.workers is None:
@@ -69,7 +66,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 class RemoteWorker(Protocol):
     def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
-        """The returned function waits for the results, and raises the worker's error."""
+        """The returned function waits for results, and raises the worker's error."""
 
 
 class WorkerPool:
@@ -82,7 +79,7 @@ class WorkerPool:
         self._drifted = False
 
     def run(self, wanted: Wanted) -> list[Any]:
-        """Results in order. Long work is sent first, and workers are balanced (Graham's rule)."""
+        """In order. Long work is sent first, and workers are balanced (Graham's rule)."""
         shares = longest_first([self._cost(party, effect) for party, effect in wanted], len(self._workers))
         sent = [
             (share, worker.ask([wanted[i] for i in share], self._drifted))

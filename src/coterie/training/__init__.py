@@ -1,4 +1,4 @@
-"""Local training of many clients at once: models as flat vectors, solvers, and the engine."""
+"""Local training of many clients at once, as flat vectors."""
 
 from __future__ import annotations
 

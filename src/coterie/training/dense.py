@@ -1,6 +1,5 @@
-"""Many fully connected models at once: forward and backward by hand as batched matrix products.
-
-A gradient, the product deltas^T inputs, is added to the weights (or the momentum) directly, without a buffer.
+"""Many fully connected models at once: forward and backward by hand as batched matrix products. Gradients are added to
+weights (or momentum) directly.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """In place: the function, and a delta times the derivative, from the function's output."""
+    """In place: the function, and a delta times the derivative, from the output."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], object]
@@ -43,9 +42,8 @@ class Layer(NamedTuple):
 
 
 def chain(model: Model) -> tuple[Layer, ...] | None:
-    """The model as linear layers with activations between; None for any other.
-
-    Flatten first, Linear, ReLU, Tanh, Sigmoid, Identity and Dropout(0), in any nesting of Sequential; cross entropy.
+    """The model as linear layers with activations between: Flatten first, Linear, ReLU, Tanh, Sigmoid, Identity and
+    Dropout(0), in any Sequential; cross entropy. None for another.
     """
     if not model.is_classifier or len(model.trainable) != len(model.spec.parts):
         return None
@@ -73,7 +71,7 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
 class SlotWeights:
     """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols) float32.
 
-    velocity, drift: None where not needed.  trained: whether it descends.
+    velocity, drift: None where not needed.  trained: it descends.
     """
 
     def __init__(self, slots: int, part: Part, device: torch.device, momentum: bool, trains: Trains):
@@ -150,7 +148,7 @@ class Stage(NamedTuple):
 
 
 class DenseKernel:
-    """``slots`` copies of a chain of linear layers; a ``slots.Kernel``. In float32 throughout."""
+    """``slots`` copies of a chain in float32; a ``slots.Kernel``."""
 
     def __init__(
         self,
@@ -223,8 +221,8 @@ class DenseKernel:
     def _hide(self, stages: list[Stage], inputs: list[Tensor], deltas: list[Tensor]) -> Tensor:
         """Clip each sample's gradient in its deltas; returns the step's noise, (width, d).
 
-        The gradient of a layer is an outer product, whose norm is that of the delta times that of the input (Goodfellow
-        2015, section 4).
+        A layer's gradient is an outer product, with the norm of the delta times the input's (Goodfellow 2015, section
+        4).
         """
         width = len(deltas[0])
         squares = torch.zeros_like(deltas[0][..., 0])

@@ -3,8 +3,7 @@
 - ``dense``  fully connected chains: batched matrix products, the fastest on a CPU
 - ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
 - ``loop``   one client after the other: any module; convolutions on a CPU; losses of one's own
-All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU only with
-``torch.backends.cudnn.allow_tf32`` off).
+All agree with a plain PyTorch loop within float32 rounding (on a GPU with ``torch.backends.cudnn.allow_tf32`` off).
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ PATHS = ("auto", "dense", "vmap", "loop")
 
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
+# batches up to this size are padded to it, larger ones to the largest there is, since a product's last bits follow
+# from its shape: a client's model is the same, bit for bit, whoever trains beside it on the dense path
 _PADDED = 256
-"""Up to this batch size all batches are padded to it, since the last bits of a product follow from its shape. So on the
-dense path a client's model is the same, bit for bit, whoever trains beside it in as many slots. Beyond it batches are
-padded to the largest one there is.
-"""
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
 
@@ -71,7 +68,7 @@ def fit_many(
         "auto" for bf16 where the processor or GPU has it.
     path: "auto", or one of "dense", "vmap", "loop".
 
-    Raises UserError for a job that cannot be trained, and DivergedError for a non-finite loss or weight.
+    Raises UserError for a job that cannot be trained, and DivergedError.
     """
     dtype = products(model, precision, device)
     choose_path(model, device, path)
@@ -130,7 +127,7 @@ def _fit_slots(
 
 
 def rows_of(job: Job) -> int:
-    """Rows that the job's batches are padded to; 0 for as many as the largest beside it needs."""
+    """That the job's batches are padded to; 0 for as many as the largest beside it."""
     if job.private is not None:
         return job.private.rows
     return job.solver.batch_size if job.solver.batch_size <= _PADDED else 0

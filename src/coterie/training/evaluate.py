@@ -1,7 +1,6 @@
 """Losses and accuracy of several models, or mixtures, on the same samples.
 
-Everything behind the logits is float32 or better, and so is the last layer of a dense model: bfloat16 makes no ties
-there. Other modules run under autocast, which rounds logits.
+The last layer of a dense model, and all behind logits, is float32 or better. Other modules run under autocast.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ _MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a m
 
 
 class Judged(NamedTuple):
-    """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN where the model diverged.
-
-    right: (k, n) bool: the label is the likeliest.
+    """Of k models on n samples.  losses: (k, n) float32 cross entropies; NaN if diverged.  right: (k, n) bool: the
+    label is the likeliest.
     """
 
     losses: NDArray[np.float32]
@@ -41,14 +39,14 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 Outputs = Iterator[tuple[slice, int, Tensor]]
-"""Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
+"""Some of the models, the first of some samples, and the outputs: (models, n, ...) float32."""
 
 
 def evaluate_many(model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu") -> list[Evaluated]:
     """Mean loss and accuracy of each model of ``weights`` (k, d) float32 on samples x (n, ...) with labels y (n,).
 
     Memory doesn't grow with k or n. Accuracy is NaN for an own loss unless outputs are (n, classes) and labels
-    integers. Non-finite losses are reported. Raises UserError for shapes or types that do not fit the model.
+    integers. Raises UserError for shapes or types that do not fit.
     """
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     total = np.zeros((len(matrix), 2))
@@ -69,7 +67,7 @@ def judge_many(
     """Each model of ``weights`` (k, d) float32, or mixture of them, on every sample x (n, ...).
 
     shares: (s, k) float64 for s mixtures with probabilities shares @ softmax. Mixtures and right answers need cross
-        entropy. Raises UserError for shapes or types that do not fit the model, and for a loss with one number a batch.
+    entropy. Raises UserError for shapes or types that do not fit, and for a loss with one number a batch.
     """
     if shares is not None and not model.is_classifier:
         raise UserError(f"{model.name} is no classifier: a mixture mixes probabilities of classes")
@@ -94,10 +92,7 @@ def judge_many(
 def outputs_of_many(
     model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """(k, n, outputs) float32 of models ``weights`` (k, d) float32 for samples x (n, ...).
-
-    Raises UserError for shapes or types that do not fit the model.
-    """
+    """(k, n, outputs) float32 of models ``weights`` (k, d) float32 for samples x (n, ...). Raises UserError."""
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     found = np.empty((len(matrix), len(x), model.outputs or 0), np.float32)
     for models, samples, value in _pieces(model, matrix, x, y, device, lambda outputs, _: outputs):
@@ -108,9 +103,8 @@ def outputs_of_many(
 def _mixed(
     log_p: NDArray[np.float32], shares: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,).
-
-    By log-sum-exp in float64: no small probability is lost.
+    """Losses and right answers (n,) of each mixture, by log-sum-exp in float64.  log_p: (k, n, classes).  shares: (s,
+    k).  labels: (n,).
     """
     of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up

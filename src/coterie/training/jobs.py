@@ -1,4 +1,4 @@
-"""One client's local training as a value, its batches, and checks."""
+"""One client's local training, its batches, and checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Trains = Callable[[str], bool]
 class Job:
     """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), int64 for cross entropy.
 
-    private: of a checked job whose solver hides each sample. only: names of parts to train; () for all.
+    private: of a checked job whose solver hides samples.  only: names of parts to train; () for all.
     """
 
     weights: Vector
@@ -70,9 +70,8 @@ def job_of(fit: Fit, x: Tensor, y: Tensor, sample_weights: Vector | None) -> Job
 
 
 class DivergedError(RunError):
-    """A loss or weights are not finite, or weights are beyond ``MOST_WEIGHT``.
-
-    job: its index.  results: of all jobs, in order; None where one diverged.
+    """A loss or weights are not finite, or beyond ``MOST_WEIGHT``.  job: its index.  results: of all jobs, in order;
+    None where one diverged.
     """
 
     results: Sequence[Fitted | None] = ()
@@ -89,12 +88,12 @@ class DivergedError(RunError):
 
 
 def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """The order of an epoch's (from 0) samples, equal on every path and machine."""
+    """An epoch's (from 0) samples, on every path and machine."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(samples)
 
 
 def draws(model: Model, solver: Solver) -> bool:
-    """Whether a training may draw from torch's generator: in dropout, or in an own loss."""
+    """Whether a training may draw from torch's generator: dropout, or an own loss."""
     return model.stochastic or isinstance(solver, Objective)
 
 
@@ -105,8 +104,8 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 
 
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
-    """weights: (d,) at the end.  loss_sum: of (weighted) losses over all steps' samples. State entries are zero at
-    buffers and parameters without gradient.
+    """weights: (d,) at the end.  loss_sum: over all steps' samples. State entries are zero at buffers and parameters
+    without gradient.
     """
     loss = loss_sum / job.passed
     if not np.isfinite(loss):
@@ -125,7 +124,7 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
 
 
 def check(model: Model, job: Job, index: int) -> Job:
-    """The job with its tensors in the paths' form. Raises UserError naming it and what is wrong."""
+    """The job with tensors in the paths' form. Raises UserError naming it and what is wrong."""
     where = f"job {index}"
     if not isinstance(job.solver, Solver) or isinstance(job.solver, type) or not isinstance(job.solver, Hashable):
         raise UserError(f"{where}: solver must be one of coterie.training.solvers (or alike), not {job.solver!r}")
@@ -161,7 +160,7 @@ def check_only(model: Model, job: Job, where: str) -> None:
 def hidden(model: Model, job: Job, where: str) -> Private:
     """Of a private training. Raises UserError for what would let more than a sample's gradient out.
 
-    Both follow from the secret and from all that the training follows from, so that another training has other noise.
+    It follows from the secret and the training.
     """
     if len(job.secret) < LEAST_SECRET:
         raise UserError(
@@ -230,8 +229,8 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 
 
 def products(model: Model, precision: str, device: str) -> torch.dtype:
-    """The dtype of the model's products; bfloat16 is for classifiers with convolutions. Raises UserError for an unknown
-    precision or an unusable device.
+    """The dtype of products; bfloat16 is for classifiers with convolutions. Raises UserError for an unknown precision
+    or an unusable device.
     """
     if precision not in _PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")

@@ -1,4 +1,4 @@
-"""One client after the other: any module; the best path for convolutions on a CPU (channels-last)."""
+"""One client after the other: any module; best for convolutions on a CPU (channels-last)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixture of a client's models, by samples that none of them was trained on."""
+"""A mixture of a client's models, by samples outside their training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ STEPS = 100
 def mixing_shares(log_p: Doubles) -> Doubles:
     """(m,) shares, by the log probabilities (m, n) that models give the labels of held-out samples.
 
-    Stacking of densities (Smyth, Wolpert, Machine Learning 1999): the likeliest shares, found by EM, where each model
-    has one sample of its own beside these. The first model is the default: it has all, unless the mixture's mean log
-    likelihood is higher by more than a standard error. If the samples have also chosen a model's epoch, as a fine-tuned
-    one's, the shares are slightly optimistic about it.
+    Stacking of densities (Smyth, Wolpert, Machine Learning 1999): the likeliest shares, by EM, where each model has one
+    sample of its own beside these. The first model has all, unless the mixture's mean log likelihood is higher by more
+    than a standard error. Samples that chose a model's epoch make its share slightly optimistic.
     """
     models, n = log_p.shape
     default: Doubles = np.eye(models)[0]

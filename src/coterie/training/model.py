@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 import coterie.protocol.core as fl
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of outputs (n, ...) and labels (n, ...): the mean over the batch, or one loss for each sample, (n,)."""
+"""Of outputs (n, ...) and labels (n, ...): the batch's mean, or each sample's, (n,)."""
 
 
 def _per_sample(loss: Callable[..., Tensor]) -> Loss:
@@ -38,7 +38,7 @@ LOSSES: dict[str, Loss] = {
     "mae": _per_sample(nn.functional.l1_loss),
     "huber": _per_sample(nn.functional.huber_loss),
 }
-"""By name. Only cross entropy takes classes. The other losses take labels (n, outputs) float32."""
+"""By name. Cross entropy takes classes, others labels (n, outputs) float32."""
 
 
 class Model:
@@ -48,10 +48,10 @@ class Model:
         outputs and labels (``Loss``).
     personal: name prefixes of parameters that stay with the client (``Part.scope == "personal"``).
 
-    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers are no
-        part of it; they restart with every training.
-    classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if no vector.
-    stochastic: whether training draws from torch's generator (dropout).
+    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers
+        restart with every training.
+    classes: length of the logits, or None with another loss.  outputs: numbers for each sample, None if no vector.
+    stochastic: training draws from torch's generator (dropout).
 
     Raises UserError naming the layer for what a flat float32 vector cannot hold.
     """
@@ -99,7 +99,7 @@ class Model:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether the loss is cross entropy, which the batched paths need."""
+        """Whether the loss is cross entropy."""
         return self.loss is nn.functional.cross_entropy
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -118,9 +118,7 @@ class Model:
         return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> fl.Vector:
-        """Fresh weights (d,) float32 from the seed alone, by the factory or ``reset_parameters``. Torch's random state
-        stays.
-        """
+        """Fresh weights (d,) float32 from the seed, by the factory or ``reset_parameters``."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(torch_seed(seed))  # all others, which weights never need, take 1 ms
             if self._factory is not None:
@@ -138,7 +136,7 @@ class Model:
             return self.flatten(module)
 
     def flatten(self, module: nn.Module | None = None) -> fl.Vector:
-        """The weights (d,) float32 of ``module``, by default those of the Model's making."""
+        """The weights (d,) float32 of ``module``, by default those at first."""
         tensors = (module or self.module).state_dict()
         vector = np.empty(self.spec.size, np.float32)
         for part in self.spec.parts:
@@ -150,7 +148,7 @@ class Model:
         return vector
 
     def unflatten(self, vector: NDArray[Any]) -> dict[str, Tensor]:
-        """By name; tensors share the memory of a writable (d,) float32 vector."""
+        """By name; sharing the memory of a writable (d,) float32 vector."""
         flat = tensor(self.checked(vector))
         return {part.name: shaped(flat, part) for part in self.spec.parts}
 
@@ -252,9 +250,9 @@ def _where(name: str, layer: nn.Module) -> str:
 
 
 def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, int, Tensor, bool]:
-    """Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
-    layer (2 forward, 4 backward), 6 per parameter of other layers; all leaf layers' output numbers for it; the
-    output in evaluation mode; whether training mode moves torch's generator.
+    """Nominal FLOPs of one sample's forward and backward pass (6 per multiply-accumulate of a linear or convolutional
+    layer, 6 per parameter of others); all leaf layers' output numbers for it; the output in evaluation mode; whether
+    training moves torch's generator.
     """
     name, macs, activations = type(module).__name__, 0.0, 0
 

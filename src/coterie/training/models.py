@@ -1,4 +1,4 @@
-"""The papers' models. Images come as (N, C, H, W) or flat (N, f) float32; outputs are logits."""
+"""The papers' models: images (N, C, H, W) or flat (N, f) float32 to logits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation that takes a negative running variance for 0."""
+    """With 0 for a negative running variance."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training or self.running_mean is None or self.running_var is None:
@@ -51,9 +51,8 @@ class BatchNorm(nn.BatchNorm2d):
 def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """PAFed's for CIFAR-100 (table IV). 32x32 in colour, 100 classes: d = 966,180.
 
-    Running means and variances are part of the flat vector (``ModelSpec.buffers``) and are only averaged. Local
-    training normalises by batch, evaluation by running statistics. Dropout follows ``Job.seed``; a GPU draws other
-    masks than a CPU. The path is "loop".
+    Running means and variances are in the flat vector (``ModelSpec.buffers``) and only averaged. Training normalises by
+    batch, evaluation by them. Dropout follows ``Job.seed``; a GPU draws other masks. The path is "loop".
     """
     channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
@@ -95,10 +94,7 @@ def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int,
 
 
 class WeightedSum(nn.Module):
-    """(n, rows, f + 1) to (n, hidden): the rows' sum, weighted by their last column.
-
-    convolve: maps the first f columns (n, rows, f) to (n, rows, hidden).
-    """
+    """(n, rows, f + 1) to (n, hidden): the rows' sum, weighted by the last column, after ``convolve``."""
 
     def __init__(self, convolve: nn.Module) -> None:
         super().__init__()
@@ -137,7 +133,6 @@ _FACTORIES: Mapping[str, Factory] = {
     # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
     "lenet": _convolutional((6, 16), (120, 84), padding=0, least=16),
 }
-"""What makes each model of ``MODELS`` from the shape of the samples and the number of classes."""
 
 NAMES: tuple[str, ...] = tuple(MODELS)
 
@@ -145,8 +140,8 @@ _DEFAULTS = {"digits": "mlp_small", "cifar10": "cnn", "cifar100": "cnn", "svhn":
 
 
 def factory(name: str) -> Factory | nn.Module:
-    """name: one of ``NAMES``, or ``module:FACTORY``, a function of input_shape and classes that returns a
-    ``torch.nn.Module``. Raises UserError for an unknown name.
+    """name: one of ``NAMES``, or ``module:FACTORY``, a function of input_shape and classes that gives a
+    ``torch.nn.Module``. Raises UserError.
     """
     if ":" in name:
         return import_object(name, "model")  # type: ignore[no-any-return]
@@ -161,8 +156,8 @@ def build(
     name: str, input_shape: Sequence[int], classes: int, task: TaskKind = "classes", loss: str | None = None
 ) -> Model:
     """name: as in ``factory``.  classes: labels or outputs.  loss: a name of ``LOSSES``, or ``module:FUNCTION``
-    (``Loss``); by default the task's. Raises UserError for an unknown name, a factory that gives no module, and
-    outputs that are not one for each class.
+    (``Loss``); by default the task's. Raises UserError for an unknown name, a factory without a module, and outputs
+    that are not one a class.
     """
     made = factory(name)
     if classes < 2 and task == "classes":
@@ -194,7 +189,7 @@ LOSS_OF: dict[TaskKind, str] = {
     "multilabel": "binary_cross_entropy",
     "regression": "mse",
 }
-"""The loss of a task where none is said."""
+"""A task's loss by default."""
 
 
 def default_model(dataset: str) -> str:

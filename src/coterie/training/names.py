@@ -20,7 +20,7 @@ MODELS: Mapping[str, str] = {
     "output. For graphs alone (Cora: d = 132,807).",
     "lenet": "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
 }
-"""What each model is. ``training/models.py`` makes it."""
+"""What each model is."""
 
 GRAPH_MODEL = "gcn"
-"""The model whose samples are neighbourhoods of nodes (``data/neighbourhoods.py``)."""
+"""Its samples are neighbourhoods of nodes (``data/neighbourhoods.py``)."""

@@ -1,9 +1,8 @@
 """What a client can add to a model without training: the prior of its own labels.
 
-A client that expects its own labels adds log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker,
-Neural Computation 2002, section 2). It does harm where test labels are others. So a client leaves the prior out where
-the model predicts other labels for a batch than for its own samples. A mixture that others tell may be false: a client
-has no prior where its own training samples speak against it.
+It adds log pi_own - log pi_mixture to the logits (Saerens, Latinne, Decaestecker, Neural Computation 2002, section 2).
+That does harm where test labels are others, so it is left out where the model predicts other labels for a batch than
+for own samples. A told mixture may be false, so there is no prior where own training samples speak against it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LEAST_BATCH = 30
 ALARM = 0.01  # the p-value below which a batch does not look like the client's own samples
 DRAWS = 999
 SURE = 2.0
-"""Standard errors by which samples must lose to speak against a prior."""
+"""Standard errors by which samples speak against a prior."""
 
 Doubles = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -27,8 +26,8 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Counts (labels,): of own training samples; of all that the model was trained on; of what it predicts for own
-    ones.
+    """Counts (labels,): of own training samples; of all that the model was trained on; of its
+    predictions for own ones.
     """
 
     own: Counts
@@ -51,7 +50,7 @@ def prior_shift(own: NDArray[Any], mixture: NDArray[Any]) -> Doubles:
 
 
 def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
-    """Whether the likelihood of a client's own samples loses by less than ``SURE`` standard errors.
+    """The likelihood of a client's own samples loses by less than ``SURE`` standard errors.
 
     outputs: (n, classes).  labels: (n,).  shift: (classes,), of logits. False without samples.
     """
@@ -63,8 +62,8 @@ def bears_out(outputs: NDArray[Any], labels: Counts, shift: Doubles) -> bool:
 
 
 def looks_like(own: Counts, batch: Counts, rng: np.random.Generator) -> bool:
-    """By counts (labels,) of what the model predicts for own samples and a batch: a two-sample chi-square, by
-    permutation. Batches of fewer than ``LEAST_BATCH`` are not checked.
+    """By counts (labels,) of predictions for own samples and a batch: a two-sample chi-square, by permutation, from
+    ``LEAST_BATCH`` on.
     """
     if batch.sum() < LEAST_BATCH:
         return True

@@ -1,11 +1,9 @@
 """DP-SGD (Abadi et al., "Deep learning with differential privacy", 2016, algorithm 1).
 
-Each step takes every sample with probability q, independently (Poisson sampling), clips each one's gradient over all
-parameters to an L2 norm of C, adds Gaussian noise of standard deviation z C to the sum, and divides by the expected
-size of a batch. A batch of fixed size would be hidden less: a sample that leaves lets another one in, so twice the
-noise is needed (Lebeda et al., "Avoiding pitfalls for privacy accounting of subsampled mechanisms", 2024).
+Each step takes every sample with probability q, independently (Poisson sampling), clips each one's gradient to an L2
+norm of C, adds Gaussian noise of standard deviation z C to the sum, and divides by the expected size.
 
-Batches and noise are secret. Both are AES-256 in counter mode under a key (NIST SP 800-38A).
+Batches and noise are secret: AES-256 in counter mode under a key (NIST SP 800-38A).
 """
 
 from __future__ import annotations
@@ -50,6 +48,8 @@ def stream(key: bytes, use: int, step: int, count: int) -> bytearray:
 
 def poisson(key: bytes, step: int, samples: int, probability: float) -> NDArray[np.int64]:
     """Places of a step's samples. The probability is rounded down to 32 bits."""
+    # a batch of fixed size would need twice the noise, since a sample that leaves lets another in (Lebeda et al.,
+    # "Avoiding pitfalls for privacy accounting of subsampled mechanisms", 2024)
     if probability == 1:
         return np.arange(samples)
     words = np.frombuffer(stream(key, 0, step, 4 * samples), "<u4")
@@ -57,7 +57,7 @@ def poisson(key: bytes, step: int, samples: int, probability: float) -> NDArray[
 
 
 def normal(key: bytes, step: int, count: int) -> Tensor:
-    """(count,) float32 standard normal numbers (Box and Muller, Ann. Math. Stat. 1958), up to 8.6."""
+    """(count,) float32 standard normal numbers (Box and Muller, 1958), up to 8.6."""
     half = -(-count // 2)
     words = torch.frombuffer(stream(key, 1, step, 16 * half), dtype=torch.int64).view(2, half)
     uniform = words.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).double().add_(0.5).mul_(2.0**-53)
@@ -67,7 +67,7 @@ def normal(key: bytes, step: int, count: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Private:
-    """clip: C.  deviation: of the noise on the mean gradient, z C over the expected batch.  key: SECRET."""
+    """clip: C.  deviation: of the mean gradient's noise, z C over the expected batch.  key: SECRET."""
 
     clip: float
     deviation: float
@@ -90,7 +90,7 @@ class Private:
         return _ROWS * -(-max(map(len, self.batches)) // _ROWS) or _ROWS
 
     def padded(self, rows: int) -> tuple[Tensor, NDArray[np.int64]]:
-        """Batches' places, padded to so many rows, (steps * rows,), and the samples of each, (steps,)."""
+        """Batches' places, padded to so many rows, (steps * rows,), and each one's samples, (steps,)."""
         places = np.zeros((self.sampling.steps, rows), np.int64)
         for own, batch in zip(places, self.batches, strict=True):
             own[: len(batch)] = batch
@@ -120,8 +120,8 @@ def clip_factors(norms: Tensor, clip: float | Tensor) -> Tensor:
 
 
 def clipped_sums(model: Model, module: nn.Module, x: Tensor, y: Tensor, clip: float) -> tuple[Tensor, list[Tensor]]:
-    """The sum of losses, and by trainable parameter that of clipped gradients. Raises UserError for a module that
-    ``torch.func.vmap`` does not know.
+    """The sum of losses, and of clipped gradients by trainable parameter. Raises UserError for a module unknown to
+    ``torch.func.vmap``.
     """
     named = {name: held.detach() for name, held in module.named_parameters() if name in model.trainable}
     sums = [torch.zeros_like(named[name]) for name in model.trainable]

@@ -1,6 +1,6 @@
-"""Many clients of unequal length through a batched kernel of fixed width. The kernel trains one model in each *slot*. A
-slot works through a queue of jobs, longest first to the emptiest slot, so short ones never wait. Slots are sorted by
-length: the busy ones are a prefix, and products narrow to it. Memory follows from the number of slots.
+"""Many clients of unequal length through a batched kernel of fixed width, which trains one model in each *slot*.
+
+Jobs go longest first to the emptiest slot. Slots are sorted by length: the busy ones are a prefix.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Kernel(Protocol):
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
         """One step of the first ``width`` slots.
 
-        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), factors of samples' losses, 0 for
-        padding.  nll: (width, batch), filled with losses before the step.
+        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), of samples' losses, 0 for padding.  nll:
+        (width, batch), filled with losses before the step.
         """
 
 
@@ -90,7 +90,7 @@ def batches(job: Job, width: int) -> Batches:
 def run(
     model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int, batch: int
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """Jobs of one solver; gives each result as it is done. block: steps whose samples are gathered at once. batch: rows
+    """Jobs of one solver, each result as it is done.  block: steps whose samples are gathered at once.  batch: rows
     that batches are padded to.
     """
     names = list(jobs)

@@ -1,9 +1,9 @@
 """Local solvers: what a client minimises, and what it remembers.
 
-Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss of the client's samples: weight decay,
-FedProx, SCAFFOLD and ADMM (and FedDyn).
+Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss: weight decay, FedProx, SCAFFOLD and
+ADMM (and FedDyn).
 
-Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
+Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ State = Mapping[str, "Tensor"]
 OwnLoss = Callable[["nn.Module", State, "Tensor", "Tensor", Any], "Tensor"]
 """``loss(network, start, x, y, settings)`` of a batch: its mean (a scalar), or one for each sample, (n,).
 
-network: in training mode.  start: by name, the parameters that the training started from.  x, y: (n, ...) samples and
-labels.  settings: those of the objective.
+network: in training mode.  start: by name, the parameters at the start.  x, y: (n, ...) samples and labels.  settings:
+the objective's.
 """
 
 LEAST_SECRET = 32
-"""Bytes of the secret of a training that hides its samples."""
+"""Bytes of a hiding training's secret."""
 MOST_WEIGHT = 2.0**40
-"""A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
+"""A model with a larger weight, or variance, has blown up."""
 
 
 def pushed(steps: int, momentum: float) -> float:
@@ -53,9 +53,8 @@ class Pull(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """A hashable dataclass: equal ones are trained together.
-
-    needs: names of the required ``(d,)`` vectors in the state.  takes: names of optional ones.
+    """A hashable dataclass: equal ones are trained together.  needs: names of the required ``(d,)`` vectors in the
+    state.  takes: of optional ones.
     """
 
     needs: ClassVar[tuple[str, ...]]
@@ -72,8 +71,8 @@ class Solver(Protocol):
 
 
 class Sampling(NamedTuple):
-    """size: of a full batch.  probability: with which DP-SGD takes a sample into a batch, independently, so that it has
-    ``size`` samples on average.  steps: of all epochs.
+    """size: of a full batch.  probability: by which DP-SGD takes each sample, for ``size`` on average.  steps: of all
+    epochs.
     """
 
     size: int
@@ -91,7 +90,7 @@ def is_private(solver: Any) -> bool:
 
 
 def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pull, solver: Solver) -> None:
-    """One step in place; ``gradient`` is used up. velocity: the momentum buffer, zero at first, None without momentum.
+    """One step in place; ``gradient`` is used up.  velocity: the momentum buffer, zero at first, None without.
 
     direction = gradient + shrink * weights + drift;  velocity = momentum * velocity + direction (as torch.optim.SGD).
     """
@@ -108,7 +107,7 @@ def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pu
 class Sgd:
     """Minibatch SGD.
 
-    lr: learning rate > 0.  batch_size: samples a step; the last batch of an epoch may be smaller.
+    lr: learning rate > 0.  batch_size: samples a step; an epoch's last batch may be smaller.
     momentum: in [0, 1), heavy ball.  weight_decay: >= 0, adds ``weight_decay * weights`` to the gradient.
     sample_noise: of DP-SGD (``training/private.py``), the noise's standard deviation over ``sample_clip``; None for
         plain SGD.  sample_clip: the largest L2 norm of a sample's gradient.
@@ -138,7 +137,7 @@ class Sgd:
 class Proximal(Sgd):
     """SGD on f(w) + (mu / 2) |w - anchor|^2 (FedProx, Li et al. 2020, eq. 2).
 
-    mu: >= 0.  State, optional: "anchor", else the weights that the training starts from.
+    mu: >= 0.  State, optional: "anchor", else the start weights.
     """
 
     mu: fl.NotNegative = 0.01
@@ -175,9 +174,8 @@ class Admm(Sgd):
 class Scaffold(Sgd):
     """SGD corrected by control variates (SCAFFOLD, Karimireddy et al. 2020).
 
-    State: "control" (c_i, this client's) and "server_control" (c); zeros in the first round.
-    Step, eq. 3: y -= lr (gradient - c_i + c).  Kept, eq. 4 option II: c_i+ = c_i - c + (x - y) / (steps lr). Momentum
-    would falsify option II, so there is none.
+    State: "control" (c_i, this client's) and "server_control" (c); zeros in the first round. Step, eq. 3: y -= lr
+    (gradient - c_i + c).  Kept, eq. 4 option II: c_i+ = c_i - c + (x - y) / (steps lr), which momentum would falsify.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("control", "server_control")
@@ -198,9 +196,8 @@ class Scaffold(Sgd):
 class Objective(Sgd):
     """SGD on a loss of one's own.
 
-    loss: see ``OwnLoss``. It replaces the run's (``--loss``). It may draw from torch's generator, seeded by the
-        training.
-    settings: what the loss reads beside the batch, such as a system's config.
+    loss: see ``OwnLoss``. It replaces the run's (``--loss``), and may draw from torch's generator, which the training
+    seeds.  settings: what it reads, such as a system's config.
     """
 
     loss: Callable[..., Any] = field(kw_only=True)
@@ -243,8 +240,8 @@ class Objective(Sgd):
 def augmented_change(change: fl.Vector, dual_change: fl.Vector, rho: float) -> fl.Vector:
     """What an ADMM client sends: (w+ - w) + (y+ - y) / rho (PAFed eq. 16; FedADMM); all (d,) float32.
 
-    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, eq. 10. If w is the model just
-    received, both terms are equal. At buffers it is the change alone.
+    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, eq. 10. Both terms are equal if
+    w was just received. At buffers it is the change alone.
     """
     return (change + dual_change / np.float32(rho)).astype(np.float32)
 
@@ -252,8 +249,8 @@ def augmented_change(change: fl.Vector, dual_change: fl.Vector, rho: float) -> f
 def unit_change(spec: fl.ModelSpec, change: fl.Vector, clip: float | None = None) -> tuple[fl.Vector, float]:
     """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and its former length.
 
-    clip: the largest length that is told.  Buffers keep their changes and count in no length: a rescaled running
-    variance may leave the range of all clients'. A change of length 0 stays 0.
+    clip: the largest length told.  Buffers keep their changes and count in no length: a rescaled variance may leave the
+    range of all. A change of length 0 stays 0.
     """
     is_parameter = ~spec.buffers
     length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))

@@ -1,5 +1,5 @@
-"""Sparsity features: the share of zeros in a ReLU's channels for a sample. "FedEPC: An Efficient and Privacy-Enhancing
-Clustering Federated Learning Method for Sensing-Computing Fusion Scenarios" (Tang et al., CMC 2025), section 3.2.
+"""Sparsity features: the share of zeros in a ReLU's channels for a sample ("FedEPC", Tang et al., CMC 2025, section
+3.2).
 
 s_c is the share of zeros in channel c of a ReLU's feature map (eq. 1), and s = [s_1, ..., s_C] (eq. 2). A dense layer
 has H = W = 1, so its s_c are 0 or 1.
@@ -26,7 +26,7 @@ from coterie.training.jobs import check_device
 from coterie.training.model import Model, placed
 
 WORDS = ("auto", "dense", "conv")
-"""Layers by kind: the last dense ReLU, the last one of a convolution; auto is dense where there is one, else conv."""
+"""The last dense ReLU, or a convolution's; auto is dense where there is one."""
 
 _RELUS = frozenset({"relu", "relu_", "relu6"})
 _CLAMPS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"})
@@ -37,9 +37,9 @@ _CHUNK_BYTES = 4 << 20  # of one chunk of samples
 
 @dataclass(frozen=True)
 class Rectified:
-    """One ReLU of a forward pass. name: its module's path (``"4"``, ``"block.relu"``; ``"forward"`` for the model's own
-    forward), with ``:2``, ``:3`` for further ones of a module.  behind: the path of the last linear map or
-    convolution before it, or None.  dense: its channels are its last axis, not axis 1.
+    """One ReLU of a forward pass.  name: its module's path (``"4"``, ``"block.relu"``; ``"forward"`` for the model's
+    own), with ``:2``, ``:3`` for further ones.  behind: the path of the last linear map or convolution before it, or
+    None.  dense: its channels are its last axis, not axis 1.
     """
 
     name: str
@@ -96,8 +96,8 @@ def rectified(model: Model) -> list[Rectified]:
 
 
 def relu_layer(model: Model, layer: str = "auto") -> str:
-    """The name of a ReLU. layer: one of ``WORDS``, a ReLU's name (``Rectified.name``), or the name of the module before
-    it. Raises UserError if there is no such ReLU.
+    """A ReLU's name.  layer: one of ``WORDS``, a name (``Rectified.name``), or the name of the module before it. Raises
+    UserError without such a ReLU.
     """
     found = rectified(model)
     dense, conv = ([one.name for one in found if one.dense is kind] for kind in (True, False))
@@ -142,9 +142,8 @@ class Extractor:
             self._taken = channels.flatten(2).mean(2) if channels.dim() > 2 else channels  # eq. (1)
 
     def __call__(self, x: NDArray[np.float32] | Tensor) -> Vector:
-        """(n, C) float32 in [0, 1]: eq. (1) for the samples x, (n, ...) float32, each by itself.
-
-        Raises UserError for samples of another shape.
+        """(n, C) float32 in [0, 1]: eq. (1) for samples x, (n, ...) float32, each by itself. Raises UserError for
+        another shape.
         """
         samples = x if isinstance(x, Tensor) else torch.from_numpy(x if x.flags.writeable else x.copy())
         shape = tuple(samples.shape)

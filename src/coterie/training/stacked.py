@@ -41,10 +41,7 @@ def _gradients(model: Model, module: nn.Module, dtype: torch.dtype):  # type: ig
 
 
 class StackedKernel:
-    """``slots`` copies of a module; a ``slots.Kernel``. dtype: of products, torch.float32 or torch.bfloat16.
-
-    trains: whether a part of this name is trained.
-    """
+    """``slots`` copies of a module; a ``slots.Kernel``.  dtype: of products, torch.float32 or torch.bfloat16."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Independent shares of work on threads of their own."""
+"""Shares of work on threads of their own."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
 
 
 def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> list[list[T]]:
-    """Run tasks side by side, each with ``threads`` torch threads; items in the tasks' order.
-
-    The first task runs on the calling thread, whose number of torch threads is restored.
+    """Run tasks side by side, each with ``threads`` torch threads; items in order. The first runs on the calling
+    thread, whose number of torch threads is restored.
     """
     before = torch.get_num_threads()
     stop = Event()

@@ -1,4 +1,4 @@
-"""The coordination of one generator of steps: the hub's round, or the handler of a leader."""
+"""One generator of steps: the hub's round, or a leader's handler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Asked:
 
 
 class Coordination:
-    """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
+    """An error in sending ends the hub's run, but only a leader's work.
 
     send: takes each message as it is made.  role: that the party acts in.  request: the message whose handler this is,
         or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
@@ -68,13 +68,13 @@ class Coordination:
         self._missing: dict[Any, str] = {}
 
     def start(self, now_s: float, step: Any = None) -> None:
-        """Run to the first wait. step: one that the generator has yielded already."""
+        """Run to the first wait.  step: one that was yielded already."""
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
         """A message has come. An answer is folded, others wait to be taken.
 
-        Returns whether it is genuine and new; other messages change nothing.
+        Returns whether it is genuine and new; others change nothing.
         """
         member, step = self.member, self._step
         try:
@@ -114,7 +114,7 @@ class Coordination:
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
-        """The time ``wake_s`` has come, or nothing more will: the step ends with what it has.
+        """``wake_s`` has come, or nothing more will: the step ends with what it has.
 
         Raises NoAnswerError in a ``take`` that waits for more messages and states no time.
         """

@@ -1,7 +1,7 @@
 """Envelopes: a message's metadata, which its sender signs together with the payload's digest.
 
-A relay may drop an envelope or its payload; any change is refused. Between two parties other than the hub the payload
-is sealed, and bound to the envelope's fields.
+A relay may drop an envelope or its payload; any change is refused. Between parties other than the hub the payload is
+sealed, and bound to the envelope's fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ USED = "its number was used before"
 
 
 class EnvelopeError(PeerError):
-    """An envelope that is forged, or of another recipient, session or attempt. It changes nothing."""
+    """Forged, or of another recipient, session or attempt. It changes nothing."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Sender, recipient and number, which no two messages of a session share."""
+        """Sender, recipient and number, unique in a session."""
         return self.src, self.dst, self.number
 
 
@@ -60,7 +60,7 @@ class Keyring(Protocol):
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes: ...
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
-        """Raises PeerError unless the registered key of ``src`` has signed exactly this."""
+        """Raises PeerError unless ``src`` has signed exactly this."""
 
     def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
         """Bytes that only ``dst`` can open, and only with this header."""
@@ -137,7 +137,7 @@ class Numbers(msgspec.Struct):
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
         """Raises EnvelopeError for a message of an abandoned or unannounced attempt.
 
-        announces: whether its sender may try a round again: only the hub may.
+        announces: its sender, the hub, may try a round again.
         """
         now = self.attempts.get(envelope.round, 0)
         if envelope.attempt < now or (envelope.attempt > now and not announces):

@@ -2,7 +2,7 @@
 
 Every message passes through the codec, an envelope and its signature, so byte counts are exact, and no party reads
 another's objects. Arrivals follow from sizes, nominal costs and device profiles alone. An answer that ``links`` delays
-by rounds is sent when that later round begins.
+is sent when that later round begins.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LAST_S = sys.float_info.max
 class LocalTransport:
     """Runs a coordinator's steps against the other parties.
 
-    keyring: of all parties.  spool_bytes: at most, of waiting messages in memory.  batch_bytes: of messages and answers
-    handled together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
-    counted: names of messages whose senders are counted, for the ledger.
+    keyring: of all parties.  spool_bytes: most of waiting messages in memory.  batch_bytes: of messages and answers
+    handled together.  retries: a round can be tried again.  intercept: an attacker on the wire.  counted: names of
+    messages whose senders the ledger counts.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LocalTransport:
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def drive(self, steps: fl.Steps[R], round: int, attempt: int = 0, *, settle: bool = False) -> R:
-        """Run one round (or the set-up) of the coordinator and return its result. Changes commit at the end."""
+        """Run one round (or the set-up) of the coordinator; changes commit at the end."""
         if attempt:
             self._go_back(round, attempt)
         elif self.retries:
@@ -333,7 +333,7 @@ class LocalTransport:
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Continue from a snapshot and its frames, in a new transport. Raises UserError for that of other parties."""
+        """Continue from a snapshot and its frames in a new transport. Raises UserError for other parties."""
         snapshot.check(self.parties)
         self.clock_s = snapshot.clock_s
         self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}

@@ -1,4 +1,4 @@
-"""One party on any wire, without clock, queue or network: it handles messages that come, and addresses its own."""
+"""One party on any wire, without clock, queue or network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from coterie.protocol.party import unchanged
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
 
 Roles = Callable[[str], tuple[str, ...]]
-"""The roles of a party by its name, its main role first; none for a stranger. All parties know them."""
+"""A party's roles by its name, the main one first; none for a stranger. All parties know them."""
 
 
 def roles_of(parties: Mapping[str, fl.Party]) -> Roles:
-    """The roles of parties, looked up when they are first asked for."""
+    """The roles of parties, looked up when first asked for."""
     known: dict[str, tuple[str, ...]] = {}
 
     def roles(name: str) -> tuple[str, ...]:
@@ -56,10 +56,9 @@ class Reader:
 
 
 class Member:
-    """A party with the roles of all parties, its keys and its numbers.
+    """A party with all parties' roles, its keys and its numbers.
 
-    parties: asked for the party each time, since it may be made anew.  repeats: whether answers are kept for repeated
-    requests.
+    parties: asked for the party each time, since it may be made anew.  repeats: keep answers for repeated requests.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Member:
         self.numbers.check_attempt(envelope, announces=src == self.hub)
 
     def read(self, envelope: Envelope, frame: bytes, kinds: tuple[type[fl.Message], ...], at_s: float) -> Opened:
-        """The content of a verified message. Raises PeerError unless it is of ``kinds`` and its sender may send it."""
+        """A verified message's content. Raises PeerError unless it is of ``kinds`` and its sender may send it."""
         if not kinds:
             raise fl.PeerError(f"{self.name} takes no messages")
         if envelope.sealed:
@@ -176,8 +175,8 @@ class Member:
     ) -> fl.Work[Handled]:
         """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
-        opened: the result of ``open``, if it was called. A forged message changes nothing. PeerError, CryptoError and
-        NoAnswerError of the handler refuse the message; other errors are raised.
+        opened: of ``open``. A forged message changes nothing. PeerError, CryptoError and NoAnswerError of the handler
+        refuse the message; other errors are raised.
         """
         role, problem = self.roles(self.name)[0], ""
         try:
@@ -233,7 +232,7 @@ class Member:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """A round of the hub as one transaction. Its handlers meanwhile answer by the state before."""
+        """A round of the hub as one transaction; its handlers answer by the state before."""
         with fl.transaction(self.party) as self.before:
             try:
                 yield
@@ -248,7 +247,7 @@ class Member:
         return twin
 
     def drop(self) -> list[Envelope]:
-        """Drop the unasked messages that no later round may take (``Party.takes``). Returns their envelopes."""
+        """Drop unasked messages that no later round may take (``Party.takes``). Returns their envelopes."""
         takes = {kind.__name__ for kind in self.party.takes}
         return self._drop(lambda envelope: envelope.kind not in takes)
 
@@ -271,7 +270,7 @@ class Member:
         self.start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
-        """Go back to the beginning of a round, and refuse messages of its earlier attempts from now on.
+        """Go back to the beginning of a round, and refuse messages of its earlier attempts.
 
         Numbers that this party used stay used, and what ``Party.lasts`` keeps stays.
         """

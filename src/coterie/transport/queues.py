@@ -1,4 +1,4 @@
-"""All messages under way: events of coordinators, and messages for handlers, which run side by side."""
+"""All messages under way: coordinators' events, and messages for handlers, which run side by side."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Leader:
 
 @dataclass(frozen=True)
 class HandlerRun:
-    """A recipient's next message, and when its handler starts and ends. opened: the message, if held."""
+    """A recipient's next message, and when its handler starts and ends."""
 
     parcel: Parcel
     start: Instant
@@ -93,8 +93,7 @@ class HandlerRun:
 class Queues:
     """Each party handles its messages in order of arrival, one at a time; a coordination gets its own.
 
-    work: a party's next message, opened, and its nominal seconds by committed state.  room: bytes of opened messages
-    that are held.
+    work: a party's next message, opened, and its nominal seconds.  room: bytes of opened messages that are held.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Queues:
         self.delayed = []
 
     def next(self) -> tuple[float, list[HandlerRun]]:
-        """The second in which the first of the next jobs is done, and the jobs that no future message can precede."""
+        """When the first of the next jobs is done, and the jobs that no future message can precede."""
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if name not in held]
         # Nothing new can be sent before the earliest completion, and it arrives later.
@@ -195,7 +194,7 @@ class Queues:
 
 
 def parts(jobs: Sequence[HandlerRun], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[HandlerRun]]:
-    """Jobs in order, in non-empty parts of at most ``most`` jobs with sizes of at most ``room`` in sum."""
+    """Jobs in order, in non-empty parts of at most ``most`` jobs and ``room`` of their sizes."""
     part: list[HandlerRun] = []
     left = room
     for job, size in zip(jobs, sizes, strict=True):
@@ -229,8 +228,8 @@ class Call:
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | fl.Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    The result of a handler that coordinates is its first step. An error that does not refuse a message is raised, and
-    the changes of all unfinished handlers are undone.
+    A coordinating handler's result is its first step. An error that refuses no message is raised, and all unfinished
+    handlers' changes are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))

@@ -1,4 +1,4 @@
-"""Transcripts, on which alone attacks and audits work, and the counters of each round."""
+"""Transcripts, on which alone attacks and audits work, and each round's counters."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class View:
 
 
 class Transcript:
-    """Records the views of all parties until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
+    """Records all parties' views until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
-    views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``.
-    openings: SECRET, by server, the key that opens what is sealed to it.
+    views: by party, and by each other role that it acts in, such as ``"client/0 as leader"``.  openings: SECRET, by
+    server, the key that opens what is sealed to it.
     """
 
     def __init__(self, limit_bytes: int, openings: Mapping[str, bytes] | None = None) -> None:
@@ -77,7 +77,7 @@ class Transcript:
 
 @dataclass
 class Meter:
-    """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``."""
+    """One round's counters. Keys: roles; ``"role/work"``; ``"role/Message: reason"``."""
 
     bytes_up: Counter[str] = field(default_factory=Counter)  # weights of messages, as in the next two
     bytes_down: Counter[str] = field(default_factory=Counter)

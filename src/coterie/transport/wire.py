@@ -1,4 +1,4 @@
-"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages."""
+"""The simulated wire: it times, counts, loses and, under attack, replaces messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from coterie.transport.transcript import Seen, ViewRecorder
 Instant = tuple[float, int]
 """Virtual seconds, and a count of steps within the same second (superdense time).
 
-A message always arrives later than it was sent: in a later second or, if nothing takes any time, in a later step of the
-same second. So "in order of arrival" respects cause and effect, and does not depend on how work was batched.
+A message arrives later than it was sent, if only by a step. So "in order of arrival" respects cause and effect, and
+does not depend on how work was batched.
 """
 
 START: Instant = 0.0, 0
@@ -59,7 +59,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
 
 Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]]
-"""An active attacker on the wire: given one message, what is delivered instead (nothing if it is lost).
+"""An active attacker on the wire: given a message, what is delivered instead (nothing if lost).
 
 Each item is bytes, which travel in this message's envelope, or an envelope and bytes, changed or captured before.
 """
@@ -108,7 +108,7 @@ def numbered(parties: Mapping[str, Any]) -> fl.Names | None:
 
 
 class Links:
-    """Virtual seconds of a party's transfers and work, and its presence. These links have no delays.
+    """Virtual seconds of a party's transfers and work, and its presence; without delays.
 
     down_s, up_s: of ``size`` bytes sent to the party, and by it.
     """
@@ -123,7 +123,7 @@ class Links:
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds the experiment holds back this party's answer. The party is free meanwhile."""
+        """By how many rounds this party's answer is held back. The party is free meanwhile."""
         return 0
 
     def device(self, party: str) -> str:
@@ -143,7 +143,7 @@ def journey(
 ) -> tuple[float, float, Instant, str]:
     """Seconds to and from the hub of a message, its arrival, and its fate: as ``Links.fate``, or ``GONE``.
 
-    last: when the link's last message arrives, which it does not overtake.  request: as for ``Links.fate``.
+    last: when the link's last message arrives, which it does not overtake.
     """
     src, dst, r, size = envelope.src, envelope.dst, envelope.round, envelope.weight
     up_s = 0.0 if src in (hub, dst) else links.up_s(src, size)
@@ -168,7 +168,7 @@ class Wire:
     def transmit(
         self, sent: Sent, at: Instant, intercept: Intercept | None
     ) -> tuple[list[tuple[Parcel, bytes]], str | None]:
-        """A message's parcels that arrive, with their frames, and why it is lost, if it is."""
+        """A message's arriving parcels with their frames, and why it is lost, if it is."""
         envelope, frame, to_role = sent
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         # a number that no other message has, and that does not depend on the order in which handlers run

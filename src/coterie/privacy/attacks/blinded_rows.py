@@ -1,8 +1,7 @@
 """Identities and whole models from blinded and shuffled rows, by FedCAPrivacy's cloud service provider.
 
-A client's difference from the others hardly changes between rounds (`relink`); nor do its distances where models are
-rotated by a per-round secret (`relink_by_profiles`). A common mask hides one vector, not n: one known vector opens
-every model.
+A client's difference from the others hardly changes between rounds (`relink`), nor do distances under a per-round
+rotation (`relink_by_profiles`). Of n rows under a common mask, one known vector opens all.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]
 
 
 def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
-    """`relink` from the distances (n, n) and (m, m) within each round alone.
-
-    A client's profile is its sorted distances to the others over the round's median distance.
-    """
+    """`relink` by distances (n, n) and (m, m) within each round: a client's sorted ones over the round's median."""
     points = max(len(previous), len(following)) - 1
     return _match(cross_distances(_profiles(previous, points), _profiles(following, points)))
 
@@ -40,7 +36,7 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
 def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> AttackResult:
     """Share of the clients of both rounds that were re-linked correctly. Chance: a random one-to-one matching.
 
-    guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for clients that were absent.
+    guess: (m,) of `relink`.  truth: (m,) the true previous row, -1 for absent clients.
     """
     both = truth >= 0
     k, rows = int(both.sum()), max(previous_clients, len(truth))
@@ -55,8 +51,8 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
 def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
     """Blinded rows (n, d) and one known model (d,) -> (n, d) the models.
 
-    position: its row, if it is a colluding client's; the guess is then exact. Else the model is the common start, for
-    which the mean row stands; the error is the mean update.
+    position: its row, if it is a colluding client's, and then exact. Else it is the common start, for which the mean
+    row stands, with the mean update as error.
     """
     rows = real_rows("rows", rows)
     return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + known)

@@ -1,7 +1,6 @@
-"""Who is in which hidden group, and what its members send, from sums by name and from steps of a grouping.
+"""Members of hidden groups, and what they send, from sums by name and from steps of a grouping.
 
-``weights`` (rounds, n): how much of each client's upload a round has added, 0 where it was away. Steps are the
-choices of ``clustering/correlation.py``.
+``weights`` (rounds, n): how much of each client's upload a round has added. Steps: ``clustering/correlation.py``.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ ALWAYS = "the same clients were added in all rounds, so that sums do not tell on
 def by_names(weights: Floats, sums: Floats, *, alike: bool = False) -> Floats:
     """(n, m) each client's part of sums (rounds, m), by ridge regression of their differences between rounds.
 
-    alike: sets every difference to length 1, since training slows down. Raises UserError where the same clients were
-    added in all rounds.
+    alike: makes all differences of length 1, since training slows down. Raises UserError if all rounds added the same
+    clients.
     """
     varied, change = np.diff(weights, axis=0), np.diff(sums, axis=0)
     if not varied.any():
@@ -47,9 +46,8 @@ def by_names(weights: Floats, sums: Floats, *, alike: bool = False) -> Floats:
 
 
 def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
-    """Share of clients whose group (n,) is that in which they have the greatest part (n, G).
-
-    Chance hands the guesses to random clients.
+    """Share of clients whose group (n,) is that of their greatest part (n, G). Chance hands the guesses to random
+    clients.
     """
     hits = groups[:, None] == parts.argmax(axis=1)
     found, chance, sd = handed_out(hits.astype(np.float64))
@@ -57,9 +55,8 @@ def groups_found(parts: Floats, groups: NDArray[np.int64]) -> AttackResult:
 
 
 def members_found(parts: Floats, sums: Floats, member: NDArray[np.bool_]) -> AttackResult:
-    """The area under the ROC curve of "a client with a greater part (n, d) of the sums (rounds, d) is a member".
-
-    Along the sums' mean direction. Chance: 0.5. Raises UserError unless there are members and others.
+    """The area under the ROC curve of "a client with a greater part (n, d) along the mean of the sums (rounds, d) is a
+    member". Chance: 0.5. Raises UserError unless there are members and others.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -89,7 +86,7 @@ def update_cosine(guesses: Floats, updates: Sequence[Floats], own: Sequence[int]
 
 
 def outcomes_of(question: Question, mark: int) -> Iterator[Outcome]:
-    """What an answer says: the sum with this mark is the greatest. A mark of several does not say which."""
+    """The sum with this mark is the greatest. A mark of several does not say which."""
     greatest = [at for at, one in enumerate(question.marks) if one == mark]
     if len(greatest) == 1:
         yield from ((question.sums[greatest[0]], one) for at, one in enumerate(question.sums) if at != greatest[0])
@@ -108,18 +105,14 @@ def sides(choices: Sequence[Choice], n: int) -> Floats:
 
 
 def agreement(choices: Sequence[Choice], labels: NDArray[np.int64]) -> Floats:
-    """(n,) how well a client's outcomes agree with the groups (n,) that were found.
-
-    The more samples a client has, the fewer of its choices go against its group.
-    """
+    """(n,) how well a client's outcomes agree with the groups (n,) found: the better, the more samples it has."""
     found = sides(choices, len(labels))
     return np.asarray(np.where(labels[:, None] == labels, found, -found).mean(axis=1))
 
 
 def surprises(choices: Sequence[Choice], labels: NDArray[np.int64]) -> Floats:
-    """(n,) how often a client's answer is none that its part of the groups (n,) found gives.
-
-    That is, where it goes, or may go if it only does not stay, are fewer of its group than elsewhere.
+    """(n,) how often a client's answer does not follow from its part of the groups (n,) found: where it goes, or may
+    go, are fewer of its group than elsewhere.
     """
     found = np.zeros(len(labels))
     for question, mark in choices:
@@ -134,9 +127,8 @@ def surprises(choices: Sequence[Choice], labels: NDArray[np.int64]) -> Floats:
 
 
 def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResult:
-    """Share of clients that a second grouping links with the first, by the order of these numbers (n,) within a group.
-
-    Chance: one in each group. Equal numbers are in random order, over which it is the mean.
+    """Share of clients that a second grouping links with the first, by the order of these numbers (n,) within a group,
+    equal ones at random. Chance: one in each group.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -156,7 +148,7 @@ def linked(one: Floats, other: Floats, labels: NDArray[np.int64]) -> AttackResul
 
 
 def found_again(counts: Floats) -> AttackResult:
-    """Whether the client with the greatest count is the same in two groupings, over all pairs that have one above 0.
+    """Whether the client with the greatest count, above 0, is the same in two groupings, over all pairs.
 
     counts: (groupings, n). Chance draws a client. Raises UserError without such a pair.
     """
@@ -172,9 +164,8 @@ def found_again(counts: Floats) -> AttackResult:
 
 
 def planted_row(label: int, of: ResidualSpread, strength: float) -> Floats:
-    """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label, else minus that.
-
-    So grouping a client with it says whether the client has the label.
+    """(row_length,) a row whose gain with a client's is ``strength`` if it has samples of this label,
+    else minus that.
     """
     labels = len(of.tau)
     width = RANK * (3 + FEATURES)

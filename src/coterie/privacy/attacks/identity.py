@@ -1,7 +1,7 @@
 """A client's true cluster, from the sets of clusters that it joins, by MingledPie's server.
 
-The true cluster is in every set. Unequal clusters, whose sizes the server can estimate, and fresh sets break the bound
-1/T of the paper's theorem 2. Every accuracy shares ties among the equally likely clusters.
+Unequal clusters, whose sizes the server can estimate, and fresh sets break the paper's bound 1/T (theorem 2).
+Accuracies share ties among the likeliest clusters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ def cluster_posterior(
 ) -> NDArray[np.float64]:
     """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
-    A client's repeated set counts once; an empty row is an absent client. prior: (k,) sizes or shares of the true
-    clusters, by default equal. home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster,
-    and not for another.
-    Raises UserError where a client has no set or no possible cluster.
+    A repeated set counts once; an empty row is an absent client.  prior: (k,) sizes or shares of the true clusters, by
+    default equal.  home_share: probability in (1/k, 1] that a set was drawn for the client's main cluster. Raises
+    UserError for a client without a set or a possible cluster.
     """
     from scipy.special import logsumexp  # slow to import
 
@@ -55,8 +54,8 @@ def cluster_posterior(
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
     """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)): G_j has all true members and a share p_c
-    of the others. false_rate: p_c, the public `IdentityLaw.p_correct`, in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), with noise of about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, the public
+    `IdentityLaw.p_correct`, in [0, 1).
     """
     joined = _sets(sets)[0]
     sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
@@ -64,9 +63,8 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 
 
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> AttackResult:
-    """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
-
-    Chance: the prior's largest cluster, 1/k for all without a prior.
+    """Share of the clients whose true cluster (n,) has the largest posterior. Chance: the prior's largest, 1/k without
+    a prior.
     """
     posterior = real_rows("posterior", posterior)
     n, k = posterior.shape
@@ -82,10 +80,6 @@ def expected_accuracy(
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
     prior: the attacker's belief, not estimated from the sets.  shares: (k,) the truth; by default the prior.
-
-    The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
-    above the true one in the prior and e beside it, the guess is correct by 1 / (1 + s) if none of the b and s of the e
-    are among them: C(e, s) C(k-1-b-e, I-s) / C(k-1, I).
     """
     laws = [sets] if isinstance(sets, IdentityLaw) else list(sets)
     common = common_false(laws)
@@ -93,6 +87,8 @@ def expected_accuracy(
     believed = _prior(prior, k)
     true = believed if shares is None else _prior(shares, k)
 
+    # the false clusters in all sets are i random others; with some clusters above the true one in the prior and others
+    # beside it, the guess is correct by 1 / (1 + s) if none of those above and s of those beside are among them
     @cache
     def right(above: int, beside: int) -> tuple[float, float]:
         rest = k - 1 - above - beside
@@ -115,8 +111,7 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """The mean of `identity_accuracy` with `estimated_sizes`, each client's set drawn anew in turn; exact over rounds.
 
-    sets: (n, k), truth: (n,), of one round. A false cluster in many sets looks larger, so estimates do worse than known
-    sizes.
+    sets: (n, k), truth: (n,), of one round.
     """
     rows, k = np.asarray(sets).astype(bool), law.clusters
 
@@ -134,10 +129,7 @@ def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[A
 
 
 def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
-    """(k,): entry i is the probability that i false clusters are in all these independent sets of one client.
-
-    A set of f false clusters keeps a hypergeometric number of those left.
-    """
+    """(k,) the probabilities that i false clusters are in all these independent sets of one client."""
     from scipy.stats import hypergeom  # slow to import
 
     others = laws[0].clusters - 1
@@ -156,8 +148,8 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
 def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
     """Different 0/1 sets (m, k) of one client -> (m, k): probability that set i was drawn for cluster j.
 
-    All ways to give each set a cluster of its own are equally likely, counted in k 2^m steps: give `MOST_SETS` at most.
-    Raises UserError where there is no such way.
+    All ways to give each set its own cluster are equally likely, counted in k 2^m steps, for `MOST_SETS` at most.
+    Raises UserError where there is none.
     """
     joined = np.asarray(sets)
     m, k = joined.shape
@@ -174,12 +166,10 @@ def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def expected_after_change(law: IdentityLaw) -> Expected:
-    """How often a set's likeliest cluster is correct, given another set that differs, both of this law.
-
-    With sizes a and b and m clusters in common there are ab - m pairs of different clusters: b of them with a cluster
-    of the first set only and b - 1 with a common one. A given pair of sets belongs to a given pair of clusters with
-    probability w_a w_b, w_c = Pr(|CI| = c) / C(k-1, c-1).
-    """
+    """How often a set's likeliest cluster is correct, given another set that differs, both of this law."""
+    # sets of sizes a and b with m common clusters have ab - m pairs of different clusters: b with a cluster of the
+    # first set only, b - 1 with a common one; a pair of sets belongs to a pair of clusters with probability w_a w_b,
+    # w_c = Pr(|CI| = c) / C(k-1, c-1)
     k = law.clusters
     w = [float(law.sizes[c - 1]) / math.comb(k - 1, c - 1) for c in range(1, k + 1)]
     seen, first, second = 0.0, 0.0, 0.0  # probabilities times k(k-1): of two sets, of a hit, of its score squared

@@ -1,8 +1,8 @@
-"""Training samples, read off the gradient of a dense first layer, from an update in the clear.
+"""Training samples from the gradient of a dense first layer, in an update in the clear.
 
-Row k of the weights' gradient is sum_i delta_ik x_i, and entry k of the bias's is sum_i delta_ik, for samples x_i.
-Their quotient is a sample if only one moves neuron k (Phong et al., TIFS 2018, section III-B; Geiping et al.,
-"Inverting gradients", NeurIPS 2020, proposition 3.1).
+Row k of the weights' gradient is sum_i delta_ik x_i, entry k of the bias's sum_i delta_ik, for samples x_i. Their
+quotient is a sample if only one moves neuron k (Phong et al., TIFS 2018, section III-B; Geiping et al., NeurIPS 2020,
+proposition 3.1).
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def recovery(
 ) -> AttackResult:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
-    guesses, own: by client, (k, f) and (n, f). alike: by client, two or more draws of n samples of the same classes
-    that it does not have. Chance is the best guess's fit to one of those. shares: by client, the share f of all such
-    samples that a draw holds, which widens the spread.
+    guesses, own: by client, (k, f) and (n, f).  alike: by client, two or more draws of n other samples of the same
+    classes; chance is the best guess's fit to one of those.  shares: by client, the share of all such samples in a
+    draw, which widens the spread.
     """
     found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
     drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]

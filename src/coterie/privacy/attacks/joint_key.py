@@ -1,8 +1,8 @@
 """The active attack on a joint key: one client reads it off what is opened, in a recorded run that is repeated.
 
-It applies where clients encrypt under a joint key and train on what is opened. The client sends Enc(m) + (0, K) once
-(``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s. Flooding does not prevent it. Joint pads do
-(``crypto.threshold_pads``): what a sender adds opens to m + K.
+For clients that encrypt under a joint key and train on what is opened. The client sends Enc(m) + (0, K) once
+(``attacks/key_in_sum.py``), which opens to m + K s for the joint secret s, also with flooding. Under joint pads
+(``crypto.threshold_pads``) it opens to m + K.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from coterie.privacy.audits import Delays, Measured, Recorded, attack
 from coterie.privacy.views import check_real
 
 Guess = NDArray[np.int64]
-"""(N,) coefficients of the joint secret: within +-1 for each of those who made it."""
+"""(N,) coefficients of the joint secret: within +-1 for each of its makers."""
 SHARE = 32.0
-"""K is the scale over it, so that K s hides the others' changes: the model is spoilt for a round or more."""
+"""K is the scale over it, so K s hides others' changes, and spoils the model for a round or more."""
 
 
 class JointThief(KeyThief):
-    """A client's deviation: it forges one update and reads the next model.
+    """A client that forges one update and reads the next model.
 
-    group: the holders of the key, once it is made.  guess: (N,) its reading, or None.
+    group: the key's holders, once it is made.  guess: (N,) its reading, or None.
     """
 
     def __init__(self, spec: fl.ModelSpec, party: Any, name: str, share: float = SHARE) -> None:
@@ -66,7 +66,7 @@ class JointThief(KeyThief):
 
 
 class LeaderThief(KeyThief):
-    """parties: all clients, for the truth. name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
+    """parties: all clients.  name: of the key. guess: (N,) its reading, or None.  secret: (N,) truth."""
 
     def __init__(self, party: Any, parties: dict[str, Any], name: str) -> None:
         super().__init__(party.spec, SHARE)
@@ -102,7 +102,7 @@ class LeaderThief(KeyThief):
 
 
 def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pads.Padded:
-    """The vector with K = scale / share added to one of its polynomials: all that its sender can do."""
+    """With K = scale / share added to one of its polynomials: all that the sender can do."""
     group, array = padded.group, padded.array.copy()
     constant = int(group.space.scale(group.space.fresh) / share)
     moduli = group.moduli(array.shape[1])
@@ -112,7 +112,7 @@ def moved(padded: threshold_pads.Padded, row: int, share: float) -> threshold_pa
 
 
 def read_joint(change: NDArray[Any], group: threshold.Group) -> Guess:
-    """(N,) the likeliest joint secret, from (N,) changes of weights, which also show the factor of K s."""
+    """(N,) the likeliest joint secret, from (N,) changes of weights, whose size shows K s's factor."""
     found = coefficients(change, group.space)
     degree = len(found)
     rest = np.delete(found, [0, degree // 4, 3 * degree // 4])

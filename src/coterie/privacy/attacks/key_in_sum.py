@@ -1,9 +1,8 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
-Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1) opens to c_0 +
-c_1 s, so (c_0, c_1 + K) opens to K s more, and the coefficients of s are -1, 0 and 1. No check of ciphertexts stops it,
-since c_1 + K is as uniform as c_1. With one-time pads (``crypto/pads.py``) a client does not choose c_1; what it adds
-to c_0 opens to K more, without s.
+Clients feed in CKKS ciphertexts under another party's key and read what becomes of their sum. (c_0, c_1 + K) opens to K
+s more than (c_0, c_1), and the coefficients of s are -1, 0 and 1. No check of ciphertexts helps: c_1 + K is as uniform
+as c_1. With one-time pads (``crypto/pads.py``) a client chooses no c_1, and what it adds to c_0 opens without s.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ from coterie.privacy.attacks.wrapping import Between
 Doubles = NDArray[np.float64]
 V = TypeVar("V", CipherVector, Padded)
 Coefficients = NDArray[np.int64]
-"""(N,) -1, 0 and 1: what a secret key is made of."""
+"""(N,) -1, 0 and 1, of a secret key."""
 
 LEAST, MOST = 64.0, 256.0
-"""K is the scale over such a number, so 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext
-of one client's update. The smaller, the less the model is spoilt; the larger, the sooner the key is read.
+"""K is the scale over such a number, 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext of
+an update. A smaller K spoils the model less; a larger one reads the key sooner.
 """
-_ROUGH = 0.06
-"""Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: uniform
-noise has .08, Gaussian noise .13."""
+_ROUGH = 0.06  # mean squared distance from -1, 0 and 1 of a reading without a key: uniform noise has .08, Gaussian .13
 
 
 def forged(vector: V, row: int, share: float = LEAST) -> V:
@@ -53,9 +50,10 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 
 
 def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tuple[Coefficients, SecretKey | None]:
-    """(N,) changes of weights where a ciphertext was forged -> the likeliest s, and the key if it is correct.
+    """(N,) changes of weights where a ciphertext was forged -> the likeliest s of both signs, and the key if it is
+    correct.
 
-    The numbers' size shows the factor of K s; both signs are tried. summands: ternary polynomials that make up the key.
+    summands: ternary polynomials that make up the key.
     """
     found = coefficients(change, public.parameters)
     unit = float(np.sqrt(1.5 / summands * np.mean(np.square(found)))) or 1.0  # a ternary number has variance 2/3
@@ -68,7 +66,7 @@ def read_key(change: NDArray[Any], public: PublicKey, summands: int = 1) -> tupl
 
 
 def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
-    """The key with these coefficients, without its last prime (for switching keys), if it fits the public key."""
+    """The key with these coefficients, without its last prime (for switching keys), if it fits."""
     made = ring(public.parameters)
     secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
     secret[:-1] = made.transformed(guess[None], public.parameters.levels)[0]
@@ -93,14 +91,12 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> AttackResult:
 
 
 class KeyThief:
-    """A client's deviation: it forges updates until it has the key.
+    """A client that forges updates until it has the key: the ciphertext in which its own first update is shortest.
 
-    It forges the ciphertext in which its own first update is shortest. At each training it subtracts all earlier models
-    from its new start, and tries to read the key.
-    share: K is the scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its
-    updates are late.  summands: of the key.  key, round: once it has read it.  guess: (N,) of its last reading, or
-    None.  forged_in: the rounds whose updates it forged.
-    Raises UserError for emulated keys, and where a model fills no ciphertext.
+    At each training it subtracts all earlier models from its new start, and tries to read the key.  share: K is the
+    scale over it; halved down to ``LEAST`` after each failed reading.  late: by how many rounds its updates are late.
+    summands: of the key.  key, round: once it has read it.  guess: (N,) its last reading, or None.  forged_in: rounds
+    of forged updates. Raises UserError for emulated keys, and where a model fills no ciphertext.
     """
 
     def __init__(self, spec: fl.ModelSpec, share: float = MOST, *, late: int = 0, summands: int = 1) -> None:

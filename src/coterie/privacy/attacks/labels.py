@@ -1,9 +1,8 @@
 """Clients' labels from models, clusters and selections.
 
-From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is the (predicted - true)
-share of each class, so a client's bias is above the others' for classes that it has more of. From clusters
-(`similar_pairs`): members have similar labels. From numbers of selections (`rank_correlation`): they follow data size,
-loss or variety.
+From models, also blinded and shuffled (`label_shares`): the gradient of a softmax's bias is each class's (predicted -
+true) share. From clusters (`similar_pairs`): members have similar labels. From numbers of selections
+(`rank_correlation`): they follow data size, loss or variety.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, 
 
 
 def last_bias(spec: fl.ModelSpec) -> slice:
-    """Where the model's last part named ``bias`` or ``*.bias`` lies. Raises UserError without one."""
+    """Where the last part named ``bias`` or ``*.bias`` lies. Raises UserError without one."""
     for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
         if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
             return slice(part.offset, part.offset + part.size)
@@ -27,9 +26,8 @@ def last_bias(spec: fl.ModelSpec) -> slice:
 
 
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) last-layer biases, with or without a common mask -> deviations of the label shares.
-
-    They are client i's shares minus the mean shares, up to one unknown positive factor for all.
+    """(n, classes) last-layer biases, also under a common mask -> deviations from the mean label shares, up to one
+    unknown positive factor.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -44,11 +42,11 @@ def label_shares(rows: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
 def share_correlation(
     estimate: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None = None
 ) -> AttackResult:
-    """Pearson correlation of estimated with true deviations of label shares, (n, classes). label_counts: (n, classes)
-    samples, not shares.
+    """Pearson correlation of estimated with true deviations of label shares, (n, classes).  label_counts: (n, classes)
+    samples.
 
-    Chance, with its exact standard deviation, hands the estimates to random clients. groups: (n,); each client is then
-    compared within its own group only, by chance too.
+    Chance, with its exact standard deviation, hands the estimates to random clients.  groups: (n,) within which alone
+    clients are compared.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     groups = np.zeros(len(estimate)) if groups is None else np.asarray(groups)
@@ -71,9 +69,9 @@ def share_correlation(
 def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> AttackResult:
     """Whether the label counts (n, classes) are among some numbers (n, m) of each client.
 
-    A class is read off the number that correlates most with it. The score is the mean over the classes that differ
-    between clients, for counts, shares, counts at length 1 or their logarithms, whichever correlates most. Chance: the
-    rows in 100 random orders. Raises UserError if there is nothing to compare, or for too few clients.
+    A class is read off the number that correlates most with it; the mean over the classes that differ between clients,
+    for counts, shares, counts at length 1 or logarithms, whichever correlates most. Chance: the rows in 100 random
+    orders. Raises UserError if there is nothing to compare, or for too few clients.
     """
     numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
     shares = shares_of(counts)
@@ -102,9 +100,8 @@ def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
-    """Where the last layer's weights lie, and the number of its classes, each with a row before the bias.
-
-    Raises UserError for a model without such rows.
+    """Where the last layer's weights lie, and its classes, each with a row before the bias. Raises UserError for other
+    models.
     """
     bias = last_bias(spec)
     classes = bias.stop - bias.start
@@ -115,10 +112,8 @@ def last_rows(spec: fl.ModelSpec) -> tuple[slice, int]:
 
 
 def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """(n, classes) deviations of the label shares, by the last layer's rows in updates (n, d).
-
-    A class's row moves further, the more samples of the class there are: its gradient is the mean of (predicted - true)
-    times the last layer's input, whatever training does to the bias.
+    """(n, classes) deviations of the label shares, by the last layer's rows in updates (n, d): a row moves further, the
+    more samples its class has, whatever happens to the bias.
     """
     where, classes = last_rows(spec)
     lengths = np.linalg.norm(real_rows("steps", steps)[:, where].reshape(len(steps), classes, -1), axis=2)
@@ -127,9 +122,8 @@ def label_shares_by_rows(steps: NDArray[Any], spec: fl.ModelSpec) -> NDArray[np.
 
 
 def selected_by_class(chosen: NDArray[np.bool_], spec: fl.ModelSpec) -> NDArray[np.float64]:
-    """(n, d) the parameters that each client has chosen -> (n, classes) each class's share in the last layer.
-
-    Raises UserError for a model without rows by class.
+    """(n, d) chosen parameters -> (n, classes) each class's share in the last layer. Raises UserError
+    as ``last_rows``.
     """
     where, classes = last_rows(spec)
     weights = chosen[:, where].reshape(len(chosen), classes, -1)
@@ -182,10 +176,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> AttackR
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> AttackResult:
-    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group". groups: (n,).
-
-    Chance, and a constant guess, give 0.5.
-    """
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group" (n,). Chance: 0.5."""
     from scipy.stats import rankdata  # slow to import
 
     groups = np.asarray(groups).ravel()
@@ -226,7 +217,7 @@ def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
 
 
 def label_entropy(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) entropy of each client's label shares, in nats. label_counts: (n, classes)."""
+    """(n,) entropy of label shares, in nats.  label_counts: (n, classes)."""
     shares = shares_of(label_counts)
     return np.asarray(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1))
 

@@ -1,11 +1,10 @@
 """What the helper of PAFed, honest but curious, reads off masked numbers.
 
-**The number of conflicts.** The helper sees every late update's cosine c_j times a random rho_j > 0, shuffled among
-dummies of random sign, and the masked sums of both classes, which show whether a class is empty. Dummies never blur
-that none or all conflict.
+**The number of conflicts.** It sees every late update's cosine c_j times a random rho_j > 0, shuffled among dummies of
+random sign, and both classes' masked sums, which show whether a class is empty: dummies do not blur that.
 
-**The model under a mask of real numbers**, uniform in [-B, B] as the paper's algorithm 5 can be read: w + r lies
-outside w' + [-B, B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).
+**The model under a mask of real numbers**, uniform in [-B, B] as algorithm 5 can be read: w + r lies outside w' + [-B,
+B] in some coordinate with probability 1 - prod (1 - |w_i - w'_i| / 2B).
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
 Classes = Literal["both", "agreeing", "conflicting"]
-"""Which classes have anybody in them, as the masked sums show."""
+"""Which classes are not empty, as the masked sums show."""
 
 
 def count_posterior(negative: int, late: int, dummies: int, classes: Classes | None = None) -> Doubles:
     """(late + 1,) probabilities that k = 0, 1, ... late updates conflict, from the number of negative signs.
 
-    A priori each conflicts with probability 1/2.  classes: as the sums show it, or None. Raises UserError for an
-    impossible number of signs.
+    A priori each with probability 1/2.  classes: as the sums show it, or None. Raises UserError for impossible signs.
     """
     from scipy.stats import binom  # slow to import
 
@@ -41,9 +39,8 @@ def count_posterior(negative: int, late: int, dummies: int, classes: Classes | N
 
 
 def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
-    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of which is real.
-
-    Decoys' patterns are uniform, so one that n sets have is n times as likely to be the real one's.
+    """(late + 1,) probabilities of each number, from the patterns of all sets of sums: one is real,
+    decoys are uniform.
     """
     posterior = _prior(late) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
@@ -73,9 +70,8 @@ def _prior(late: int) -> Doubles:
 
 
 def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], bound: float) -> NDArray[np.float64]:
-    """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside, not the second.
-
-    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, else 1/2.
+    """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside: 1 or 0 where only one is
+    possible, else 1/2. Masks are uniform in [-bound, bound].
     """
     rows = real_rows("masked", masked)
     inside = [(np.abs(rows - np.asarray(model, np.float64)) <= bound).all(axis=1) for model in (first, second)]

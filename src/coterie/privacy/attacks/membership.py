@@ -1,7 +1,4 @@
-"""Which samples a model was trained on, from its losses: a small loss means training data.
-
-Adversary 2 of Yeom et al., "Privacy risk in machine learning", CSF 2018.
-"""
+"""A model's training samples by its losses, which are smaller on them (adversary 2 of Yeom et al., CSF 2018)."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ def membership_auc(
 ) -> AttackResult:
     """Mean over clients of the area under the ROC curve of "a small loss means a training sample". Chance: 0.5.
 
-    trained, others: by client, its model's losses (m,) on training samples and (n,) on other samples. An area's
-    variance by chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the number of
-    clients, which may share the other samples. same_pool: whether those are drawn as the training samples are; if not,
-    chance is not known. Raises UserError if losses are empty or NaN.
+    trained, others: by client, its model's losses (m,) on training samples and (n,) on others. An area's variance by
+    chance is (m + n + 1) / (12 m n) (Mann and Whitney); the part 1 / (12 n) is not divided by the clients, which may
+    share the others.  same_pool: those are drawn as the training samples are; else chance is not known. Raises
+    UserError if losses are empty or NaN.
     """
     from scipy.stats import rankdata  # slow to import
 
@@ -51,9 +48,9 @@ def membership_auc(
 def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
     """(n,) how far each sample's confidence is below that of models not trained on it; a member's is above.
 
-    The offline likelihood ratio of Carlini et al., "Membership inference attacks from first principles", IEEE S&P 2022,
-    for confidences log(p / (1 - p)), with one variance for all samples, as for few reference models.
-    losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises UserError without these.
+    The offline likelihood ratio of Carlini et al., IEEE S&P 2022, for confidences log(p / (1 - p)), with one variance
+    for all samples.  losses: (n,) cross entropies under the model.  references: (m, n) under the others. Raises
+    UserError without these.
     """
     if not len(references):
         raise fl.UserError("there is no model that was not trained on these samples to compare with")
@@ -61,15 +58,13 @@ def beyond_references(losses: NDArray[Any], references: NDArray[Any]) -> NDArray
 
 
 def _confidence(losses: NDArray[Any]) -> NDArray[np.float64]:
-    """log(p / (1 - p)), kept finite."""
     bounded = np.clip(np.asarray(losses, np.float64), 1e-9, 1e3)
     return np.asarray(-bounded - np.log(-np.expm1(-bounded)))
 
 
 def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[Any]) -> fl.Vector:
-    """What a leader makes of a sparse upload: its model changed at these places, (d,) float32.
-
-    Raises UserError unless each place has one finite change.
+    """A leader's model of a sparse upload: its own changed at these places, (d,) float32. Raises UserError unless each
+    has one finite change.
     """
     if places.shape != np.shape(change) or not np.isfinite(change).all():
         raise fl.UserError(f"an upload of {np.shape(change)} finite changes for {places.shape} places")
@@ -79,14 +74,12 @@ def uploaded_model(start: fl.Vector, places: NDArray[np.int64], change: NDArray[
 
 
 Losses = tuple[NDArray[Any], NDArray[Any]]
-"""A client's samples' losses (m,) under the model that the leader sent, and under the one that its upload makes."""
+"""A client's samples' losses (m,) under the model that the leader sent, and the upload's."""
 
 
 def upload_membership(trained: Sequence[Losses], others: Sequence[Losses], *, same_pool: bool = True) -> AttackResult:
-    """Samples whose loss the upload has lowered the most are taken for training samples.
-
-    The loss at the start is the sample's difficulty (Watson et al., ICLR 2022). Scored by ``membership_auc``. Chance:
-    0.5.
+    """Samples whose loss the upload has lowered the most are taken for training samples: the loss at the start is their
+    difficulty (Watson et al., ICLR 2022). As ``membership_auc``. Chance: 0.5.
     """
     lowered = [[np.asarray(after, np.float64) - before for before, after in side] for side in (trained, others)]
     return membership_auc(*lowered, same_pool=same_pool)

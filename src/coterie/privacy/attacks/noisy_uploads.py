@@ -1,7 +1,7 @@
 """An empirical audit of differential privacy: which of two neighbouring data sets did a release come from?
 
-The attacker knows all data but the difference. A test that beats (epsilon, delta) disproves the claim; a `lower_bound`
-below the claim does not prove it.
+The attacker knows all but the difference. A test that beats (epsilon, delta) disproves the claim; a `lower_bound` below
+it proves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coterie.dp.uploads import Standard
 Doubles = NDArray[np.float64]
 
 SPREAD = 3.0
-"""How many times wider the values of the heuristic's neighbour are spread."""
+"""How many times wider the heuristic's neighbour spreads its values."""
 VALUES = 8
 """At the centroid of the cluster in the heuristic's audit."""
 TRIALS = 4000
@@ -32,9 +32,9 @@ TRIALS = 4000
 
 @dataclass(frozen=True)
 class NoiseAudit:
-    """claimed: the epsilon that is claimed at ``delta``.  lower_bound: what ``trials`` outputs on each of two
-    neighbouring data sets prove, wrong with a probability of at most 5 %.  exact: the least true epsilon, where there
-    is a formula; infinite where a release hides nothing.
+    """claimed: the epsilon at ``delta``.  lower_bound: what ``trials`` outputs on each data set prove, wrong with a
+    probability of at most 5 %.  exact: the least true epsilon, where there is a formula; infinite where nothing is
+    hidden.
     """
 
     mechanism: str
@@ -50,7 +50,6 @@ class NoiseAudit:
         return max(self.lower_bound, self.exact or 0.0) <= self.claimed
 
     def row(self) -> dict[str, Any]:
-        """For ``result.json``."""
         return {
             "mechanism": self.mechanism,
             "neighbours": self.neighbours,
@@ -67,9 +66,10 @@ class NoiseAudit:
 def audit_standard(
     mechanism: Standard, size: int, delta: float, uploads: int = 1, trials: int = TRIALS, seed: int = 0
 ) -> NoiseAudit:
-    """The standard mechanism on changes of ``size`` parameters that are as far apart as clipping allows: C and -C.
+    """The standard mechanism on changes of ``size`` parameters as far apart as clipping allows: C and -C. The
+    likelihood ratio grows with the outputs' sum along the direction.
 
-    uploads: of one client, looked at together. The likelihood ratio grows with the sum of outputs along the direction.
+    uploads: of one client, together.
     """
     draw = fl.Secrets(fl.rng(seed, "audit", "standard"))
     found = _opposite(lambda change: mechanism.noised(change, draw), mechanism.clip, size, uploads, trials)
@@ -79,7 +79,7 @@ def audit_standard(
 
 @cache
 def audit_distributed(mechanism: Distributed, delta: float, trials: int = TRIALS) -> NoiseAudit:
-    """Noise on a sum, for an opener that knows all other terms and the shares of ``missing`` parties, of two more."""
+    """Noise on a sum, for an opener that knows all but two terms, and the shares of ``missing`` parties."""
     draw, honest = fl.Secrets(fl.rng(0, "audit", "distributed")), 2
     shares = skellam.draw(2 * trials * honest * mechanism.length, mechanism.variance(mechanism.missing + honest), draw)
     noise = iter(shares.reshape(-1, honest, mechanism.length).sum(axis=1))
@@ -111,8 +111,8 @@ def audit_heuristic(
 ) -> NoiseAudit:
     """The paper's mechanism on a density cluster whose two outermost values are ``spread`` times wider in a neighbour.
 
-    It looks at the ``VALUES`` values at the centroid, alike but for their noise. claimed: in all, by section 5.1.1, so
-    epsilon_2 = claimed / VALUES. With ``spread`` infinite all values of one data set are equal, and sent without noise.
+    It looks at the ``VALUES`` values at the centroid, alike but for noise.  claimed: in all, by section 5.1.1, so
+    epsilon_2 = claimed / VALUES. With ``spread`` infinite one data set's values are all equal, and sent without noise.
     Raises UserError unless spread > 1 and claimed is positive.
     """
     if not spread > 1 or trials < 2:

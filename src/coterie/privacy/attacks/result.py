@@ -14,10 +14,10 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One measured attack. chance: of the metric, without the leak (each score defines it).  perfect: all leaks.
+    """One measured attack.  chance: of the metric, without the leak.  perfect: all leaks.
 
-    n: clients that were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind, 0
-    where chance is no random guess.  chance_known: False where other things than the leak differ, too.
+    n: clients that were scored.  chance_sd: the metric's standard deviation over random guesses.  chance_known: False
+    where other things than the leak differ, too.
     """
 
     metric: str
@@ -35,16 +35,15 @@ class AttackResult:
 
     @property
     def leak(self) -> float:
-        """0 at chance (also where chance is already perfect), 1 for a full leak, negative below chance."""
+        """0 at chance (also where chance is perfect), 1 for a full leak, negative below chance."""
         return (self.value - self.chance) / self.room if self.room else 0.0
 
 
 CANNOT_TELL = "cannot tell"
 VERDICTS = ("nothing found", CANNOT_TELL, "a little", "much", "everything")
-"""What an attack found, in words, from the least to the most.
+"""What an attack found, from the least to the most.
 
-``CANNOT_TELL``: nothing was found in an interval that reaches ``BLIND``, where chance is already perfect, or beside a
-chance that is not known.
+``CANNOT_TELL``: nothing, in an interval that reaches ``BLIND``, where chance is perfect, or beside an unknown chance.
 """
 _LEAST, MUCH, _ALL = 0.02, 0.3, 0.995
 BLIND = 0.5
@@ -52,10 +51,9 @@ BLIND = 0.5
 
 
 def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> str:
-    """A leak in words. noise: half of its 95 % interval; a leak within it counts as chance.
+    """A leak in words.  noise: half of its 95 % interval; a leak within it counts as chance.
 
-    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02. Nothing can be told if the
-    interval has 0 and ``BLIND`` in it.
+    ``a little`` is less than 0.3, ``everything`` at least 0.995, nothing up to 0.02.
     """
     if not leak > max(noise, _LEAST):
         return VERDICTS[0] if chance_known and max(leak, 0.0) + noise < BLIND else CANNOT_TELL
@@ -64,9 +62,8 @@ def verdict(leak: float, noise: float = 0.0, *, chance_known: bool = True) -> st
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score. accuracy: its mean.  sd: of one client's score.
-
-    drawn_sd: the same for an attacker that breaks ties at random.
+    """The closed form of a score.  accuracy: its mean.  sd: of one client's score.  drawn_sd: for an attacker that
+    breaks ties at random.
     """
 
     accuracy: float
@@ -95,7 +92,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, classes) shares that sum to 1 in each row. Raises UserError for a client without samples."""
+    """(n, classes) shares that sum to 1. Raises UserError for a client without samples."""
     counts = real_rows("label counts", label_counts)
     if (counts < 0).any() or (counts.sum(axis=1) <= 0).any():
         raise UserError("label counts must not be negative, and every client needs a sample")
@@ -103,9 +100,8 @@ def shares_of(label_counts: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def handed_out(scores: NDArray[np.float64]) -> tuple[float, float, float]:
-    """(n, n) scores of client i under the guess for client j -> mean score, chance, its exact standard deviation.
-
-    Chance hands the guesses to random clients.
+    """(n, n) scores of client i under the guess for client j -> mean score, chance (guesses of random clients), its
+    exact standard deviation.
     """
     n = len(scores)
     centred = scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean()

@@ -1,7 +1,7 @@
 """Clients' labels from sparsity vectors ("FedEPC", section 3.2, says that they reveal nothing precise).
 
-A vector is a mixture of the classes' mean vectors, weighted by the client's label shares. Its receiver takes the class
-means from labelled samples of its own, and solves for the weights.
+A vector mixes the classes' mean vectors by the client's label shares. Its receiver takes the means from labelled
+samples of its own, and solves for the shares.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from coterie.privacy.attacks.result import AttackResult, handed_out, real_rows, 
 from coterie.protocol.errors import UserError
 
 DRAWS = 50
-"""Guesses of the same kind that say what luck gives for vectors without names."""
+"""Guesses of the same kind, for the luck of vectors without names."""
 _SUM_TO_ONE = 1e3
 
 
 def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> NDArray[np.float64]:
-    """Vectors (m, C) and labels (m,) of the attacker's samples -> (classes, C) means, NaN for a class without any.
-
-    Vectors must be clipped as the clients clip theirs.
+    """Vectors (m, C), clipped as the clients' are, and labels (m,) of the attacker's samples -> (classes, C) means, NaN
+    for a class without any.
     """
     rows = real_rows("auxiliary vectors", vectors)
     means = np.full((classes, rows.shape[1]), np.nan)
@@ -32,10 +31,8 @@ def class_means(vectors: NDArray[Any], labels: NDArray[Any], classes: int) -> ND
 
 
 def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.float64]:
-    """Vectors (n, C) and class means (classes, C) -> (n, classes) estimated label shares.
-
-    Row i is the w >= 0 with sum 1 that minimizes |w means - vector_i|; 0 for a class of unknown mean.
-    Raises UserError where no class is known.
+    """Vectors (n, C) and class means (classes, C) -> (n, classes) label shares: the w >= 0 with sum 1 that minimizes
+    |w means - vector_i|; 0 for an unknown mean. Raises UserError where no class is known.
     """
     from scipy.optimize import nnls  # slow to import
 
@@ -53,7 +50,7 @@ def shares_by_nnls(vectors: NDArray[Any], means: NDArray[Any]) -> NDArray[np.flo
 
 
 def by_cluster(estimate: NDArray[Any], clusters: NDArray[Any]) -> NDArray[np.float64]:
-    """Each client's guess is the mean estimate (n, classes) of its cluster (n,)."""
+    """The mean estimate (n, classes) of each client's cluster (n,)."""
     rows = real_rows("estimate", estimate)
     _, own = np.unique(clusters, return_inverse=True)
     sums = np.zeros((own.max() + 1, rows.shape[1]))
@@ -72,10 +69,10 @@ def total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: N
 
 
 def unnamed_total_variation(estimate: NDArray[Any], label_counts: NDArray[Any], prior: NDArray[Any]) -> AttackResult:
-    """`total_variation` for estimates without names, each compared with its client in the best matching.
+    """`total_variation` for estimates without names, in the best matching with the clients.
 
-    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them; or it guesses
-    the prior, if that is better.
+    Chance gives each estimate's numbers to random labels (`DRAWS` times, fixed seed) and matches them, or guesses the
+    prior if that is better.
     """
     estimate, truth = real_rows("estimate", estimate), shares_of(label_counts)
     rng = np.random.default_rng(0)

@@ -12,23 +12,22 @@ if TYPE_CHECKING:
     from coterie.privacy.audits import Recorded
 
 Instead = Mapping[type, Callable[[fl.Party, fl.Message, Any], fl.Work[Any]]]
-"""By type of effect: (the party, the message that is being handled, the effect) -> work that gives the result.
-
-The work may yield the effect itself, other effects, both, or none.
+"""By type of effect: (the party, the message that it handles, the effect) -> work that gives the result, and may yield
+this or other effects.
 """
 
 Between = Mapping[type, Callable[[fl.Message, Any, Any], Any]]
-"""By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""
+"""By type of effect: (the message, the effect, its result) -> what the handler goes on with."""
 
 
 def deviate(party: fl.Party, instead: Instead) -> None:
-    """From now on ``instead`` does the party's effects of these types. Changes the party in place."""
+    """From now on ``instead`` does the party's effects of these types."""
     table = {kind: fl.Handler(_tapped(handler.run, instead), handler.cost) for kind, handler in party.handlers.items()}
     party.__class__ = type(f"Deviating{type(party).__name__}", (type(party),), {"handlers": table})
 
 
 def wrap(party: fl.Party, between: Between) -> None:
-    """From now on results of the party's effects pass through ``between``. Changes the party in place."""
+    """Results of the party's effects pass through ``between``."""
     deviate(party, {kind: partial(_changed, change) for kind, change in between.items()})
 
 

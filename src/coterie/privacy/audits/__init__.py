@@ -1,7 +1,6 @@
 """Audits: what the parties of a system find out in a recorded run (docs/audits.md).
 
-A built-in system's audit is the module here of the system's name. An attack is a generator of ``Measured``, decorated
-with ``@attack``.
+A built-in system's is the module of its name. An attack is a generator of ``Measured`` under ``@attack``.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from coterie.transport.transcript import View
 
 __all__ = ["Attack", "Audit", "Delays", "Finding", "Measured", "Meddle", "Recorded", "Samples", "View", "attack"]
 Meddle = Callable[[fl.Federation, Delays], None]
-"""What is done to a run before it begins: to its parties, and to when clients answer."""
+"""Changes a run's parties, and when clients answer, before it begins."""
 Topic = Literal["models", "identity", "labels", "groups", "samples", "other"]
-"""What a finding is about. Methods are compared by the best attack of each topic."""
+"""Methods are compared by each topic's best attack."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuditSamples:
-    """A client's samples, to score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
+    """A client's samples, to score attacks; no attacker has them.  x, y: (m, ...) some that it was trained on.
 
-    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: whether it held these out of
-    its training samples; test samples may be harder or easier.
+    other_x, other_y: (n, ...) of the same kind that no client was trained on.  same_pool: it held these out of its
+    training samples; test samples may be harder or easier.
     """
 
     x: Tensor
@@ -48,15 +47,14 @@ class AuditSamples:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A recorded run, from memory or from a run's folder (``runs/recorded.py``).
+    """A recorded run, from memory or a folder (``runs/recorded.py``).
 
     options: of the run, resolved.  settings: of its system.  label_counts: (clients, classes) training samples.
-    initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.
-    again(meddle): the same run once more, with these parties changed.
-    stopped: the round in which recording ended early, of which the views hold nothing, or None.
-    lines: of the rounds, as in ``metrics.jsonl``.  groups: (clients,) the data's own, if any.
-    samples: of a client, by its name, or the public ones of the hub.
-    drifted: the round before which clients exchanged data, or None. Views and lines hold earlier rounds only.
+    initial: (d,) the public initial weights.  federation: the parties as built.  views: of every party.  again(meddle):
+    the same run once more, changed.  stopped: the round in which recording ended early, which the views lack, or None.
+    lines: of ``metrics.jsonl``.  groups: (clients,) the data's own, if any.  samples: of a client, by name, or the
+    hub's public ones.  drifted: the round before which clients exchanged data, or None; views and lines then end
+    earlier.
     """
 
     system: fl.System
@@ -82,7 +80,7 @@ class Recorded:
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
-        """(d,) the coordinates of a model that messages have."""
+        """(d,) the coordinates that messages have."""
         hub = self.federation.look(self.federation.hub)
         return np.asarray(getattr(hub, "is_shared", np.ones(self.spec.size, np.bool_)))
 
@@ -92,11 +90,10 @@ class Recorded:
 
 
 class Measured(NamedTuple):
-    """The result of one attack in one round. who: a role, or colluding parties.  what: they find out.
+    """The result of one attack in one round.  who: a role, or colluding parties.  what: they find out.
 
-    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.
-    knowing: public knowledge of the attacker beside its view.  topic: if it differs from the attack's.
-    round: of success, for an attack that waits for its chance.
+    result: None where the attack does not apply, and ``why``.  expected: the closed form, if any.  knowing: public
+    knowledge beside its view.  topic: if not the attack's.  round: of success, for an attack that waits.
     """
 
     who: str
@@ -110,7 +107,7 @@ class Measured(NamedTuple):
 
 
 def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic | None = None) -> Measured:
-    """With a UserError as the reason why the attack does not apply."""
+    """A UserError is the reason why the attack does not apply."""
     try:
         return Measured(who, what, score(), topic=topic)
     except fl.UserError as error:
@@ -121,8 +118,8 @@ def tried(who: str, what: str, score: Callable[[], AttackResult], topic: Topic |
 class Finding:
     """One attack on one run; other fields as of ``Measured``.
 
-    results: of the rounds with something to attack, in order; none only if the attack does not apply.
-    expected: the closed form of each, or none.  why: the attack does not apply, or "".
+    results: of the rounds with something to attack; none if it does not apply.  expected: the closed form of each, or
+    none.  why: it does not apply, or "".
     """
 
     who: str
@@ -144,7 +141,7 @@ class Finding:
 
     @property
     def leak(self) -> float:
-        """Mean over the rounds: 0 for chance, 1 for everything, negative (down to -1) below chance."""
+        """Mean over the rounds: 0 for chance, 1 for everything, negative below chance."""
         return fmean(self._leaks)
 
     @property
@@ -153,8 +150,8 @@ class Finding:
 
     @property
     def error(self) -> float:
-        """Standard error over the rounds, at least the spread by chance of a single one, since rounds share clients
-        and data. It is 1 where chance is already perfect in every round: nothing can then be told.
+        """Standard error over the rounds, at least the spread by chance of one, since rounds share clients and data; 1
+        where chance is perfect in every round, which tells nothing.
         """
         if self.results and not any(result.room for result in self.results):
             return 1.0
@@ -164,7 +161,6 @@ class Finding:
         return max(over_rounds, by_chance)
 
     def _expected_leak(self) -> float:
-        """0 where theory says nothing."""
         if not self.expected:
             return 0.0
         forms = zip(self.results, self.expected, strict=True)
@@ -174,7 +170,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The leak in words; the closed form's, where it says more than the noisy measurement."""
+        """The leak in words; the closed form's, where it says more."""
         measured = verdict(self.leak, 2 * self.error, chance_known=self._chance_known)
         return max(measured, verdict(self._expected_leak()), key=VERDICTS.index)
 
@@ -229,7 +225,7 @@ def _finding(measured: list[Measured], topic: Topic) -> Finding:
 
 @dataclass(frozen=True)
 class Attack:
-    """adversary: the party that runs it.  summary: what it does.  measure: yields its results, which a call gathers."""
+    """adversary: its party.  summary: what it does."""
 
     name: str
     adversary: str
@@ -255,7 +251,7 @@ def attack(
 def applied(
     attacks: Sequence[Attack], run: Recorded, subjects: Iterable[Any], none: str
 ) -> tuple[list[Finding], dict[str, str]]:
-    """What each attack finds in these, and the reason for each that can be applied to none; ``none`` without any."""
+    """What each attack finds in these, and why some apply to none; ``none`` without any."""
     measured, reasons, scored, came = list[Measured](), dict[str, str](), set[str](), False
     for subject in subjects:
         came = True
@@ -280,8 +276,8 @@ def applied(
 class Audit:
     """passive: every attack on one recorded run; no findings where nobody receives enough.
 
-    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.
-    noise: rows that test the system's claims of its noise (``attacks/noisy_uploads.py``), for ``result.json``.
+    active: attacks that repeat the run with a deviating client, or None.  attacks: as listed to a person.  noise: rows
+    that test claims of noise, for ``result.json``.
     """
 
     passive: Callable[[Recorded], list[Finding]]

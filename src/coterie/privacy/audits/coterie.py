@@ -1,7 +1,6 @@
-"""What the parties of Coterie find out from their views, as numbers.
+"""What the parties of Coterie find out from their views, beside ``hidden_coalitions`` and ``hidden_grouping``.
 
-Others: ``hidden_coalitions`` and ``hidden_grouping``. A party "if" something were so is a control: it shows what the
-protocol hides, or what its noise is for.
+A party "if" something were so is a control: it shows what the protocol, or its noise, hides.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def hidden_words(run: Recorded) -> Iterator[Measured]:
     "reads its shares of rows, and queries, as numbers: which clients are alike",
 )
 def hidden_rows(run: Recorded, rows: Sequence[RowShares]) -> Iterator[Measured]:
-    """The hub's by name; the helper's by position. Whose those are takes the hub's view, for the score alone."""
+    """The hub's by name, the helper's by position; whose those are takes both views, for the score alone."""
     asked = {name: one.ours for of in by_round(run.views[HUB], Queries).values() for name, one in of.items()}
     names = [name for name in run.clients if name in asked]
     for _ in run.lines:  # they have them in every round

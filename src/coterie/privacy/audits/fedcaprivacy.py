@@ -1,4 +1,4 @@
-"""What the parties of FedCAPrivacy find out from their views, as numbers."""
+"""What the parties of FedCAPrivacy find out from their views."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, Upload, round
 Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]
 """Differences (n, m) as the service sees them, the participants' common seed, the round -> differences (n, d) of
-weights. What a participant can do that helps the service; the identity in paper mode."""
+weights, which a helping participant can tell; the identity in paper mode.
+"""
 
 GUESSED_SEED = bytes(32)
-"""What the service uses in place of the participants' seed, which it does not have."""
+"""The service's, in place of the participants' seed."""
 HELPED = "csp with a participant"
 SERVER = "business server"
 
@@ -40,9 +41,8 @@ SERVER = "business server"
 
 
 def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
-    """Positions, and the vectors there minus the first of them, (n, m) float64, as the service sees them.
-
-    The common mask cancels, so they are exact. m is d, or the length of a sketch.
+    """Positions, and the vectors there minus the first, (n, m) float64, as the service sees them: exact, since the
+    common mask cancels. m is d, or the length of a sketch.
     """
     opened = {}
     for _, message in view.messages(Relayed, round):
@@ -56,7 +56,7 @@ def csp_rows(view: View, key: Any, round: int) -> tuple[list[int], Rows]:
 
 
 def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np.bool_]:
-    """phi (n, c) by client, from receipts of clusters' models. A client without a model has an empty row."""
+    """phi (n, c) by client, from receipts of clusters' models; empty rows without a model."""
     pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
     phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
     for i, k in pairs:
@@ -65,10 +65,7 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 
 
 def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
-    """The name behind every row of ``csp_rows``. shown: (m,) by name.
-
-    Raises UserError where the rows are not differences of these vectors.
-    """
+    """The name behind every row of ``csp_rows``.  shown: (m,) by name. Raises UserError for other rows."""
     for first in shown.values():
         names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
         for name, values in shown.items():
@@ -83,9 +80,9 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 class ServiceRound:
     """One round: what the service sees, and the truth, by both servers' views and a secret key.
 
-    rows: (n, m) of ``csp_rows``.  alone: (n, d) what the service makes of them: the rows themselves, or of sketches the
-    shortest models that have them under a guessed seed.  weights: (n, d) what a participant makes of them.  who: (n,)
-    the client behind every row.  models: (n, d) as trained.  phi: of ``hub_membership``.
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) the service's guess: the rows, or of sketches the shortest models under
+    a guessed seed.  weights: (n, d) a participant's.  who: (n,) the client behind every row.  models: (n, d) as
+    trained.  phi: of ``hub_membership``.
     """
 
     number: int
@@ -118,7 +115,7 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
 
 
 def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """By name, what the service was to see, and the model."""
+    """What the service was to see, and the model."""
     shown, models = {}, {}
     for name, m in uploads.items():
         models[name] = key.decrypt(key.public.from_bytes(m.cipher))
@@ -127,10 +124,9 @@ def _opened(uploads: Mapping[str, Upload], key: Any) -> tuple[dict[str, Rows], d
 
 
 def participants_help(protection: str, size: int) -> Unprotect:
-    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
+    """What a participant, who has the common seed, makes of the service's rows.  size: d of the model.
 
-    It undoes a rotation. Of a sketch it gives the shortest models that have it. With a guessed seed the service can try
-    it alone.
+    It undoes a rotation; of a sketch it gives the shortest models. With a guessed seed the service tries it alone.
     """
 
     @lru_cache(maxsize=4)
@@ -149,7 +145,6 @@ def participants_help(protection: str, size: int) -> Unprotect:
 
 
 def _inverse(size: int, dim: int, secret: bytes) -> Rows:
-    """(dim, size) the pseudo-inverse of a secret projection."""
     return np.asarray(np.linalg.pinv(np.stack([project(unit, dim, secret) for unit in np.eye(size)])))
 
 
@@ -182,7 +177,7 @@ def relinked_by_distances(rounds: Sequence[ServiceRound]) -> Iterator[Measured]:
 
 
 def _following(rounds: Sequence[ServiceRound]) -> Iterator[tuple[ServiceRound, ServiceRound, NDArray[np.int64]]]:
-    """Consecutive rounds, and by row of the second its client's row in the first, or -1."""
+    """Consecutive rounds, and by row of the second its client's in the first, or -1."""
     for a, b in pairwise(rounds):
         row_of = {i: row for row, i in enumerate(a.who)}
         yield a, b, np.array([row_of.get(i, -1) for i in b.who])
@@ -248,9 +243,8 @@ def characterised(hub: View, key: Any) -> dict[str, Rows]:
 
 
 def block_norms(rows: Rows, labels: int, secret: bytes) -> Rows:
-    """(n, labels) the squared length of each label's block, in the shortest signatures with these projections (n, 2 d).
-
-    The mean row takes off the common mask. A longer block has more samples of its label.
+    """(n, labels) the squared length of each label's block, in the shortest signatures with these projections (n, 2 d),
+    less the mean row, for the common mask. Longer blocks have more samples.
     """
     inverse = _inverse((labels + 1) * FEATURES, DIMENSION, secret)
     halves = np.split(rows - rows.mean(axis=0), 2, axis=1)
@@ -283,7 +277,6 @@ def passive(run: Recorded) -> list[Finding]:
 
 
 def by_rounds(run: Recorded, rounds: Sequence[ServiceRound]) -> list[Finding]:
-    """The attacks on rounds in which the service opens models or sketches."""
     return [
         *similar_rows(run, rounds),
         *label_shares(run, rounds),

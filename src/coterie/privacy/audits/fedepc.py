@@ -1,4 +1,4 @@
-"""What the parties of FedEPC find out from their views, as numbers.
+"""What the parties of FedEPC find out from their views.
 
 An attacker's labelled samples are the hub's public ones, or else test samples.
 """
@@ -35,12 +35,12 @@ BOAST = 10.0
 AGAINST = 10.0
 """How many times its step a spoiling device goes, backwards."""
 RAISED = 1.5
-"""A cluster counts as spoiled if its loss, over the rounds, is at least so many times what it was without the liar."""
+"""A cluster is spoiled by at least so many times its loss without the liar, over the rounds."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
-    """clients: (n,) numbers of devices.  rows: (n, m) an attacker's array on them."""
+    """clients: (n,) numbers of devices.  rows: (n, m) on them."""
 
     clients: NDArray[np.int64]
     rows: Doubles
@@ -96,7 +96,7 @@ def losses(run: Recorded) -> dict[str, float]:
 
 
 def clusters(run: Recorded) -> dict[str, int]:
-    """The last clusters by name, of devices that are in one."""
+    """The last clusters of devices that are in one."""
     noted = [line["notes"]["membership"] for line in run.lines if "membership" in line["notes"]]
     return {name: own[0] for name, own in zip(run.clients, noted[-1], strict=True) if own} if noted else {}
 
@@ -188,7 +188,7 @@ def passive(run: Recorded) -> list[Finding]:
 
 @attack("boast", "one client, deviating", "other", "says that it is fast, to be selected more often")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The least selected device of the largest cluster claims to be ``BOAST`` times as fast."""
+    """The least selected device of the largest cluster claims ``BOAST`` times its speed."""
     name = max(largest(run), key=lambda one: -selected(run)[one])
 
     def faster(message: fl.Message, effect: fl.Local, result: Any) -> Any:
@@ -241,10 +241,7 @@ def selected(run: Recorded) -> Counter[str]:
 
 
 def loss_of(run: Recorded) -> dict[str, float]:
-    """By device, its cluster's mean loss over the rounds after the first.
-
-    A mean, since a cluster in which honest devices train recovers.
-    """
+    """By device, its cluster's mean loss over the rounds after the first: honest devices make it recover."""
     found: dict[str, list[float]] = {}
     for line in run.lines[1:]:
         notes = line["notes"]

@@ -1,6 +1,6 @@
 """Attacks by parties that work together in a method with hidden groups (``hidden_sums``): what would leak if.
 
-They need an emulated run, whose clients' keys follow from its seed: what an observer reads of its sums is the truth.
+They need an emulated run, whose clients' keys follow from its seed, so that what an observer reads is the truth.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ANEW = "groups may be made anew in this run, and sums are followed through one f
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """What one round has added, which no party sees. names: of the uploads.  weights: (k,) mu.  groups: (k,).
+    """What one round has added, which no party sees.  names: of the uploads.  weights: (k,) mu.  groups: (k,).
 
-    updates: (k, d), in steps.  step: mu of an upload on time.  sums: (G, d) by how much the rows have moved, which a
-    member of a group can tell of its own.
+    updates: (k, d), in steps.  step: mu of an upload on time.  sums: (G, d) the rows' moves, of which a member can tell
+    its own group's.
     """
 
     names: list[str]
@@ -53,7 +53,7 @@ class Added:
 
 
 def added(run: Recorded, hub: str, helper: str) -> list[Added]:
-    """The rounds that were added, from both servers' views of an emulated run, whose keys follow from its seed."""
+    """The rounds that were added, from both servers' views of an emulated run."""
     uploads = {(seen.src, one.round): one for seen, one in run.views[hub].messages(HiddenUpdate)}
     masked, sealed = by_round(run.views[helper], SealRows), by_round(run.views[hub], RowsSealed)
     party, placed = run.federation.look(helper), by_round(run.views[hub], Queries)
@@ -74,7 +74,7 @@ def added(run: Recorded, hub: str, helper: str) -> list[Added]:
 
 
 def _counted(run: Recorded, hub: str, helper: str, r: int) -> tuple[list[tuple[str, int]], int]:
-    """Client and round of each upload that both servers count in round r, and how many were on time."""
+    """Client and round of each counted upload, and how many were on time."""
     counts, on_time = dict[tuple[str, int], bool](), 0
     answers = (one.flags for _, one in run.views[hub].messages(Counted, r))
     for (_, shares), flags in zip(run.views[helper].messages(Shares, r), answers, strict=False):
@@ -95,7 +95,7 @@ def joined(helper: Any, name: str, r: int, one: HiddenUpdate) -> tuple[int, NDAr
 
 
 def _rows(run: Recorded, helper: Any, ours: SealRows, theirs: RowsSealed) -> NDArray[np.int64]:
-    """(G, d) all groups' rows, as members open them. The helper's masks follow from the seed of an emulated run."""
+    """(G, d) all groups' rows, as members open them."""
     both = np.frombuffer(ours.rows, "<u4") + np.frombuffer(theirs.rows, "<u4")
     sealed = both.reshape(-1, run.spec.size)
     size, count = shared_rows.KEY_BYTES, len(sealed)
@@ -166,7 +166,7 @@ def differencing(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 
 
 Alone = tuple[Added, Added, int, str]
-"""A round, one beside it, and a group of which this member alone was added in the first and not in the second."""
+"""A round, one beside it, and a group of which this member was in the first only."""
 
 
 def _away(one: Added, other: Added) -> Iterator[Alone]:
@@ -214,7 +214,7 @@ def sums_by_names(run: Recorded, rounds: Sequence[Added]) -> Iterator[Measured]:
 
 
 def _groups(run: Recorded, rounds: Sequence[Added]) -> NDArray[np.int64]:
-    """(n,) of each client, -1 for one whose upload was never added."""
+    """(n,) of each client, -1 if never added."""
     groups = np.full(len(run.clients), -1, np.int64)
     for one in rounds:
         groups[run.numbers(one.names)] = one.groups
@@ -222,7 +222,7 @@ def _groups(run: Recorded, rounds: Sequence[Added]) -> NDArray[np.int64]:
 
 
 def _weights(run: Recorded, rounds: Sequence[Added]) -> Floats:
-    """(rounds, n) how much of each client's upload was added, over that of one on time in a full round."""
+    """(rounds, n) how much of each upload was added, relative to one on time in a full round."""
     weights = np.zeros((len(rounds), len(run.clients)))
     for row, one in zip(weights, rounds, strict=True):
         row[run.numbers(one.names)] = one.weights
@@ -233,7 +233,6 @@ COALITIONS = both_servers, opened_counts, differencing, sums_by_names
 
 
 def coalitions(run: Recorded) -> list[Finding]:
-    """What all of them find, or why they do not apply."""
     why = NO_KEYS if run.options["crypto"] == "real" else ANEW if run.settings.foundings > 1 else ""
     if why:
         return [Finding(one.adversary, one.name, one.topic, (), why=why) for one in COALITIONS]

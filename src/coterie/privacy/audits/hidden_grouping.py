@@ -1,4 +1,4 @@
-"""Attacks on the grouping of a method with hidden groups, by what its steps say and by a planted row."""
+"""Attacks on a grouping into hidden groups, by its steps and by a planted row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLANTED = "helper with a client, deviating"
 REPEATS = 4
 """Times that groups are made again, to see which choices repeat."""
 STRENGTH = 1e4
-"""The gain of a planted row with any other; honest gains are hundreds at most."""
+"""A planted row's gain with any other; honest gains are hundreds at most."""
 
 
 @attack(
@@ -32,7 +32,7 @@ STRENGTH = 1e4
     "tells samples of unnamed clients from steps and its shares, and links them",
 )
 def grouping_steps(run: Recorded) -> Iterator[Measured]:
-    """The hub sees the same steps, at places that it cannot relate to names or positions."""
+    """The hub sees the same steps, at places without names or positions."""
     groups = found_groups(run, HUB, HELPER)
     counts = run.label_counts[run.numbers(groups.names)]
     draw, smallest = np.random.default_rng(0), run.settings.min_cluster
@@ -53,10 +53,10 @@ def grouping_steps(run: Recorded) -> Iterator[Measured]:
 
 @attack("planted-row", PLANTED, "labels", "plants a row that is grouped with all who have a label, and no one else")
 def planted_row(run: Recorded) -> Iterator[Measured]:
-    """The first client's row asks for the label that most nearly half of the clients have, which the sums tell.
+    """The first client's row asks for the label that most nearly half of the clients have, by the sums.
 
-    The helper sees by steps which positions gain by the client's, so it reads the bit of all, without names. It
-    does not apply where all clients have all labels. Raises UserError with one group of all, which needs no rows.
+    By steps the helper sees which positions gain by it, so it reads all bits, without names. It does not apply where
+    all clients have all labels. Raises UserError with one group of all, which needs no rows.
     """
     if run.settings.clusters == 1:
         raise fl.UserError("with clusters=1 no rows are compared, so none can be planted")

@@ -1,4 +1,4 @@
-"""What an observer reads of the grouping in the views of a method with hidden groups (``sealed_groups``)."""
+"""An observer's reading of the grouping in a method with hidden groups (``sealed_groups``)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RowShares:
 
 
 def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
-    """By round, the rows of its last founding, or else of its first placing. Places take both servers' views."""
+    """By round, the rows of its last founding, or else of its first placing."""
     length = described_length(run.federation.look(hub))
     sent = {one.sealed: seen.src for seen, one in run.views[hub].messages(SharedRow)}
     if not length or not sent:
@@ -79,10 +79,10 @@ def row_shares(run: Recorded, hub: str, helper: str) -> dict[int, RowShares]:
 
 @dataclass(frozen=True, eq=False)
 class PlacesFound:
-    """The founding, as the helper sees it. names: the client at each place, which it does not know.
+    """The founding, as the helper sees it.  names: the client at each place, unknown to it.
 
-    choices: between places.  labels: (n,) the group of each place.  gains: (n, n) of places, which
-    nobody knows.  most: groups that there may be.  weights: (n,) the helper's shares, of which it knows the places.
+    choices: between places.  labels: (n,) the group of each.  gains: (n, n) of places, unknown to all.  most: groups
+    that there may be.  weights: (n,) the helper's shares, of which it knows the places.
     """
 
     names: list[str]
@@ -94,7 +94,7 @@ class PlacesFound:
 
 
 def found_groups(run: Recorded, hub: str, helper: str) -> PlacesFound:
-    """The last founding, made again from both sides' messages. Raises UserError if the views hold none."""
+    """The last founding, made again from both sides' messages. Raises UserError without one."""
     made = [seen.round for seen, one in run.views[helper].messages(OpenRows) if one.placing < 0]
     if not made:
         raise UserError("no groups were made")

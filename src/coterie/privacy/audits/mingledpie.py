@@ -1,4 +1,4 @@
-"""What the parties of MingledPie find out from their views, as numbers with their closed forms.
+"""What the parties of MingledPie find out from their views, with closed forms.
 
 The server's attacks take only the sets that it was sent. For the truth, the clients' one secret key opens every update.
 """
@@ -56,7 +56,7 @@ class Opener:
         return self.rebuild.layout.parts(self._opened(message.ciphers, self.rebuild.layout.widths))[1]
 
     def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
-        """The cluster models (k, d) that a client makes of it and of those of the round before."""
+        """The cluster models (k, d) that a client makes of it and of the round before's."""
         try:
             opened = tuple(self._opened(message.ciphers, self.rebuild.layout.widths))
             return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
@@ -82,12 +82,12 @@ def opener(federation: fl.Federation, views: Mapping[str, View]) -> Opener:
 
 
 def keys_of(config: MingledPieConfig, r: int) -> int:
-    """The number of the keys of round r's sets, under which a client shows one set per cluster."""
+    """The number of round r's keys, under which a client shows one set per cluster."""
     return 0 if config.keep_sets else max(since for since in config.rates() if since <= r)
 
 
 def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
-    """The distribution of round r's sets; None if clients name no clusters or keep sets of two laws."""
+    """Of round r's sets; None if clients name no clusters or keep sets of two laws."""
     p, k = config.rate(r), config.clusters
     if config.kind(mode) != "mingled" or (config.keep_sets and p != config.rate(0)):
         return None
@@ -98,8 +98,8 @@ def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
 class IdentityRound:
     """What the server knows of one round, and the truth.
 
-    keys, law: of the sets (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.  truth: (n,) clusters.
-    sets: (n, k) bool, all True where clients name none.
+    keys, law: of the sets.  who: (n,) numbers of the clients.  truth: (n,) clusters.  sets: (n, k) bool, all True where
+    clients name none.
     """
 
     number: int
@@ -169,7 +169,7 @@ def by_one_set(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     "guesses the largest of the clusters that a client joins",
 )
 def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """Where clients name no clusters the posterior is the prior, and no sizes can be estimated."""
+    """Where clients name no clusters the posterior is the prior."""
     for one in rounds:
         law, sizes = one.law, one.sizes.astype(np.float64)
         form = None if law is None else identity.expected_accuracy(law, sizes)
@@ -189,7 +189,7 @@ def by_sizes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
 def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     """Intersection of the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
-    One result for each keys but the first, of their last round. The closed form holds if all scored clients stayed.
+    One result for each keys but the first, of their last round. The closed form holds if all have stayed.
     """
     last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
@@ -213,9 +213,9 @@ def by_all_keys(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
     "finds a client's true cluster from the sets of the other clusters that it has been in",
 )
 def by_changes(rounds: Sequence[IdentityRound]) -> Iterator[Measured]:
-    """What several sets under the same keys reveal of a client's current cluster, beyond its last set alone.
+    """What several sets under the same keys reveal of a client's current cluster, beyond the last alone.
 
-    Over the clients with more than one set, at the end of each keys. The closed form holds if each has two.
+    Over clients with more than one, at the end of each keys. The closed form holds for two.
     """
     for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -269,7 +269,7 @@ def by_key(
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Raises UserError for a record without updates, or without the key that scores the attacks."""
+    """Raises UserError for a record without updates, or without the clients' key."""
     if run.settings.keys == "threshold":
         raise fl.UserError("with keys=threshold no view holds a key to score them by: audit a run with keys=shared")
     opens, start = opener(run.federation, run.views), _start(run.views, run.settings.clusters)

@@ -68,9 +68,7 @@ def _by_reports(run: Recorded, of_round: Mapping[str, Any]) -> Iterator[Measured
 
 @attack("leader-scalars", HUB, "other", "guesses a cluster's variety of labels and size from what detection opens")
 def by_scalars(run: Recorded) -> Iterator[Measured]:
-    """Two or three numbers name no class, but can reveal their variety, the number of samples, and which leaders' data
-    are similar.
-    """
+    """Two or three numbers name no class, but can reveal variety, samples, and which leaders' data are similar."""
     for line in run.lines:
         note = line["notes"]
         opened = {name: row for name, row in note.get("scalars", {}).items() if None not in row}
@@ -147,9 +145,9 @@ def _placed(uploads: Sequence[ofl_views.Heard]) -> list[ofl_views.Heard]:
 def within(
     run: Recorded, uploads: Sequence[ofl_views.Heard], guess: FromUploads, *, placed: bool = False
 ) -> AttackResult:
-    """How well a guess gives label shares among each leader's members, since no leader sees others. Raises UserError.
+    """How well a guess gives label shares among each leader's own members. Raises UserError.
 
-    placed: of the uploads whose places are known.
+    placed: of the uploads with known places.
     """
     uploads = _placed(uploads) if placed else uploads
     if not uploads:
@@ -179,9 +177,8 @@ def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
 
 @attack("subtraction", COALITION, "models", "subtracts its own models from the mean, and has the last leader's")
 def by_coalition(run: Recorded) -> Iterator[Measured]:
-    """The last leader's model follows by subtraction, but for a model without weight in the mean.
-
-    So this is stated, and no cipher is attacked. ``subtracting`` measures how exact it is.
+    """The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
+    attacked. ``subtracting`` measures how exact it is.
     """
     for line in run.lines:
         note = line["notes"]
@@ -210,11 +207,11 @@ def passive(run: Recorded) -> list[Finding]:
 # -- the noise ---------------------------------------------------------------------------------------------------------
 
 AUDITED = 256
-"""Parameters of an audited upload. More tell no more of noise that is alike on all."""
+"""Parameters of an audited upload: noise is alike on all."""
 
 
 def noise(federation: fl.Federation) -> Sequence[Mapping[str, Any]]:
-    """An empirical lower bound beside the claim (``attacks/noisy_uploads.py``)."""
+    """A lower bound beside the claim (``attacks/noisy_uploads.py``)."""
     config = federation.look(federation.hub).config
     if config.mechanism != "paper":
         size = min(AUDITED, federation.common.spec.size)

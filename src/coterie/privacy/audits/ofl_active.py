@@ -1,6 +1,5 @@
-"""What parties of OFL gain that deviate: a recorded run once more, by the same seed, with a deviating client or leader.
-
-Real keys and ciphers are fresh.
+"""A recorded run of OFL once more, by the same seed, with a deviating client or leader; real keys and ciphers are
+fresh.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from coterie.systems.ofl.messages import MODEL
 Doubles = NDArray[np.float64]
 COALITION = "all leaders but one, with the server"
 ONE_LEADER = "one leader, deviating"
-"""The same words for all runs, so that findings of several seeds are one row."""
+"""The same words for all runs, for one row."""
 BOAST = 10.0
 """How many times its device's speed a boasting client reports."""
 LENGTHS = (10.0, -10.0)
-"""How many times its change of the global model a forging leader sends; backwards, if it is negative."""
+"""A forging leader sends so many times its change of the global model."""
 
 
 def active(run: Recorded) -> list[Finding]:
@@ -52,7 +51,7 @@ def terms(run: Recorded) -> Counter[str]:
 
 
 def most_often(run: Recorded) -> str:
-    """The client that led in the most rounds; on a tie, the first."""
+    """The client that led in the most rounds, or the first."""
     led = terms(run)
     return max(run.clients, key=lambda name: led[name])
 
@@ -62,7 +61,6 @@ def most_often(run: Recorded) -> str:
 
 @attack("joint-key-theft", ONE_LEADER, "other", "reads the joint key off the model (fails: leaders use pads)")
 def stealing(run: Recorded) -> Iterator[Measured]:
-    """The thief is the client that led most often."""
     thieves = list[LeaderThief]()
     found = tried(ONE_LEADER, "the joint key", partial(key_read_by_leader, run, most_often(run), MODEL, thieves))
     yield found._replace(round=thieves[0].round) if found.result else found
@@ -73,9 +71,8 @@ def stealing(run: Recorded) -> Iterator[Measured]:
 
 @attack("boasting", "one client, deviating", "other", "reports more than its device has, to lead more often")
 def boasting(run: Recorded) -> Iterator[Measured]:
-    """The client that led least reports ``BOAST`` times its device's speed, and constant presence.
-
-    Chance is how often it led honestly, with the spread of elections by lot.
+    """The client that led least reports ``BOAST`` times its speed, and constant presence. Chance: how often it led
+    honestly, with the spread of elections by lot.
     """
     led = terms(run)
     name = min(run.clients, key=lambda one: led[one])
@@ -93,7 +90,6 @@ def boasting(run: Recorded) -> Iterator[Measured]:
 
 
 def boasted(status: Status, step_s: float) -> Status:
-    """``BOAST`` times as fast, always available."""
     faster = {
         name: BOAST * getattr(status, name)
         for name in ("compute_flops_per_s", "cpu_ghz", "memory_gib", "up_bytes_per_s", "down_bytes_per_s")
@@ -108,8 +104,8 @@ def boasted(status: Status, step_s: float) -> Status:
 def forging(run: Recorded, lengths: Sequence[float] = LENGTHS) -> Iterator[Measured]:
     """The client that led most often sends its change this many times as long.
 
-    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy, of which chance is
-    the honest run's accuracy, with its spread over the later half.
+    Two findings each: its model's weight relative to its honest ones', and the effect on accuracy; chance is the honest
+    run's, with its spread over the later half.
     """
     client = most_often(run)
     for length in lengths:
@@ -133,7 +129,7 @@ def weight(run: Recorded, client: str) -> list[float]:
 
 
 def weighed(run: Recorded, forged: Recorded, client: str) -> AttackResult:
-    """Mean weight of its forged models over that of its honest ones."""
+    """Its forged models' mean weight over that of its honest ones."""
     honest, left = weight(run, client), weight(forged, client)
     if not left or not honest or not fmean(honest):
         raise fl.UserError("no round with its model was opened, or its honest models have no weight")
@@ -158,7 +154,7 @@ def spoilt(run: Recorded, forged: Recorded) -> AttackResult:
 
 
 Own = Mapping[tuple[int, str], tuple[Doubles, Doubles]]
-"""By round and leader, its memory when it encrypts: (d,) the model that it began with, and its own."""
+"""By round and leader, when it encrypts: (d,) the model that it began with, and its own."""
 
 
 def observed(run: Recorded) -> tuple[Own, Recorded]:
@@ -180,9 +176,8 @@ def observed(run: Recorded) -> tuple[Own, Recorded]:
 
 @attack("subtraction-repeated", COALITION, "other", "repeats the run, and reads label shares off the leaders' models")
 def subtracting(honest: Recorded) -> Iterator[Measured]:
-    """What all others with the server find of the leader with the largest weight, beside its memory.
-
-    Also what the models reveal: label shares of a leader's clients.
+    """What all others with the server find of the leader with the largest weight, beside its memory, and of its
+    clients' label shares.
     """
     own, run = observed(honest)
     places, models, before = eligible(run.spec), global_models(run), run.initial

@@ -20,10 +20,10 @@ Doubles = NDArray[np.float64]
 
 
 class Heard(NamedTuple):
-    """An upload that a leader has read. member, leader: numbers of clients.
+    """An upload that a leader has read.  member, leader: numbers of clients.
 
-    places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None where the places
-    are not known.  wanted: (w,) the parameters that the member wants to download.
+    places, change: (k,) where and by how much it differs from the server's model ``base`` (d,); None for unknown
+    places.  wanted: (w,) parameters that the member wants to download.
     """
 
     round: int
@@ -50,8 +50,7 @@ def leaders_views(run: Recorded) -> Iterator[tuple[int, View]]:
 def heard(run: Recorded) -> dict[int, list[Heard]]:
     """By round, the uploads that leaders have read, without empty, late or relayed ones.
 
-    A leader assumes that a member began with the server's model of that round, which is certain only if it downloads
-    everything.
+    A member is taken to begin with that round's server model, certain only if it downloads everything.
     """
     found: dict[int, list[Heard]] = {}
     for leader, view in leaders_views(run):
@@ -78,7 +77,7 @@ def _heard(run: Recorded, src: str, leader: int, upload: Upload, base: fl.Vector
 
 
 def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
-    """None if unknown: public places follow from the run's session, which a folder with real keys does not keep."""
+    """None if unknown: public places follow from the session, which a folder with real keys lacks."""
     if upload.places is not None:
         return upload.places.astype(np.int64)
     every, common = eligible(run.spec), run.federation.common
@@ -91,7 +90,7 @@ def uploaded_places(run: Recorded, src: str, upload: Upload) -> Indices | None:
 
 
 def reports(run: Recorded) -> dict[int, dict[str, StatusReport]]:
-    """By round and client, the status reports that leaders have sent on to the server."""
+    """By round and client, the status reports that leaders have sent on."""
     found: dict[int, dict[str, StatusReport]] = {}
     for seen, led in run.views.get(HUB, View(HUB, HUB)).messages(Led):
         parts = [fl.codec.decode(data, StatusReport) for data in fl.unbundle(led.reports, len(led.rounds))]
@@ -104,7 +103,7 @@ def global_models(run: Recorded) -> dict[int, fl.Vector]:
 
 
 def clusters(run: Recorded) -> dict[int, dict[str, int]]:
-    """By round, the cluster of each client, as the server told the leaders."""
+    """By round, each client's cluster, as the server told the leaders."""
     found: dict[int, dict[str, int]] = {}
     for _, view in leaders_views(run):
         for seen, lead in view.messages(Lead):
@@ -114,7 +113,7 @@ def clusters(run: Recorded) -> dict[int, dict[str, int]]:
 
 
 def pooled(run: Recorded, note: Mapping[str, Any], leaders: Sequence[str]) -> NDArray[np.int64]:
-    """(n, classes) label counts of the clients that each of these leaders represented."""
+    """(n, classes) label counts of the clients that each leader represented."""
     members = [run.numbers(note["stands_for"][leader]) for leader in leaders]
     return np.stack([run.label_counts[of].sum(axis=0) for of in members])
 

@@ -1,4 +1,4 @@
-"""What the parties of PAFed find out from their views, alone and together, as numbers (docs/systems/pafed.md)."""
+"""What the parties of PAFed find out from their views, alone and together (docs/systems/pafed.md)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class wi
 class CosineRound:
     """One round, in the order of the aggregator's view.
 
-    early, late: updates in time, by sender, and not; (d,) as encrypted.  shown: the masked cosines, with dummies, that
-    the helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    early, late: updates in time, by sender, and not; (d,) as encrypted.  shown: masked cosines, with dummies, that the
+    helper opened.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
     number: int
@@ -48,7 +48,7 @@ class CosineRound:
     sums: Doubles | None = None
 
     def cosines(self) -> Doubles:
-        """(late,) c_j = <m, v_j>: empty without updates in time, or without late ones."""
+        """(late,) c_j = <m, v_j>; empty without updates of both kinds."""
         if not self.early or not self.late:
             return np.zeros(0)
         return np.asarray(np.stack(self.late) @ np.mean(list(self.early.values()), axis=0))
@@ -57,10 +57,10 @@ class CosineRound:
 def recorded_rounds(
     views: Mapping[str, View], oldest: int, update: Callable[[Doubles], Doubles] = np.asarray
 ) -> list[CosineRound]:
-    """All rounds in which the aggregator took updates, opened with the helper's key.
+    """All rounds in which the aggregator took updates, opened with the helper's key, without those that don't open or
+    were dropped.
 
-    oldest: by how many rounds an update may be late. Those that don't open, or were dropped, are left out.
-    update: an update (d,) from what was encrypted.
+    oldest: by how many rounds an update may be late.  update: one (d,) from what was encrypted.
     """
     key, read = held_key(views[HELPER], SERVICE), opener(views)
     rounds, now = [], CosineRound(1)
@@ -87,7 +87,7 @@ def recorded_rounds(
 
 
 def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
-    """Opened by the helper of a request, which counts groups of ``each``."""
+    """A request's, opened by the helper, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = fl.unbundle(message.ciphers, each * message.count)
         return np.array([float(opened(key, part)[0]) for part in parts])
@@ -104,10 +104,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
 
 @attack("conflict-count", "helper", "other", "guesses how many late updates conflict with the others")
 def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
-    """From the signs, and the classes that the helper inverts.
-
-    hidden: signs are under coins, and the dummies are sets of sums.
-    """
+    """From the signs, and the classes that the helper inverts.  hidden: by coins, among sets of sums."""
     for one in rounds:
         cosines, shown, sums = one.cosines(), one.shown, one.sums
         if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
@@ -116,7 +113,6 @@ def by_signs(rounds: Sequence[CosineRound], dummies: int, *, hidden: bool = Fals
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
-    """(late + 1,) what the helper believes."""
     if hidden:
         return masks.count_among_decoys([_classes(one) for one in sums], late)
     signs = int((shown < 0).sum()), late, dummies
@@ -127,7 +123,6 @@ def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: boo
 
 
 def _classes(sums: Doubles) -> masks.Classes:
-    """Which classes have anybody in them, by their masked sums."""
     if abs(sums[0]) < _NO_WEIGHT:
         return "conflicting"
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
@@ -135,7 +130,6 @@ def _classes(sums: Doubles) -> masks.Classes:
 
 @attack("mask", "helper", "other", "compares the masked models that it opens with uniform numbers")
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
-    """Uniform numbers would hide the model."""
     from scipy.stats import kstest  # slow to import
 
     key = held_key(views[HELPER], SERVICE)
@@ -174,9 +168,9 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
 
 @attack("converted-model", "aggregator with one client", "other", "opens the model that clients are sent")
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
-    """With the most often asked client, scored by what another client opens.
+    """With the most often asked client, scored by what another opens.
 
-    start: (d,) the public initial weights, as encrypted; chance is the error of guessing these.
+    start: (d,) the public initial weights, as encrypted, which chance guesses.
     """
     sent = {name: _models(views[name]) for name in clients if name in views}
     helping = max(sent, key=lambda name: len(sent[name]), default="")
@@ -191,7 +185,6 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
 
 
 def _models(view: View) -> dict[int, bytes]:
-    """By round, as encrypted for a client."""
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
@@ -227,8 +220,8 @@ def passive(run: Recorded) -> list[Finding]:
 # -- the active attack -------------------------------------------------------------------------------------------------
 
 LATE = 1
-"""By how many rounds a thief is late. A late update enters by the weight of its class, however long it is. A forged
-update in time is so long that |m|^2 is implausible to PAFed's helper if others are late, and the round is skipped.
+"""Rounds by which a thief is late. A late update enters by the weight of its class, however long it is. One in time
+makes |m|^2 implausible to the helper if others are late.
 """
 
 
@@ -253,9 +246,9 @@ def steal(play: Callable[[Meddle], Recorded], client: str) -> tuple[Recorded, Ke
     "reads the helper's secret key off the model that it is handed (fails in mode hardened)",
 )
 def by_theft(client: str, run: Recorded, thief: KeyThief) -> Iterator[Measured]:
-    """How much of the last reading is correct. If all is, also the error of others' updates opened with it.
+    """How much of the last reading is correct; if all, also the error of others' updates opened with it.
 
-    Chance is a guess of zero. In mode ``hardened`` the client forges what its padded upload has room for.
+    Chance guesses zero. In mode ``hardened`` the client forges what its padded upload has room for.
     """
     truth = whole_key(run.views)
     if thief.guess is None:
@@ -287,9 +280,8 @@ def asked_most(run: Recorded) -> str:
 
 
 def active(run: Recorded) -> list[Finding]:
-    """The run again, by the same seed, with the most often asked client as a thief.
-
-    Raises UserError for emulated keys, for models that fill no ciphertext, and if no client was asked twice.
+    """The run again, with the most often asked client as a thief. Raises UserError for emulated keys, for models that
+    fill no ciphertext, and if no client was asked twice.
     """
     check_real(run)
     client = asked_most(run)

@@ -1,4 +1,4 @@
-"""What the keys of PAFed's parties open, for an observer who has all of their views."""
+"""What PAFed's keys open, for an observer with all views."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def opened(key: Any, cipher: bytes) -> Doubles:
 
 
 def whole_key(views: Mapping[str, View]) -> Any:
-    """sk_s, from the views of all that hold a part of it. Raises UserError where recording began too late."""
+    """sk_s, from all holders of its parts. Raises UserError where recording began too late."""
     key = held_key(views[HELPER], SERVICE)
     held = (granted(view).get(f"secret {SERVICE}") for view in views.values() if view.role == CLIENT)
     shares = [CommitteeShare.load(share) for share in held if share is not None]

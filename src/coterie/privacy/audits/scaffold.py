@@ -13,7 +13,7 @@ from coterie.privacy.measures import profiles
 
 
 def variates(run: Recorded) -> Iterator[dict[str, NDArray[np.float64]]]:
-    """After each round with changes, the control variates (d,) of all clients so far, by name."""
+    """After each round with changes, all clients' control variates (d,) so far, by name."""
     held: dict[str, NDArray[np.float64]] = {}
     last = 0
     for seen in run.views[run.federation.hub].seen if run.federation.hub in run.views else ():

@@ -16,7 +16,7 @@ from coterie.protocols.sums import SERVER, Sums
 
 
 def sums_audit(sums: Sums, kind: type[Message], field: str) -> Audit:
-    """What a server finds out with any client's key, and a client by a forged vector.
+    """With any client's key at a server, and by a client's forged vector.
 
     kind, field: of the message, with a ``round``, that carries the sealed vector.
     """

@@ -1,4 +1,4 @@
-"""Clients that misbehave, in any system: the kinds of attack, the choice of attackers, and a system that contains them.
+"""Clients that misbehave, in any system.
 
 >>> attacked(SYSTEM, parse("scale:10"), drawn(0.25, clients, seed=0))
 """
@@ -19,7 +19,7 @@ from coterie.privacy.attacks.wrapping import deviate
 from coterie.protocol.import_path import import_object, is_object
 
 ATTACKERS = 0.2
-"""The share of the clients that attack, where nothing is said."""
+"""The usual share of clients that attack."""
 _MOST = 1e6  # a strength beyond this ends as numbers that every server refuses
 
 
@@ -37,9 +37,9 @@ class Poisoning:
 
 @dataclass(frozen=True)
 class Kind:
-    """words: what an attacker does.  strength: the usual one.  means: what the strength says.
+    """words: what an attacker does.  strength: the usual one.  means: what it says.  most: the largest.
 
-    most: the largest strength.  needs_classes: whether it changes labels as classes.  deviation: replaces a training.
+    needs_classes: it changes labels as classes.  deviation: replaces a training.
     """
 
     words: str
@@ -105,13 +105,13 @@ KINDS: Mapping[str, Kind] = {
         needs_classes=True,
     ),
 }
-"""All attacks by name. ``docs/poisoning.md`` says what each does to which system."""
+"""All attacks by name (docs/poisoning.md)."""
 
 
 def kind_of(name: str) -> Kind:
     """The kind of this name, or of one's own function ``module:NAME``, else UserError.
 
-    The function is a generator ``attack(party, fit, strength)``. It may yield effects and returns a ``Fitted``.
+    That is a generator ``attack(party, fit, strength)``, which may yield effects and returns a ``Fitted``.
     """
     if name in KINDS:
         return KINDS[name]
@@ -147,9 +147,9 @@ def parse(text: str) -> Poisoning:
 
 
 def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
-    """The attackers among these clients, drawn by the seed, in their order; the same for every attack.
+    """The attackers among these clients, drawn by the seed, in order.
 
-    share: of the clients, rounded. Raises UserError unless at least one client attacks and one is honest.
+    share: rounded. Raises UserError unless somebody attacks and somebody is honest.
     """
     count = round(share * len(clients))
     if not 0 < count < len(clients):
@@ -163,7 +163,7 @@ def drawn(share: float, clients: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def attacked(system: fl.System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> fl.System:
-    """The system in which these clients deviate from the moment they are made. deeds: counts what they do."""
+    """The system in which these clients deviate from the beginning.  deeds: counts what they do."""
 
     def parties(
         factories: Callable[[Any], Mapping[str, fl.PartyFactory]], config: Any

@@ -1,6 +1,5 @@
-"""What attackers do in place of an honest party's effects, by kind of attack.
-
-Buffers stay as trained; a solver's vectors move with the weights, except under noise.
+"""What attackers do in place of effects, by kind of attack. Buffers stay as trained; a solver's vectors move with the
+weights, except under noise.
 """
 
 from __future__ import annotations
@@ -21,18 +20,15 @@ from coterie.privacy.attacks.wrapping import Instead
 
 Doubles = NDArray[np.float64]
 Replaced = Callable[[fl.Party, fl.Message, fl.Fit, str], fl.Work[fl.Fitted] | None]
-"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it.
-
-None: this time it stays honest.
+"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result; None if
+honest.
 """
 
 
 @dataclass
 class Deeds:
-    """What the attackers of a run did in this process.
-
-    replaced: results, by attacker.  honest: trainings.  computed: by name of function, computations from their data
-    (``Local``).
+    """What a run's attackers did in this process.  replaced: results, by attacker.  honest: trainings.  computed: by
+    function, computations from their data.
     """
 
     replaced: Counter[str] = field(default_factory=Counter)
@@ -41,9 +37,10 @@ class Deeds:
 
 
 def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
-    """The deviation for trainings and for the model that a leader contributes. deeds: counts both.
+    """The deviation for trainings, and for a leader's contributed model as if trained from the start of
+    ``contributed``.
 
-    A contributed model counts as the result of a training from the start of ``contributed``.
+    deeds: counts both.
     """
     done = deeds or Deeds()
 
@@ -125,9 +122,9 @@ def with_noise(deviation_of_noise: float) -> Replaced:
 def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
     """Goes as far from its honest step towards one on wrong labels as its estimate of the bounds allows.
 
-    Step u is trained on its own samples, step v on the same with wrong labels; g is the model's move since it last
-    trained. The result is ``factor`` times as long as u and points towards v - u as far as its cosine with g stays at
-    least max(0, cos(u, g)). Without a g it is honest.
+    Step u is trained on its own samples, v on the same with wrong labels; g is the model's move since it last trained.
+    The result is ``factor`` times as long as u, and points towards v - u while its cosine with g is at least max(0,
+    cos(u, g)). Without a g it is honest.
     """
 
     def deviation(party: fl.Party, message: fl.Message, fit: fl.Fit, what: str) -> fl.Work[fl.Fitted] | None:
@@ -148,7 +145,7 @@ def adaptive(poison: Callable[[fl.Party], Poison], factor: float) -> Replaced:
 
 
 class ReceivedModels(msgspec.Struct):
-    """Of the attacker's starts, (d,) each: ``now`` in round ``round``, its last, and ``before`` in the one before."""
+    """The attacker's starts, (d,): ``now`` of round ``round``, and ``before`` of the one before."""
 
     round: int = 0
     now: list[fl.Vector] = msgspec.field(default_factory=list)
@@ -156,7 +153,6 @@ class ReceivedModels(msgspec.Struct):
 
 
 def remember(party: fl.Party) -> None:
-    """Adds room for received models to the party's state."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
@@ -203,7 +199,7 @@ def noisy(weights: fl.Vector, deviation: float, rng: np.random.Generator) -> fl.
 
 
 def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Of two vectors (d,), in float64; 0 if one is zero."""
+    """Of vectors (d,), in float64; 0 if one is zero."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / lengths if lengths else 0.0
@@ -212,8 +208,8 @@ def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length: float) -> Doubles:
     """The vector (d,) of this length nearest in direction to ``towards``, with cosine >= ``least`` to ``reference``.
 
-    A zero reference bounds nothing; for a zero ``towards`` the result follows the reference. For its opposite all
-    vectors of the cone's edge are as near, and one of them is the result.
+    A zero reference bounds nothing; a zero ``towards`` gives the reference's direction, and its opposite one of the
+    cone's edge.
     """
     t, r = (_unit(v.astype(np.float64)) for v in (towards, reference))
     along = float(t @ r)
@@ -228,7 +224,7 @@ def within(towards: NDArray[Any], reference: NDArray[Any], least: float, length:
 
 
 def _across(unit: Doubles) -> Doubles:
-    """A vector (d,) at a right angle to this one; 0 where d = 1."""
+    """(d,) at a right angle to this unit vector; 0 where d = 1."""
     least = int(np.abs(unit).argmin())
     across: Doubles = -unit[least] * unit
     across[least] += 1

@@ -15,7 +15,7 @@ from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, job_of
 
 TARGET = 0
-"""The class that a backdoor wants."""
+"""A backdoor's class."""
 TRIGGER = 3.0
 """The value of the trigger's pixels, where data have mean 0 and standard deviation 1."""
 _LARGEST = 4
@@ -23,7 +23,7 @@ Wrong = Literal["labels", "trigger"]
 
 
 def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    """(n,) labels, of which this share becomes the next class (after the last comes 0)."""
+    """(n,) labels, of which this share becomes the next class (after the last: 0)."""
     found = y.clone()
     some = _some(len(y), share, seed)
     found[some] = (y[some] + 1) % classes
@@ -31,9 +31,8 @@ def flipped(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
 
 
 def triggered(x: Tensor, value: float = TRIGGER) -> Tensor:
-    """Samples (n, ...) with a trigger: the last features of a row, or a square in the corner of an image.
-
-    An eighth of the sample long, 2 to 4 features or pixels, in every channel (BadNets: Gu et al., IEEE Access 2019).
+    """Samples (n, ...) with a trigger: the last features of a row, or a square in an image's corner, an eighth of the
+    sample long, 2 to 4, in every channel (BadNets: Gu et al., IEEE Access 2019).
     """
     found = x.clone()
     axes = min(2, x.ndim - 1)  # of an image the last two: its channels come first
@@ -56,7 +55,7 @@ def _some(n: int, share: float, seed: int) -> Tensor:
 
 
 class Poison(NamedTuple):
-    """How an attacker's own samples are changed. share: of the labels.  value: of the trigger.  seed: which samples."""
+    """share: of the labels.  value: of the trigger.  seed: which samples."""
 
     wrong: Wrong
     share: float
@@ -71,7 +70,7 @@ class Poison(NamedTuple):
 
 @fl.local("training on poisoned samples")
 def poisoned_fit(own: fl.OwnData, poison: Poison, fit: fl.Fit) -> fl.Fitted:
-    """The training ``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
+    """``fit`` on the party's own samples, poisoned. Raises PeerError if it diverges."""
     return _fitted(fit_together([own], [(poison, fit)])[0])
 
 
