@@ -88,8 +88,9 @@ def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arr
 
 
 def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
-    """As a member's header says, in no memory of its own. Raises UserError for Python objects, and ValueError unless the
-    member is as long as it says.
+    """An array as in a member's header, which takes no memory.
+
+    Raises UserError for Python objects, and ValueError unless the member is as long as it says.
     """
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are read in parts of any size
         raise ValueError(f"{member.filename} is compressed in another way than numpy's")
