@@ -66,7 +66,7 @@ def show(
     shell.print(table)
 
 
-_DIGITS = 12
+_DIGITS = 12  # more are those of a fraction, such as 2 / 3
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
 
 

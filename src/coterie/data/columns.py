@@ -28,7 +28,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
 """Missing values, in small letters."""
 _FORMAT = re.compile(r"(%[YmdHMS]|[-/.: T]){3,20}")
 
-# what a spreadsheet computes, or a terminal obeys
+# what a spreadsheet computes, or a terminal obeys: words of a schema stand in files that its readers open
 _COMMANDS = re.compile(r"[=@]|[+-].*[(|!]|.*[\x00-\x1f\x7f-\x9f]", re.DOTALL)
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 10)]

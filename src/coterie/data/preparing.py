@@ -48,7 +48,7 @@ from coterie.protocol.model_spec import TaskKind
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d")
 """Formats that are recognised."""
 _EPOCH = datetime(1970, 1, 1)
-_FAR = 10  # a strange value is so many widths of a column's middle half beyond it
+_FAR = 10  # a value is strange that lies so many times beyond a column's middle half as this half is wide
 _HEAD = """\
 # What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
 # low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.

@@ -61,8 +61,8 @@ class Kept(msgspec.Struct):
     numbers: of the member.  outbox: packets that may not have left.  again: messages of earlier rounds that this one
     took, for another attempt.  retaken: how many of them this attempt has taken.  inbox: for a coordinator of a later
     round.  sent, received: packets of this era, by the other end.  tallies: it tells the hub of them.  times, before:
-    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: up to message
-    released_to.
+    of the virtual clock, now and when the round began.  keys: by party, the public key.  released: its releases, up to
+    message released_to.
 
     Of the hub: done: its last round.  stops: the round that says that it is the last one, or 0.  heard: by party, the
     newest known commit.  excluded: why a party is asked nothing until it is enrolled anew.  forced: in how many rounds

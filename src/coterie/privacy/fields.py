@@ -19,7 +19,7 @@ from coterie.privacy.measures import check_classes
 from coterie.privacy.plain import model_field, some_rounds
 from coterie.transport.transcript import Seen, View
 
-MOST_NUMBERS = 1024
+MOST_NUMBERS = 1024  # among more, some follow a few clients' label counts by luck
 _LEAST_CLIENTS = 4
 Field = tuple[str, str]
 """A message's type and one of its fields."""

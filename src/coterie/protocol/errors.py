@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-_MOST_SHOWN = 300
+_MOST_SHOWN = 300  # characters
 
 
 class CoterieError(Exception):

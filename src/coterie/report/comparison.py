@@ -145,7 +145,7 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """What a fair comparison shares and this does not."""
+    """What a fair comparison shares and this does not: option -> values."""
     found: dict[str, list[str]] = {}
     for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
         told = [None if key == "metrics" else getattr(run.result, key, None) for run in runs]  # those are results
@@ -395,7 +395,7 @@ def lead_note(content: Content) -> str:
 
 
 def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
-    """Of a metric's difference."""
+    """Of a metric's difference; of shares in points."""
     if spread is None:
         return MISSING
     scale, form = (100, "+z.1f") if share else (1, "+.4g")
@@ -405,13 +405,13 @@ def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
     return f"{mean:{form}} [{mean - scale * interval:{form}}, {mean + scale * interval:{form}}]"
 
 
-FEWEST_SEEDS = 3
+FEWEST_SEEDS = 3  # for the words better and worse: an interval over two is of little worth
 
 
 @dataclass(frozen=True)
 class OverAlone:
     """A method's gain over training alone, above 0 if better, by seed.  interval: half of it, None for one seed.
-    tuned: both are.
+    tuned: both are fine-tuned.
     """
 
     gain: float

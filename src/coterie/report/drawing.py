@@ -22,7 +22,7 @@ DARK = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#e6e9ed"),
 }
 """The colours of a report's dark page, for matplotlib."""
-MARKERS = ("o", "s", "^", "D", "v", "p", "*")
+MARKERS = ("o", "s", "^", "D", "v", "p", "*")  # as in ``figure.py``: a method has one mark in a report and in a paper
 
 
 class ShownFigure(Figure):

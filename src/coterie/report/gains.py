@@ -10,7 +10,7 @@ import numpy as np
 from coterie.report.comparison import Content, measures
 from coterie.report.words import MISSING, metric
 
-MOST_ROWS = 48
+MOST_ROWS = 48  # of the table; for more clients there are counts, and ``compare.json``
 HELP_HEADS = ("client", "method", "gain [95 %]", "verdict", "alone", "together", "tested")
 HELP_WORDS = ("client", "method", "verdict")
 _MOST_NAMES = 6

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from coterie.report.figure import Axis, Figure, Key, Labelled, Panel, label
 
-PHONE = 340
+PHONE = 340  # pixels of a figure's width on a phone
 P = ParamSpec("P")
 _BESIDE = 1 / 3  # of the widest column: narrower ones stay beside it
 _SLIM = 0.05  # of the widest column: the least that can be seen

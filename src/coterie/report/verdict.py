@@ -70,7 +70,7 @@ def heads(topics: Sequence[str]) -> str:
     return ", ".join(TOPICS[topic].head for topic in topics)
 
 
-_NOTHING = "", 0.0
+_NOTHING = "", 0.0  # where nothing reaches a server that an attack could read
 
 
 def standings(content: Content) -> list[MethodStanding]:

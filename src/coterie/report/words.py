@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 CIPHERS = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}
-CANNOT_TELL = "?"
+CANNOT_TELL = "?"  # for a leak that attacks could not tell from luck; where none applies there is a dash
 
 
 def percent(share: float | None, std: float | None = None) -> str:

@@ -36,7 +36,7 @@ _FIRST = frozenset(
     | {"min_samples", "settings"}
 )
 
-_FEW = 12
+_FEW = 12  # as many cells an error names; there are items of hundreds
 
 DIVERGED = "diverged.txt"
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
@@ -45,7 +45,7 @@ Row = Mapping[str, Any]
 Outcome = TypeVar("Outcome")
 """A cell's for one seed: a `Curve` of a run, or whatever its calculation gives."""
 
-_OF_A_ROUND = "fine_tuned_"
+_OF_A_ROUND = "fine_tuned_"  # so measures begin that are only taken in some rounds, a run's last among them
 _OF_THE_END = "train_accuracy"  # taken after a run's last round only
 
 

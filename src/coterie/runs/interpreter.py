@@ -30,8 +30,8 @@ MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
-# weights larger by this factor than any result of their sender's training are made up; than those of the smallest
-# start model, of another model
+# an update whose weights are larger by this factor than any result of its sender's training is made up; a model whose
+# weights are larger by this factor than those of the smallest start model is another model
 _APART = 10.0
 
 

@@ -30,7 +30,7 @@ _STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdli
 
 def own_code(config: Resolved) -> dict[str, str]:
     """By module, the hexadecimal SHA-256 of its file: of those named as ``module:NAME``, and one's own that they
-    import. Raises UserError for an unreadable one.
+    import; not of Python objects. Raises UserError for an unreadable one.
     """
     found: dict[str, str] = {}
     waiting = list(_modules(config))

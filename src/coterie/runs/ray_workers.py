@@ -16,7 +16,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-_REPEATS = 3  # of a chunk whose worker has died, probably of too little memory
+_REPEATS = 3  # of a chunk whose worker has died; one that kills its worker so often has too little memory
 
 
 class _Actor:

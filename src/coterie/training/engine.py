@@ -26,8 +26,9 @@ PATHS = ("auto", "dense", "vmap", "loop")
 
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
-# batches up to this size are padded to it, larger ones to the largest there is, since a product's last bits follow
-# from its shape: a client's model is the same, bit for bit, whoever trains beside it on the dense path
+# up to this batch size all batches are padded to it, since the last bits of a product follow from its shape: so on the
+# dense path a client's model is the same, bit for bit, whoever trains beside it in as many slots; beyond it batches are
+# padded to the largest one there is
 _PADDED = 256
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 

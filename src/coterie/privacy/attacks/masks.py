@@ -42,6 +42,7 @@ def count_among_decoys(patterns: Sequence[Classes], late: int) -> Doubles:
     """(late + 1,) probabilities of each number, from the patterns of all sets of sums: one is real,
     decoys are uniform.
     """
+    # a pattern that n sets have is n times as likely to be the real one's
     posterior = _prior(late) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
         raise UserError(f"no set of sums of {len(patterns)} shows a pattern that {late} late updates can have")
