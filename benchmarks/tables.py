@@ -81,6 +81,14 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
+def lead(record: Record) -> str:
+    """Of the first method over each other one, as they are and tuned, paired by seed, in points."""
+    found = []
+    for one in record["leads"]:
+        found.append([f"`{one['over']}`", *(interval(one[field], factor=100, sign="+") for field in MEASURES.values())])
+    return grid(["over", *MEASURES], found)
+
+
 MEASURES_OF_CELLS = "by seed", "worst decile, by seed"
 
 
@@ -384,6 +392,15 @@ def regret(record: Record) -> str:
     return grid(head, found)
 
 
+def liars(record: Record) -> str:
+    """How often a device that lies is selected in the second half of the rounds, and the mean honest one."""
+    found = []
+    for lie, shares in record["liars"].items():
+        cells = [interval(shares["liar"], 2), f"{max(shares['liar']['values']):.2f}", interval(shares["honest"], 2)]
+        found.append([lie, *cells])
+    return grid(["it lies about", "liar", "liar, most in a seed", "an honest device"], found)
+
+
 # -- studies that bring their own tables -------------------------------------------------------------------------------
 
 
@@ -406,6 +423,7 @@ TABLES: dict[str, Table] = {
     "pivot": pivot,
     "comparison": comparison,
     "cells": cells,
+    "lead": lead,
     "levels": levels,
     "leads": leads,
     "hospitals": hospitals.table,
@@ -434,6 +452,7 @@ TABLES: dict[str, Table] = {
     "leading": leading,
     "security": security,
     "regret": regret,
+    "liars": liars,
     "poisoned": poisoned,
     "demo": demo.table,
     "demo-scores": demo.scores,

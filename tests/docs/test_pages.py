@@ -17,12 +17,13 @@ import pytest
 from benchmarks import pages, tables
 from coterie.baselines.robust import SYSTEMS, RobustConfig
 from coterie.clustering.isomorphic import Aidc
+from coterie.crypto import shared_rows, threshold_pads
 from coterie.crypto import threshold as th
-from coterie.crypto import threshold_pads
 from coterie.data.schemes import kinds
 from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
 from coterie.devices.jetson import BOARDS
 from coterie.privacy.attacks.active import KINDS
+from coterie.protocol.errors import CoterieError
 from coterie.selection.bandit import MEMBERS, Cics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -131,6 +132,24 @@ def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
     ]
 
 
+def test_leads_are_of_the_first_method_in_points() -> None:
+    def spread(mean: float) -> dict[str, float]:
+        return {"mean": mean, "interval": 0.02}
+
+    fields = {"global_accuracy": 0.1, "local_accuracy": -0.05, "fine_tuned_local_accuracy": 0.0}
+    record = {"leads": [{"over": "local", **{name: spread(mean) for name, mean in fields.items()}}]}
+    assert tables.lead(record).splitlines()[2:] == ["| `local` | +10.0 ± 2.0 | −5.0 ± 2.0 | +0.0 ± 2.0 |"]
+
+
+def test_a_liar_is_shown_with_its_worst_seed() -> None:
+    record = {
+        "liars": {
+            "CPU": {"liar": {"mean": 0.2, "interval": 0.1, "values": [0, 0.4]}, "honest": {"mean": 0.5, "interval": 0}}
+        }
+    }
+    assert tables.liars(record).splitlines()[2:] == ["| CPU | 0.20 ± 0.10 | 0.40 | 0.50 ± 0.00 |"]
+
+
 @pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
     content, text = pages.read(record), path.read_text()
@@ -193,6 +212,15 @@ def test_the_tables_of_attacks_and_of_robust_baselines_are_complete() -> None:
     }
     assert set(SYSTEMS) <= set(re.findall(r"^\| `(\w+)` \|", text, re.M))
     assert f"--set faulty={RobustConfig().faulty:g}" in text
+
+
+def test_so_many_clients_fit_words_of_32_bits() -> None:
+    weights = int(re.findall(r"for ([\d,]+) weights and a round", page("scale"))[0].replace(",", ""))
+    (most,) = re.findall(r"have room for ([\d,]+) clients", page("scale"))
+    fit = shared_rows.Grid.of(1.0, int(most.replace(",", "")), weights)
+    assert fit.steps > 0
+    with pytest.raises(CoterieError, match=f"at most {most.partition(',')[0]}\\d\\d\\d clients"):
+        shared_rows.Grid.of(1.0, 10 * int(most.replace(",", "")), weights)
 
 
 def test_the_boards_are_those_of_the_fleet() -> None:
