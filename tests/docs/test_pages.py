@@ -17,13 +17,12 @@ import pytest
 from benchmarks import pages, tables
 from coterie.baselines.robust import SYSTEMS, RobustConfig
 from coterie.clustering.isomorphic import Aidc
-from coterie.crypto import shared_rows, threshold_pads
 from coterie.crypto import threshold as th
+from coterie.crypto import threshold_pads
 from coterie.data.schemes import kinds
 from coterie.data.synthetic import _LAWS  # the page lists the laws, which have no public list
 from coterie.devices.jetson import BOARDS
 from coterie.privacy.attacks.active import KINDS
-from coterie.protocol.errors import CoterieError
 from coterie.selection.bandit import MEMBERS, Cics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -212,15 +211,6 @@ def test_the_tables_of_attacks_and_of_robust_baselines_are_complete() -> None:
     }
     assert set(SYSTEMS) <= set(re.findall(r"^\| `(\w+)` \|", text, re.M))
     assert f"--set faulty={RobustConfig().faulty:g}" in text
-
-
-def test_so_many_clients_fit_words_of_32_bits() -> None:
-    weights = int(re.findall(r"for ([\d,]+) weights and a round", page("scale"))[0].replace(",", ""))
-    (most,) = re.findall(r"have room for ([\d,]+) clients", page("scale"))
-    fit = shared_rows.Grid.of(1.0, int(most.replace(",", "")), weights)
-    assert fit.steps > 0
-    with pytest.raises(CoterieError, match=f"at most {most.partition(',')[0]}\\d\\d\\d clients"):
-        shared_rows.Grid.of(1.0, 10 * int(most.replace(",", "")), weights)
 
 
 def test_the_boards_are_those_of_the_fleet() -> None:
