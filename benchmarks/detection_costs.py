@@ -156,11 +156,13 @@ def iterated() -> list[dict[str, Any]]:
 
 def tables(content: Mapping[str, Any]) -> str:
     """The tables of docs/detection.md, as Markdown."""
-    columns = [content[name]["seconds"] for name in ("transform", "shared transform", "shared lengths", "literal")]
+    names = "transform", "shared transform", "shared lengths", "literal"
+    columns = [content[name]["seconds"] for name in names]
     steps = [
         [step, *(f"{column[step]:.3g}" if step in column else "" for column in columns)]
         for step in dict.fromkeys(step for column in columns for step in column)
     ]
+    steps.append(["evaluation keys, MB", *(str(content[name].get("evaluation keys, MB", "")) for name in names)])
     head = ["step", "one key, CPU-s", "shared by four", "shared, without filter", "literal, two leaders"]
     rows: dict[float, list[str]] = {}
     for row in content["iterations"]:

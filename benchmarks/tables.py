@@ -81,6 +81,14 @@ def comparison(record: Record) -> str:
     return grid(head, found)
 
 
+def lead(record: Record) -> str:
+    """Of the first method over each other one, as they are and tuned, paired by seed, in points."""
+    found = []
+    for one in record["leads"]:
+        found.append([f"`{one['over']}`", *(interval(one[field], factor=100, sign="+") for field in MEASURES.values())])
+    return grid(["over", *MEASURES], found)
+
+
 MEASURES_OF_CELLS = "by seed", "worst decile, by seed"
 
 
@@ -368,6 +376,65 @@ def security(record: Record) -> str:
     return grid(["attack (chance)", *variants], found)
 
 
+KEYS = {"clusters": 5, "p_changes": "2:0.5,3:0.5,4:0.5,5:0.5"}
+SIZES = {"sizes": [10, 10, 10, 20, 70]}
+DECISIVE: dict[str, dict[str, tuple[str, Record]]] = {
+    "mingledpie": {
+        "guesses within CI_i: k = 5, p = 1/2, T = 2 (identities)": (
+            "one set",
+            {"clusters": 5, "p": 0.5, "threshold": 2, "threshold_counts": "identities"},
+        ),
+        "knows the cluster sizes 10/10/10/20/70": (
+            "one set, with a prior",
+            {**SIZES, "who": "server knowing the sizes: true cluster"},
+        ),
+        "estimates them from the sets themselves": (
+            "one set, with a prior",
+            {**SIZES, "who": "server estimating the sizes: true cluster"},
+        ),
+        "intersects 2 sets, drawn anew with new keys": ("sets of several keys", {**KEYS, "sets": 2}),
+        "5 sets": ("sets of several keys", {**KEYS, "sets": 5, "keep_sets": None}),
+        "5 sets, with `keep_sets`": ("sets of several keys", {**KEYS, "sets": 5, "keep_sets": True}),
+        "`hardened`: no sets": ("hardened", {"mode": "hardened, products", "who": "server"}),
+        "`hardened`, knows the sizes": (
+            "hardened",
+            {"mode": "hardened, products", "who": "server knowing the sizes from elsewhere"},
+        ),
+    },
+    "pafed": {
+        "helper, the paper's real-valued mask r in [−10, 10], 1,000 weights that differ by 0.1: which of two models?": (
+            "a mask of real numbers",
+            {"weights": 1000, "bound": 10.0},
+        ),
+        "helper, the ring mask: which of two models? (real CKKS)": ("the mask of the ring", {"crypto": "real"}),
+        "helper, 3 late updates, no dummies: how many conflict?": (
+            "how many updates conflict",
+            {"late": 3, "dummies": 0, "by": "signs"},
+        ),
+        "the same with 4 dummies (default), by signs": (
+            "how many updates conflict",
+            {"late": 3, "dummies": 4, "by": "signs"},
+        ),
+        "by signs and masked sums": (
+            "how many updates conflict",
+            {"late": 3, "dummies": 4, "by": "signs and sums"},
+        ),
+    },
+}
+"""By system and by what an attacker does: the list of its record, and what says which row of this."""
+
+
+def decisive(record: Record, system: str) -> str:
+    """A system's decisive attacks beside their closed forms."""
+    found = []
+    for words, (name, where) in DECISIVE[system].items():
+        (row,) = (row for row in record[name] if all(row.get(key) == value for key, value in where.items()))
+        measured = f"{row['measured']:.3f} ± {row['standard_error']:.3f}"
+        closed = f"{row['closed_form']:.3f}" if "closed_form" in row else "–"
+        found.append([words, measured, closed, f"{row['chance']:.2f}"])
+    return grid(["what the attacker does", "measured, ± standard error", "closed form", "chance"], found)
+
+
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 
@@ -382,6 +449,15 @@ def regret(record: Record) -> str:
         found.append(cells)
     head = ["selection", "moving: regret", "mean of each quarter", "fixed: regret", "mean of each quarter"]
     return grid(head, found)
+
+
+def liars(record: Record) -> str:
+    """How often a device that lies is selected in the second half of the rounds, and the mean honest one."""
+    found = []
+    for lie, shares in record["liars"].items():
+        cells = [interval(shares["liar"], 2), f"{max(shares['liar']['values']):.2f}", interval(shares["honest"], 2)]
+        found.append([lie, *cells])
+    return grid(["it lies about", "liar", "liar, most in a seed", "an honest device"], found)
 
 
 # -- studies that bring their own tables -------------------------------------------------------------------------------
@@ -406,6 +482,7 @@ TABLES: dict[str, Table] = {
     "pivot": pivot,
     "comparison": comparison,
     "cells": cells,
+    "lead": lead,
     "levels": levels,
     "leads": leads,
     "hospitals": hospitals.table,
@@ -433,7 +510,9 @@ TABLES: dict[str, Table] = {
     "whole-runs": whole_runs,
     "leading": leading,
     "security": security,
+    "decisive": decisive,
     "regret": regret,
+    "liars": liars,
     "poisoned": poisoned,
     "demo": demo.table,
     "demo-scores": demo.scores,

@@ -131,6 +131,33 @@ def test_a_cell_less_another_is_paired_by_seed_over_the_last_rounds() -> None:
     ]
 
 
+def test_leads_are_of_the_first_method_in_points() -> None:
+    def spread(mean: float) -> dict[str, float]:
+        return {"mean": mean, "interval": 0.02}
+
+    fields = {"global_accuracy": 0.1, "local_accuracy": -0.05, "fine_tuned_local_accuracy": 0.0}
+    record = {"leads": [{"over": "local", **{name: spread(mean) for name, mean in fields.items()}}]}
+    assert tables.lead(record).splitlines()[2:] == ["| `local` | +10.0 ± 2.0 | −5.0 ± 2.0 | +0.0 ± 2.0 |"]
+
+
+def test_a_liar_is_shown_with_its_worst_seed() -> None:
+    record = {
+        "liars": {
+            "CPU": {"liar": {"mean": 0.2, "interval": 0.1, "values": [0, 0.4]}, "honest": {"mean": 0.5, "interval": 0}}
+        }
+    }
+    assert tables.liars(record).splitlines()[2:] == ["| CPU | 0.20 ± 0.10 | 0.40 | 0.50 ± 0.00 |"]
+
+
+def test_a_decisive_attack_has_the_numbers_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tables.DECISIVE, "toy", {"intersects": ("sets", {"sets": 2, "kept": None})})
+    row = {"sets": 2, "measured": 0.5, "standard_error": 0.01, "chance": 0.2}
+    record = {"sets": [{**row, "kept": True, "measured": 0.3}, {**row, "closed_form": 0.52}]}
+    assert tables.decisive(record, "toy").splitlines()[2:] == ["| intersects | 0.500 ± 0.010 | 0.520 | 0.20 |"]
+    with pytest.raises(ValueError, match="too many"):
+        tables.decisive({"sets": [row, row]}, "toy")
+
+
 @pytest.mark.parametrize(("path", "record"), MARKS, ids=[f"{path.stem}-{Path(record).stem}" for path, record in MARKS])
 def test_a_record_is_linked_with_its_command_and_has_every_seed(path: Path, record: str) -> None:
     content, text = pages.read(record), path.read_text()
