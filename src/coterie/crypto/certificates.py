@@ -107,7 +107,7 @@ def certified(certificate: bytes) -> bytes:
 
 
 def hosts(certificate: bytes) -> tuple[str, ...]:
-    """The server's DNS names and addresses in a certificate (PEM). Raises DecodeError."""
+    """The server's DNS names and addresses in a certificate (PEM); () if it has none. Raises DecodeError."""
     extensions = _load(certificate).extensions
     found = [one.value for one in extensions if isinstance(one.value, x509.SubjectAlternativeName)]
     return tuple(str(host.value) for one in found for host in one)

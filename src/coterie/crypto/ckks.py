@@ -365,7 +365,8 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt``, and CryptoError without a mask.
 
-        flood_bits: of the noise under another key, by default the most, the parameters' (``ckks_arrays``).
+        flood_bits: of the noise under another key, by default and at most the parameters' (``ckks_arrays``). Less is
+        more precise and protects this key less.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)

@@ -37,10 +37,10 @@ from coterie.protocol.errors import CryptoError, DecodeError, UserError
 FINGERPRINT_BYTES = 16
 
 DEVIATIONS = 32.0
-"""Of one value's error: the stated bounds."""
+"""Stated error bounds are so many standard deviations of a value's error."""
 
 TWIN_BITS = 62
-"""Of the int64 values of the emulated twin, for the largest sum."""
+"""Bits of the largest sum in the emulated twin's int64."""
 
 _FLOAT_ROUNDING = 2.0**-46  # of the largest number: encoding and decoding in double precision
 _MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
@@ -220,6 +220,7 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
+        """Factors must be below this."""
         # so numbers stay within half the modulus, and errors within the room
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
@@ -244,7 +245,7 @@ class ParameterSet:
 
     @property
     def spread(self) -> float:
-        """Of a vector's value over a coefficient, at scale 1."""
+        """The standard deviation of a vector's value over that of a coefficient, at scale 1."""
         return math.sqrt(self.degree / 2)
 
     def scale(self, form: Form) -> float:
@@ -276,7 +277,7 @@ class ParameterSet:
         return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
 
     def flood(self, bits: int | None = None) -> int:
-        """By default as many as there is room for. Raises CryptoError for more."""
+        """Bits of flooding, by default as many as there is room for. Raises CryptoError for more."""
         self.maskable()
         most = self.flood_bits or 0
         if bits is not None and not 0 <= bits <= most:
@@ -292,7 +293,7 @@ class ParameterSet:
         return 10 * self.flood_deviation(level)
 
     def tolerance(self, terms: int, form: Form) -> float:
-        """From what honest parties encrypt: twice the error, where that is informative."""
+        """The allowed distance from what honest parties encrypt: twice the error, where that is informative."""
         error = min(2 * self.error(1, form), self.limit(form) / 2)
         return terms * (error + 2 * self.flooded(form.level))
 

@@ -45,7 +45,7 @@ def taps(degree: int) -> NDArray[np.int64]:
 
 
 def high_energy(cipher: CipherVector, keys: EvaluationKey) -> CipherVector:
-    """TAPS times that energy, as ``energy``."""
+    """TAPS times the energy of the high frequencies, as ``energy``."""
     return inner(cipher, cipher, keys, high=True)
 
 
@@ -55,6 +55,7 @@ def energy(cipher: CipherVector, keys: EvaluationKey, at_most: int | None = None
 
 
 def room(parameters: ParameterSet) -> int:
+    """The largest energy whose TAPS fold there is room for."""
     return parameters.room(_scalar(parameters)) // TAPS
 
 

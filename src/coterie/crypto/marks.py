@@ -5,9 +5,10 @@ from the key of i and j, their names and the list, the mark of i is
 
     m_i = sum of t_ij over names j after i, less the sum of t_ij over names j before i      mod 2^128
 
-as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument.
+as the masks of secure aggregation (Bonawitz et al., CCS 2017). docs/systems/coterie_appendix.md has the argument, for
+lists with two honest clients or more.
 
-**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64.
+**Pads** are the same of many words: t_ij are keystreams, added up mod 2^64. So vectors under them show their sum alone.
 
 **Double masking** (Bonawitz et al., section 4): each u has a seed b_u of its own, too, and sends
 

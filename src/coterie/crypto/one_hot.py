@@ -130,8 +130,9 @@ def share(seeds: bytes, word: Words) -> Words:
 
 
 def fold(totals: Words, seeds: bytes, word: Words, weight: int) -> None:
-    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place (7). Raises CryptoError for other
-    numbers of seeds or words.
+    """Add ``weight`` times an upload to every row of ``totals`` (G, d), in place (7); a negative weight subtracts.
+
+    Raises CryptoError for other numbers of seeds or words.
     """
     if len(seeds) != SEED_BYTES * len(totals) or word.shape != totals.shape[1:]:
         raise CryptoError(f"{len(seeds)} bytes of seeds and words {word.shape} for rows {totals.shape}")

@@ -1,12 +1,14 @@
-"""One-time pads over CKKS: the sender of a ciphertext does not choose its c_1, off which it could read the key of what
-is opened (``attacks/key_in_sum.py``). It sends one polynomial for each ciphertext, which only enters c_0:
+"""One-time pads over CKKS: the sender of a ciphertext does not choose its c_1.
+
+If it did, it could read the key off what is opened (``attacks/key_in_sum.py``). It sends one polynomial for each
+ciphertext, which only enters c_0:
 
     y = encode(u) + pad          the sender: ``PadKey(public, key).encrypt(u)``, under 32 bytes that are used once
     p = -a s + e - sum of pads   the key's holder, which knows the pads: ``counterpart(key, keys, length)``
     (sum of y + p, a)            whoever has both: ``completed(padded, counterpart)``, a fresh ciphertext of the sum
 
-Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed, drawn for each counterpart, gives
-a. **A pad is used once**: ``protocols/pads.py`` derives its key.
+Pads are uniform over the ciphertexts' ring (AES-256 in counter mode). A public seed, which the key's holder draws
+afresh for each counterpart, gives a. **A pad is used once**: ``protocols/pads.py`` derives its key.
 """
 
 from __future__ import annotations

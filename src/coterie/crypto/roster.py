@@ -57,7 +57,7 @@ def _body(roster: fl.Roster) -> bytes:
 
 
 def simulated(roles: Mapping[str, str], randomness: fl.Randomness) -> tuple[fl.Roster, dict[str, fl.Identity]]:
-    """By an operator key that is forgotten, with all identities."""
+    """A simulation's roster, by an operator key that is forgotten, and all identities."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)

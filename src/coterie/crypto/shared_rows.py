@@ -135,6 +135,7 @@ def upload_weight(age: int, expected: int, on_time: int) -> int:
 
 
 def may_wrap(total: NDArray[np.int32]) -> bool:
+    """Whether the next round's sum could wrap."""
     return bool(total.max(initial=0) >= ROOM or total.min(initial=0) <= -ROOM)
 
 

@@ -48,6 +48,8 @@ class SealError(PeerError):
 
 @dataclass(frozen=True)
 class RawKey:
+    """A key of 32 bytes. Raises DecodeError for another length."""
+
     key: bytes
 
     named: ClassVar[str]
@@ -187,8 +189,8 @@ def check_fresh(
 ) -> None:
     """Raises ReplayError for a message of another round, too old or from the future, or that does not follow the last.
 
-    sent, last: (round, seconds) of this message, and of the sender's last accepted one.  max_ahead_s: of a sender's
-    clock.
+    sent, last: (round, seconds) of this message, and of the sender's last accepted one.
+    max_ahead_s: how far a sender's clock may be ahead of ours.
     """
     (message_round, timestamp_s), age_s = sent, now_s - sent[1]
     if message_round != current_round:

@@ -6,8 +6,9 @@
     made.opener.decrypt(switched(cipher, parts, made.opener.public))
 
 The opener holds the ternary key s_h, the members Shamir's shares of the ternary key s_C, modulo each prime. ``c_0 + sum
-of the partials`` is a ciphertext of the same values under s_h. Who answers is fixed first. Noise is uniform in +-2^bits
-a coefficient (``ckks_arrays``, Flooding).
+of the partials`` is a ciphertext of the same values under s_h. So only the opener learns them, of ciphertexts that t
+members have answered for. The answering members are fixed first. Noise is uniform in +-2^bits a coefficient
+(``ckks_arrays``, Flooding).
 """
 
 from __future__ import annotations
@@ -155,6 +156,7 @@ def split_keygen(
 
 
 def switched(cipher: CipherVector, parts: Sequence[Partial], opener: PublicKey) -> CipherVector:
+    """The ciphertext of the same values under the opener's key, by the partials of t members."""
     array, arrays, form = cipher.array, cipher.key.arrays, cipher.tally.form
     if isinstance(arrays, twins.Rounded):
         array = array + sum(part.array for part in parts)

@@ -27,7 +27,7 @@ class Form(NamedTuple):
 
 PLAIN = Form()
 Room = Callable[[Form], int]
-"""For terms, and masks, of a vector of a form."""
+"""How many terms, and masks, a vector of a form can have."""
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,10 @@ class Group:
         return math.sqrt((1 + 2 * self.space.degree * self.secrets / 3) / 6) if switched.levels else 0.0
 
     def flood(self, deviation: float, *, scalar: bool) -> float:
-        """The standard deviation of one party's noise. deviation: of the error, a coefficient, at least 1."""
+        """The standard deviation of one party's noise.
+
+        deviation: of the error, a coefficient; below 1 it counts as 1.
+        """
         return self._flood(deviation, 1 if scalar else self.space.degree)
 
     def _flood(self, deviation: float, coefficients: int | None = None) -> float:

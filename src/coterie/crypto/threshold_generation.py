@@ -10,8 +10,10 @@ Each party draws a ternary secret s_i; the key is their sum s. Public parts are 
 
 (C. Mouchet, J. Troncoso-Pastoriza, J.-P. Bossuat and J.-P. Hubaux, "Multiparty homomorphic encryption from
 ring-learning-with-errors", PETS 2021; P stands at the prime of its row only.) Each round commits before it reveals, so
-that the last party cannot choose the sum. Two parts of one kind by one secret show their noise: another try takes
-another secret and label. Nothing proves that a part is well-formed.
+that the last party cannot choose the sum.
+
+Two parts of one kind by one secret show their noise. So a party makes each part once and keeps its bytes; another try
+takes another secret and another label. Nothing proves that a part is well-formed.
 """
 
 from __future__ import annotations

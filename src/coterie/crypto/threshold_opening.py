@@ -7,8 +7,8 @@ threshold fully homomorphic encryption", ASIACRYPT 2025, for the approximate num
     PartDec     p_i = c_1 s_i + z_i + flooding        s_i: share times Lagrange coefficient; z_i: a share of zero
     FinDec      c_0 + sum of p_i
 
-**One partial decryption of a ciphertext at most**: ``Answered`` refuses a second, which would average the floodings
-away.
+**One partial decryption of a ciphertext at most**: many would average the floodings away, and two sets of answering
+holders would give the flooding itself. ``Answered`` refuses the second.
 """
 
 from __future__ import annotations

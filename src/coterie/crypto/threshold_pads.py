@@ -155,7 +155,10 @@ class Padding:
 
 
 def contribution(group: threshold.Group, share: threshold.Share, me: str, pad: Pad) -> bytes:
-    """What turns another holder's padded vector into a ciphertext, always equal."""
+    """A holder's addend to another's padded vector, which those of all others in ``pad.among`` turn into a ciphertext.
+
+    It is always equal.
+    """
     made = _minus(group, pad, share.additive(me, pad.among))
     if me == pad.sender:
         raise CryptoError(f"{me} contributes to the pads of others")

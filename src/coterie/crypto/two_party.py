@@ -94,7 +94,7 @@ class Dealt:
 
 
 def deal(sizes: Sizes, twisted: Callable[[Words64], Words64], keys: tuple[bytes, bytes]) -> bytes:
-    """Party 1's, for the keys of both (16 bytes each). twisted: rows -> J rows."""
+    """Party 1's corrections, for the keys of both (16 bytes each). twisted: rows -> J rows."""
     parts = list[Words64]()
     for name, (rows, columns) in sizes.products().items():
         own, other = _matrix(keys[0], name, rows, sizes.length), _matrix(keys[1], name, columns, sizes.length)

@@ -129,9 +129,9 @@ class Tls:
 class Access:
     """Who may use the server.
 
-    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate; one None admits any
-    certificates.  watchers: may ask who is connected.  operator: of the operator's own key.  members: may be admitted
-    later.  refused: keys of parties that are told so.
+    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate. None admits any certificate
+    of the party, and then of all.  watchers: may ask who is connected.  operator: of the operator's own key.
+    members: may be admitted later.  refused: keys of those that are told that they are not admitted.
     """
 
     # members have accounts from the start: nats-server 2.15.1 connects a new account only when it reads its

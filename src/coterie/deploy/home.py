@@ -235,7 +235,9 @@ def agree(home: Home, plan: Plan) -> None:
 
 
 def has_agreed(home: Home, plan: Plan) -> bool:
-    """Who joins has agreed to the first run, and with ``agree`` to a further one."""
+    """The owner agrees to the first run by joining, and to a further one by ``agree``. The hub's owner is the
+    operator.
+    """
     if home.name == plan.roster.hub:
         return True
     given = read_json(home.agreed, AgreedRun) if home.agreed.exists() else AgreedRun()

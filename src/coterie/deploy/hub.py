@@ -223,7 +223,7 @@ class HubNode(Node):
         return one
 
     def _reached(self) -> Era:
-        """At least as late as more than half of the others claim to be in."""
+        """An attempt at least as late as more than half of the others claim to be in."""
         most, eras = len(self.others) // 2, sorted(self._ahead.values(), reverse=True)
         return eras[most] if len(eras) > most else self.era
 
@@ -236,7 +236,7 @@ class HubNode(Node):
         self._commit_all()
 
     def _commit_all(self) -> None:
-        """Also messages for the next attempt."""
+        """Also commit messages that wait for the next attempt."""
         done = [one for one in self.queue.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Letter(one.envelope, spool.peek(one.ticket), self.era, one.arrives) for one in self._coming]

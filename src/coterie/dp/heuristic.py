@@ -2,7 +2,8 @@
 
 Selected parameters are grouped by the density of their values. Each gets Laplace noise of scale k Delta_C / epsilon_2,
 where Delta_C = 2 max |theta - omega_C| over its cluster with the centroid omega_C, and k is the number of clusters. The
-scale follows from the data, not from a bound on neighbours (docs/privacy_uploads.md).
+scale follows from the data, not from a bound on neighbours (docs/privacy_uploads.md). It tells how far values are
+spread, and equal values get none. The proof of lemma 5.2 assumes that neighbouring data have the same clusters.
 """
 
 from __future__ import annotations

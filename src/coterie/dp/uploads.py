@@ -4,8 +4,10 @@
     values = mechanism.noised((trained - start)[places], secrets)
 
 Neighbours differ in all data of one client ("replace one client"). The release is against the client's own leader,
-which sees it by name, so no sampling of clients helps. The sensitivity is 2 C (docs/privacy_uploads.md). Buffers are
-never uploaded, since no clip bounds them.
+which sees it by name, so no sampling of clients helps. The sensitivity is 2 C (docs/privacy_uploads.md).
+
+The places follow from no data: a choice by the data is a release of its own (``selection_release``). Buffers are never
+uploaded, since no clip bounds them.
 """
 
 from __future__ import annotations

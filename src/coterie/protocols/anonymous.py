@@ -4,7 +4,8 @@
                                                   hub  --Forget / Done-->                    helper
 
 Steps I to III of FedCAPrivacy (Wei et al., "FedCAPrivacy", section IV-B). If the hub lays one mask over all vectors of
-a round (``CipherVector.blind``), the helper learns only differences.
+a round (``CipherVector.blind``), the helper learns only differences. Keys: the grant ``SERVICE``, whose secret half
+only the helper holds.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
-A member can't see what a ciphertext holds: a hub that deviates can have any vector switched as a scalar.
+A member can't see what a ciphertext holds: a hub that deviates has any vector switched, by calling it a scalar, and
+opens it with the opener.
 """
 
 from __future__ import annotations

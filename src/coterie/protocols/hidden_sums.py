@@ -9,7 +9,7 @@
 
 A row is the running sum of one group (``crypto/shared_rows.py``), of which each server holds a share; a client has both
 masks of its own group's row alone. Assumes that the servers do not collude; right sums need servers that follow the
-protocol, secrecy needs that of neither. docs/systems/coterie.md says what coalitions learn.
+protocol, secrecy needs that of neither, as long as no client helps. docs/systems/coterie.md says what coalitions learn.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     hub     --Challenge / NormProof--> client    the coin, which chooses the projections (``crypto/norm_proof.py``)
     hub     --Shares--> helper                   with what the hub tells of each proof; those that hold are counted
 
-The coin comes after the uploads, so that no client can hide a long vector from it, and neither server chooses it.
+The coin comes after the uploads, so that no client can hide a long vector from it, and neither server chooses it, nor
+shows a client another than the servers use: the hub commits to its part first, and the helper signs.
 """
 
 from __future__ import annotations

@@ -212,9 +212,10 @@ class Checked(msgspec.Struct, frozen=True):
     """What is wrong with statements, in words, and what they state.
 
     operator: hexadecimal, of the key that has signed the roster, or "".  last: by holder, the round of its last
-    statement.
+    statement: of later openings these files say nothing.
     sums: with senders that holders have verified.  effective: the least effective number of senders.
-    vectors, scalars: opened on the hub's word.  unstated: by holder, openings that others say it helped with.
+    vectors, scalars: opened on the hub's word.  unstated: by a holder that others name, openings that its own
+    statements lack.
     """
 
     operator: str

@@ -6,8 +6,8 @@
 
 Pads of every two clients of a list cancel (``crypto/marks.py``), so the hub learns the sums of lists of ``FEWEST``
 clients or more, if all of a list answer, and nothing of one client, as long as two of its list keep their keys from it.
-Over all runs on the same data a client tells its counts beside one list alone. docs/systems/baselines_appendix.md has
-the arguments.
+Over all runs on the same data a client tells its counts beside one list alone, so no two opened lists share a client.
+docs/systems/baselines_appendix.md has the arguments.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CountsClient(fl.Component):
 
     @fl.on(AskForPadded, answers=PaddedCounts)
     def tell(self, msg: AskForPadded, src: str) -> fl.Work[PaddedCounts]:
-        """Beside one list alone."""
+        """Its counts under its pads. Raises PeerError for a second list, and for an impossible one."""
         self._refuse(msg, src)
         party, secret, names = self.party, self.secret, msg.names.split("\n")
         if not is_list(names) or not {party.name} <= set(names) <= set(party.clients):

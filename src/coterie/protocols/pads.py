@@ -59,7 +59,7 @@ class Pads(Grant):
 
 
 class Ratchet(fl.SecretStruct):
-    """SECRET: a round's key, from which later ones follow."""
+    """SECRET: a round's key, from which all later ones follow and no earlier one does."""
 
     key: bytes  # of ``round``
     round: int = 0
@@ -138,6 +138,10 @@ class KeeperPads(OfGrants):
 
     @fl.on(Unpad, unpad_cost, answers=Unpadded)
     def unpad(self, msg: Unpad, src: str) -> Unpadded:
+        """The counterpart of the sum of these vectors.
+
+        Raises PeerError for a vector that it has answered for before.
+        """
         fl.from_hub(self.party, msg, src)
         key, length, oldest = self.padded_for()
         for ratchet in self.secret.ratchets.values():

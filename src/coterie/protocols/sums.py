@@ -7,7 +7,7 @@
 
 **Noise.** Every client adds a share to the whole numbers that it seals: its change from the last mean that it has read,
 or the initial model, on the grid of ``dp/distributed.py``. Buffers stay with their client. A sum may lack the shares of
-``missing`` clients.
+``missing`` clients, which are absent or collude.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ OBSERVERS, COALITION = ("server", "public", "other clients"), ("server with a cl
 CENTRE_SET, SHARED_SET = "ckks-4096-add", "threshold-8192-sum"
 """Parameters of keys=centre and keys=threshold."""
 REACH = 64.0
+"""Of a value in a vector."""
 VECTOR = "model, in sums"
 
 

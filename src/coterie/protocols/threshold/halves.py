@@ -4,7 +4,8 @@
     hub --Decrypt--> holder                                   c_1 and signature of each sender, and which sums to open
 
 ``taken`` gives the hub a ``SignedSum``, which is added up like a ciphertext. Each holder adds up c_1 itself
-(``crypto/threshold_halves.py``). A sender can still choose its own c_1.
+(``crypto/threshold_halves.py``), so it opens sums of signed vectors of the round and nothing else. A sender can still
+choose its own c_1.
 """
 
 from __future__ import annotations

@@ -313,7 +313,7 @@ class JointKeys(OfGrants):
     def noise(self, name: str, r: int, of: bytes) -> fl.Secrets:
         """Secret randomness for this party's noise on a sum of round r. of: all that the noise is added to, and with.
 
-        Once a sum is opened, in any attempt, other numbers raise PeerError.
+        Other numbers in the same round get other noise. Once a sum is opened, in any attempt, they raise PeerError.
         """
         last = self.secret.noisy.get(name)
         digest = hashlib.sha256(of).digest()

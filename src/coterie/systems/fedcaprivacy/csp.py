@@ -73,7 +73,7 @@ class ServiceProvider(fl.Party, role=CSP):
 
     @fl.on(messages.Cluster, answers=messages.Clustered, when=with_protection("none", "sketch", "rotation"))
     def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
-        """Step IV: the decaying coin, and algorithm 2."""
+        """Step IV: the decaying coin, and algorithm 2 if it says so."""
         held = self.state.opened if msg.round == self.state.round else {}
         differences = comparable(self.blinded(held))
         self.state.opened = {j: held[j] for j in differences}

@@ -125,7 +125,7 @@ class MingledPieConfig(fl.ClusterModels):
 MOST_HOLDERS = 7
 """Holders of shares by default."""
 FEWEST = 3
-"""With keys=threshold, in a sum that is opened."""
+"""With keys=threshold, updates in a sum that is opened."""
 UNUSED = {
     "paper": ("hardening",),
     "literal": ("hardening", "rebuild"),

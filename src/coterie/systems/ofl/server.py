@@ -129,7 +129,7 @@ class Server(fl.Party, role=HUB):
         return fl.codec.decode(self.state.reports[name], StatusReport)
 
     def regroup(self, r: int) -> None:
-        """Of those that have reported in this round (algorithm 1, l. 8)."""
+        """Dynamic K-means over those that have reported in this round (algorithm 1, l. 8)."""
         fresh = {name: self.report(name) for name in self.clients if name in self.state.reports}
         fresh = {name: report for name, report in fresh.items() if report.round == r}
         order, rows, groups = features(fresh)

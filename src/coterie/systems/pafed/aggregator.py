@@ -25,7 +25,7 @@ from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, SERVICE, US
 
 
 class Tried(fl.State, frozen=True):
-    """Sent out, and by no client known to be opened."""
+    """A model that was sent out, and that no client is known to have opened yet."""
 
     round: int
     model: bytes
