@@ -1,7 +1,8 @@
 """What the site shows beside the pages: a reference of docstrings, annotated options and commands; its versions.
 
-``<!-- reference: python -->`` in a page stands for one of the texts of ``REFERENCE``. Each version is a folder of
-``build/site``; ``versions.js`` beside them names them, for the selector of every page: a script loads from a disk, too.
+``<!-- reference: python -->`` in a page stands, with the lines below it up to an empty one, for one of the texts of
+``REFERENCE``. Each version is a folder of ``build/site``; ``versions.js`` beside them names them, for the selector of
+every page: a script loads from a disk, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from coterie.protocol.options import bounds_of
 from coterie.runs.registry import SYSTEMS
 from coterie.runs.settings import described
 
-MARK = re.compile(r"<!-- reference: (\w+) -->")
+MARK = re.compile(r"<!-- reference: (\w+) -->(?:\n.+)*")
 SECONDS = "notebooks.json"
 """Of a site: by notebook, the seconds of its execution, which may be an earlier one."""
 DOOR = '<!doctype html><title>Coterie</title><meta http-equiv="refresh" content="0; url={}/index.html">\n'

@@ -126,7 +126,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("compare fedavg@hardened", "mode of fedavg"),
         ("compare fedavg ifca --budget ifca --each-own", "leave one of the two out"),
         ("compare fedavg local --audit --set lr=x", "setting of fedavg 'lr'"),
-        ("compare fedavg --out FULL", "not empty"),
+        ("compare fedavg --out FULL", "not empty: choose another --out (out=), or continue"),
         ("compare fedavg --resume", "--out"),
         ("report nowhere", "nowhere"),
         ("report FULL", "no run"),

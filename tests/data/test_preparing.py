@@ -208,6 +208,21 @@ def test_a_proposal_knows_kinds_and_comes_back_from_its_file(tmp_path: Path) -> 
     assert checked(path, schema)[1] == []
 
 
+def test_a_proposal_has_places_for_plausible_ends_and_a_filled_date_in_words(tmp_path: Path) -> None:
+    """Not where an end is stated, nor of a category or an id."""
+    rows = "".join(f"p{i},{20 + i},{'fm'[i % 2]},{i + 1:02}/02/2022,{i % 2}\n" for i in range(10))
+    schema, _ = propose([table(tmp_path, f"patient,age,sex,seen,label\n{rows}")], None)
+    written, path = to_toml(schema), tmp_path / "schema.toml"
+    assert written.count("# low =\n# high =\n") == written.count("# low =") == 2, "of the number and the date"
+    assert "\nfill = 19028.5  # 05/02/2022, in days since 1970\n" in written
+    path.write_text(written.replace("# low =", "low = 0").replace("# high =", "high = 99999"))
+    edited = read_schema(path)
+    assert [(one.low, one.high) for one in edited.columns] == [(None, None), (0, 99999), (None, None), (0, 99999)]
+    assert "\n# low =" not in to_toml(edited)
+    path.write_text(to_toml(edited))
+    assert read_schema(path) == edited
+
+
 def test_a_proposal_says_that_dates_differ_and_which_option_names_the_label(tmp_path: Path) -> None:
     """Also of few dates, which would be a category."""
     dates = r"column 'seen': its dates have several forms .*, such as '2022-01-10' and '10\.02\.2022', so it is an id"

@@ -38,9 +38,9 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A column of a table, as a schema states it.
 
     kind: by default values make a ``category`` and a format a ``date``. ``id`` and ``ignore`` are no inputs; an id
-    stays beside a prediction.  fill: what a gap becomes; None refuses gaps.  values: of a category.  format: of a date
-    (``%Y-%m-%d``).  low, high: what is plausible, in the column's units.  mean, scale: an input is (value - mean) /
-    scale. Raises ValueError.
+    stays beside a prediction.  fill: what a gap of a number or date becomes; None refuses gaps.  values: of a
+    category.  format: of a date (``%Y-%m-%d``).  low, high: what is plausible, in the column's units.  mean, scale: an
+    input is (value - mean) / scale. Raises ValueError.
     """
 
     name: Word

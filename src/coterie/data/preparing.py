@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -51,7 +52,8 @@ _EPOCH = datetime(1970, 1, 1)
 _FAR = 10  # a value is strange that lies so many times beyond a column's middle half as this half is wide
 _HEAD = """\
 # What all parties' tables have in common. Check every line; the numbers come from the files that it was proposed from.
-# low, high: what is plausible. fill: what a gap becomes, or gaps are refused. An input is (value - mean) / scale.
+# low, high: what is plausible, of a date in days since 1970. An input is (value - mean) / scale.
+# fill: what a gap becomes; a number's or date's gap without it is refused; a category's is 0 in all its inputs.
 # kind: number, category (with values), date (with a format), id (kept beside predictions), ignore.
 
 """
@@ -81,8 +83,25 @@ def read_schema(path: Path) -> Schema:
 
 def to_toml(schema: Schema) -> str:
     said = {name: value for name, value in msgspec.to_builtins(schema).items() if name != "column"}
-    columns = ({"name": one.name, "kind": one.kind} | msgspec.to_builtins(one) for one in schema.columns)
-    return _HEAD + "\n".join([tomli_w.dumps(said), *(f"[[column]]\n{tomli_w.dumps(one)}" for one in columns)])
+    return _HEAD + "\n".join([tomli_w.dumps(said), *(f"[[column]]\n{_written(one)}" for one in schema.columns)])
+
+
+def _written(column: Column) -> str:
+    """With comments: a date's fill as a date, and places for the ends of what is plausible."""
+    lines = tomli_w.dumps({"name": column.name, "kind": column.kind} | msgspec.to_builtins(column))
+    if column.format is not None and column.fill is not None:
+        date = date_of(column.fill, column.format)
+        lines = re.sub(
+            r"^fill = .*", lambda fill: f"{fill[0]}  # {date}, in days since 1970", lines, flags=re.MULTILINE
+        )
+    if column.kind in ("number", "date"):
+        lines += "".join(f"# {end} =\n" for end in ("low", "high") if getattr(column, end) is None)
+    return lines
+
+
+def date_of(value: float, format: str) -> str:
+    """value: days since 1970."""
+    return (_EPOCH + timedelta(days=value)).strftime(format)
 
 
 def days(cell: Any, format: str) -> float:
@@ -391,7 +410,7 @@ def _far(numbers: Sequence[float], format: str | None) -> Iterator[str]:
     """A sentence about a strange farthest value.  format: of dates."""
 
     def word(value: float) -> str:
-        return f"{value:g}" if format is None else (_EPOCH + timedelta(days=value)).strftime(format)
+        return f"{value:g}" if format is None else date_of(value, format)
 
     low, high = np.quantile(numbers, (0.25, 0.75))
     far = max(numbers, key=lambda value: max(low - value, value - high))

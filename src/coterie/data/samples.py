@@ -28,6 +28,7 @@ MAX_CELL = 1_000
 """Characters in a csv file's cell."""
 _SHOWN = 5  # rows in a message
 _GAPS = "fill it, leave out the row, or say gaps=mean (--gaps)"
+_IGNORED = 'in a schema kind = "ignore" or "id"'
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def from_table(table: Table, by: str | None, target: str | None, prepared: Prepa
         if name.strip().lower() in OF_CLIENTS:
             raise UserError(
                 f"{where}, column {name!r}: it seems to name clients, and is no feature: deal the samples by it with "
-                f"--partition by:{name}, drop it, or give it another name"
+                f"--partition by:{name}, drop it ({_IGNORED}), or give it another name"
             )
     made: tuple[Column, ...] = ()
     if len(features) == 1 and columns[features[0]].ndim > 1:  # one column of arrays, such as images
@@ -382,9 +383,9 @@ def _what_to_do(name: str, column: NDArray[Any]) -> str:
     if 2 * sum(map(is_number, known)) >= len(known):
         return "the column's others are: leave the cell empty, and say gaps=mean (--gaps)"
     if 2 * len(set(known)) > len(known) > 2:
-        return "nearly every row has another word: drop the column"
+        return f"nearly every row has another word: drop the column ({_IGNORED})"
     return (
-        f"say categories={name} (--categories), drop the column, or if it names clients, deal by it with "
+        f"say categories={name} (--categories), drop the column ({_IGNORED}), or if it names clients, deal by it with "
         f"--partition by:{name}"
     )
 

@@ -75,7 +75,7 @@ def numbers_of_patients(features: Sequence[str]) -> str | None:
         return None
     return (
         f"{', '.join(map(repr, found))} {'is a feature' if len(found) == 1 else 'are features'} of the model: if it "
-        "numbers patients, drop it"
+        'numbers patients, drop it, or state kind = "id" for it in a schema'
     )
 
 

@@ -103,7 +103,10 @@ def claim_comparison(out: str | Path | None, data: str, resume: bool) -> Path:
     folder = Path(out)
     check_simulated(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
-        raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")
+        raise UserError(
+            f"{folder} is not empty: choose another --out (out=), or continue the comparison in it with --resume "
+            "(resume=True)"
+        )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
