@@ -173,6 +173,7 @@ def test_a_comparison_holds_its_runs(here: Path, clients: Clients) -> None:
     loaded = coterie.load(race.folder)
     assert isinstance(loaded, coterie.Comparison)
     assert loaded.content["rows"] == race.content["rows"]
+    assert "<html" in (race.folder / "report.html").read_text()[:200]  # as coterie compare writes it
     assert len(race.plot().axes) == 2
     assert "fedavg" in race._repr_html_()
     with pytest.raises(UserError, match="seeds must be at least 1"):
@@ -188,6 +189,7 @@ def test_a_result_for_notebooks(here: Path) -> None:
     (local, whole) = result.plot().axes
     assert [len(line.get_xdata()) for ax in (local, whole) for line in ax.get_lines()] == [2, 2]
     assert result.report().is_file()
+    assert result.summary["models_sha256"] == result.rounds[-1]["models_sha256"]
     pandas = pytest.importorskip("pandas")
     frame = result.frame()
     assert isinstance(frame, pandas.DataFrame)

@@ -172,6 +172,9 @@ def test_eighty_columns_cut_no_head_and_no_cell() -> None:
             assert all(word in shown for word in words.split()), words
         assert ("for want of room here: alone, together, tested." in shown) == (width == 80)
         assert ("1234" in shown) == (width == 140)
+    for width in range(40, 200):
+        heads = {str(column.header) for column in benefit_table(content, Console(width=width)).columns}
+        assert ("alone" in heads) == ("together" in heads)  # one says nothing without the other
 
 
 def test_a_lead_that_rounds_to_nothing_has_no_minus() -> None:

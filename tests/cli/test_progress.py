@@ -83,7 +83,7 @@ def test_a_line_a_round_without_a_terminal(cli: Command) -> None:
     ended = cli(*words)
     first, last = ended.err.splitlines()
     assert re.fullmatch(r"fedavg  round 1 of 2  [\d.]+ s left", first)
-    assert re.fullmatch(r"fedavg  round 2 of 2  local [\d.]+ %  global [\d.]+ %  0 s left", last)
+    assert re.fullmatch(r"fedavg  round 2 of 2  own kind [\d.]+ %  global [\d.]+ %  0 s left", last)
     assert cli(*words, "--quiet").err == ""
 
 
@@ -91,7 +91,7 @@ def test_a_skipped_round_shows_no_scores_of_earlier_models() -> None:
     scored, pace = {"local_accuracy": 0.5, "global_accuracy": 0.25}, Pace({"a": 3})
     told = [line(1, **scored), line(2, **scored, notes={"skipped": "no update came"}), line(3, **scored, notes={})]
     shown_lines = [shown._line(pace, "a", one, shown._ACCURACY).split("  ")[2] for one in told]
-    assert shown_lines == ["local 50.0 %", "skipped", "local 50.0 %"]
+    assert shown_lines == ["own kind 50.0 %", "skipped", "own kind 50.0 %"]
 
 
 def test_a_comparison_says_which_run_it_is_at(cli: Command) -> None:
@@ -137,7 +137,7 @@ def test_a_comparison_with_attacks_tells_them(cli: Command, capsys: pytest.Captu
 def test_python_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options: dict[str, Any] = {"clients": 3, "rounds": 1, "max_epochs": 1}
     coterie.run("fedavg", out=str(tmp_path / "a"), **options)
-    assert capsys.readouterr().err.startswith("fedavg  round 1 of 1  local ")
+    assert capsys.readouterr().err.startswith("fedavg  round 1 of 1  own kind ")
     coterie.run("fedavg", out=str(tmp_path / "b"), progress=False, **options)
     assert capsys.readouterr().err == ""
 
@@ -151,7 +151,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             tell(name, line(1, local_accuracy=0.5, global_accuracy=0.25))
     last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue()).split("\r")[-1]
     assert "20/20" in last
-    assert "local 50.0 %  global 25.0 %" in last
+    assert "own kind 50.0 %  global 25.0 %" in last
     assert "m19, seed 0" in last
     assert "m3, seed 0" not in last  # only the latest are shown
     file.truncate(0)
@@ -289,5 +289,5 @@ def test_a_notebook_shows_one_line_that_every_round_writes_anew(monkeypatch: pyt
         tell("fedavg", line(1, local_accuracy=0.5))
         tell("fedavg", line(2, local_accuracy=0.75))
     assert said[0] == "setting up"
-    assert said[1].startswith("fedavg  round 1 of 2  local 50.0 %")
-    assert said[2].startswith("fedavg  round 2 of 2  local 75.0 %")
+    assert said[1].startswith("fedavg  round 1 of 2  own kind 50.0 %")
+    assert said[2].startswith("fedavg  round 2 of 2  own kind 75.0 %")

@@ -38,7 +38,8 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path, monke
     ran = command("run", "fedavg", *OF, "--out", str(tmp_path / "r"), "--quiet")
     assert ran.code == 0
     digest = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])["models_sha256"]
-    assert json.loads((folder / "run" / "result.json").read_text())["models_sha256"] == digest
+    for result in (tmp_path / "r" / "result.json", folder / "run" / "result.json"):
+        assert json.loads(result.read_text())["models_sha256"] == digest
     assert f"models_sha256: {digest}\n" in ended.out
     found = doctor([folder])
     assert [one for one in found if one.level != "ok"] == []
@@ -59,6 +60,7 @@ def test_tables_end_with_a_way_to_predict_and_status_shows_the_prior(command: Co
     ended = command("deploy", "try", "d", "--system", "fedavg", *options)
     assert ended.code == 0, ended.err
     assert "coterie predict d/run NEW.csv" in ended.out
+    assert "Clients: client/0 = a, client/1 = b, client/2 = c\n" in ended.out
     shown = command("deploy", "status", "d").out
     assert "local accuracy with the prior" in " ".join(shown.split())
     table = str(tmp_path / "own" / "a.csv")
@@ -69,6 +71,10 @@ def test_tables_end_with_a_way_to_predict_and_status_shows_the_prior(command: Co
     assert refused.code == 2
     assert "d/run" in refused.err
     assert "--client client/0" in refused.err
+    missing = command("predict", "d/homes/west", table)
+    assert missing.code == 2
+    told = "d/homes/west is not there. d/homes has the homes client-0 (a), client-1 (b), client-2 (c)"
+    assert told in missing.err
 
 
 def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,33 @@ def test_better_than_training_alone_needs_three_seeds_and_an_interval_beside_0()
     assert "`ours` is not shown to be better or worse than training alone: " in unsure
 
 
+def test_the_best_mean_is_named_unless_it_is_that_of_the_first_or_of_training_alone() -> None:
+    ours, other, alone = row("ours", 0.8, 0.9), row("other", 0.92, 0.96), row("local", 0.7, 0.75)
+    words = said(ours, other, row("third", 0.5, 0.6), alone)
+    assert (
+        "`other` has the best mean: accuracy 94.0 % on each client's own kind of data; against training alone " in words
+    )
+    assert words.count("best mean") == 1
+    assert "`other` has the best mean: accuracy 94.0 % on each client's own kind of data." in said(ours, other)
+    assert "best mean" not in said(other, ours, alone)
+    assert "best mean" not in said(ours, row("other", 0.9, 0.8), alone)  # level with the first
+    assert "best mean" not in said(alone | {"method": "local"}, row("local2", 0.99, 0.99, system="local"))
+
+
+def test_a_best_mean_is_the_least_where_lower_is_better_and_says_whether_it_is_tuned() -> None:
+    lower = {**MEASURE, "higher": False, "share": False}
+    words = said(row("ours", 2.0), row("other", 1.0), measures=[lower])
+    assert "`other` has the best mean: accuracy 1 on" in words
+    tuned = [row("ours", 0.8, fine_tuned_local_accuracy=spread([0.95])), row("other", 0.9)]
+    assert "`other` has the best mean: accuracy 90.0 %" in said(*tuned)
+    tuned[1]["fine_tuned_local_accuracy"] = spread([0.94])
+    assert "`other` has the best mean before fine-tuning: accuracy 90.0 %" in said(*tuned)
+    tuned[1]["local_accuracy"] = spread([0.7])
+    assert "best mean" not in said(*tuned)
+    tuned[1]["fine_tuned_local_accuracy"] = spread([0.97])
+    assert "`other` has the best mean after fine-tuning: accuracy 97.0 % on each client's own kind" in said(*tuned)
+
+
 def test_one_seed_shows_nothing() -> None:
     words = said(row("ours", 0.9), row("local", 0.8), benefits=[gains("better", "worse")])
     assert "`ours` against training alone: +10.0 points of accuracy on average. " in words

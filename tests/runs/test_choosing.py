@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import coterie
 from coterie.data.sources import load as load_data
 from coterie.protocol.errors import CoterieWarning, UserError
+from coterie.record.comparison import NO_SETTING
 from coterie.record.folder import jsonable
 from coterie.report.comparison import budget, chosen, not_shared
 from coterie.runs import RunConfig, build
@@ -49,6 +51,22 @@ def test_a_value_at_the_edge_is_told_and_words_have_no_edge() -> None:
     assert "Chosen for m: x=1, x at the edge" in told("1", "0.1", "1", "0.3")
     assert "edge" not in told("0.3", "0.1", "1", "0.3")
     assert "edge" not in told("adam", "adam", "sgd")
+    assert "edge" not in told("0.1", "0.1", "1")  # of two values each is at an edge
+
+
+def test_a_tie_is_told_and_a_method_without_the_setting() -> None:
+    def told(**more: Any) -> str:
+        one = {"method": "m", "candidates": [], "settings": {}, "lacks": {}, **more}
+        return [*chosen({"chosen": {"methods": [one], "tune": {}, "seed": 0}})][-1]
+
+    tried = [{"settings": {"x": text}, "held_out_loss": loss} for text, loss in (("2", 0.5), ("3", 0.50001), ("4", 1))]
+    level = told(candidates=tried, settings={"x": "2"})
+    assert level.startswith("Chosen for m: x=2, x at the edge of the values tried (")
+    assert level.endswith("(x=2: 0.5, x=3: 0.5, x=4: 1; x=2 and x=3 are level).")
+    assert "level" not in told(candidates=tried[1:], settings={"x": "3"})
+    assert told(lacks={"clusters": NO_SETTING}) == "m was not tuned: it has no setting clusters."
+    both = {"clusters": NO_SETTING, "lr": "set for it alone, or refused"}
+    assert told(lacks=both) == "m was not tuned: it has no setting clusters and lr is set for it alone, or refused."
 
 
 def test_warnings_of_candidates_are_not_of_the_method(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_best_round_is_kept_and_scored(tmp_path: Path) -> None:
     assert best < last == best + 3 < 30
     assert f"since round {best}" in done.summary["stopped"]
     line = done.rounds[best - 1]
-    for name in ("global_accuracy", "local_accuracy", "local_loss", "metrics"):
+    for name in ("global_accuracy", "local_accuracy", "local_loss", "metrics", "models_sha256"):
         assert done.summary[name] == line[name]
     assert line["local_loss"] != done.rounds[-1]["local_loss"]
 

@@ -107,7 +107,7 @@ def compare(
     resume: bool = False,
     **options: Any,
 ) -> Comparison:
-    """Train several methods on the same data, partition, seeds and budget.
+    """Train several methods on the same data, partition, seeds and budget, and write a folder with ``report.html``.
 
     methods: names of systems, or ``name@mode``.  data, by, model, options: as in :func:`run`; a setting goes to every
         method that has it, and ``settings={"pafed.rho": 0.1}`` to one.  seeds: how many, from ``seed`` (0) on.
@@ -190,4 +190,6 @@ def race(
         attacking = audited.learning(tell_attacks(tell, audited.attack)) if audit else None
         choose = choice.run if tune else None
         done = comparison.compare(planned, of_all, out, told, resume=resume, learned=attacking, choose=choose)
-    return Comparison(done.folder, done.content)
+    finished = Comparison(done.folder, done.content)
+    finished.report()
+    return finished

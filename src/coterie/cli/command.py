@@ -15,6 +15,8 @@ from coterie.cli.guard import MISTAKE, complain
 _WORDS = {"bool": "", "str": "TEXT", "int": "NUMBER", "float": "NUMBER", "list[str]": "TEXT", "list[Path]": "PATH"}
 
 _SWEEPS = "grid", "sweep", "search"
+COMPARED = "seeds", "audit", "budget", "each_own", "local", "tune"
+"""Options of `coterie compare` alone."""
 
 
 def _plain(parameter: Any) -> Any:
@@ -71,6 +73,9 @@ def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, s
     if word in _SWEEPS and "set" in names:
         before = "" if "tune" in names else "coterie compare METHOD "
         return f"; did you mean {before}--tune {'KEY=A,B' if value == 'VALUE' else value}?"
+    if word.removeprefix("no_") in COMPARED and "set" in names and "tune" not in names:
+        hint = "; did you mean --seed?" if word == "seeds" else "."
+        return f": it is an option of coterie compare{hint}"
     systems = named(args) if "set" in names else []
     settings = {key: system.name for system in reversed(systems) for key in field_types(system.config)}
     meant = nearest(word, [*settings, *names])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coterie.api import Comparison
 
 _CIPHER = "cipher"
+_HELP_KEPT = 7, 6, 4  # columns of the gains: alone and together are a pair
 _FEW_TESTED = 50  # a client's test samples, below which folds are worth their runs
 Row = Mapping[str, Any]
 
@@ -105,7 +106,7 @@ def compare(
 def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
     from coterie.report import comparison
 
-    report, content, shell = done.report(), done.content, console(140)
+    content, shell = done.content, console(140)
     if content["benefits"]:
         _print_help(content, given, shell)
     said = [comparison.budget(content), *comparison.chosen(content), comparison.attack(content)]
@@ -124,7 +125,7 @@ def _print(done: Comparison, given: Mapping[str, Any], *, audit: bool) -> None:
         shell.print(line, markup=False)
     if audit:
         _print_audits(done)
-    shell.print(f"\nReport: {report}", markup=False)
+    shell.print(f"\nReport: {done.folder / 'report.html'}", markup=False)
 
 
 def _print_help(content: Row, given: Mapping[str, Any], shell: Console) -> None:
@@ -244,7 +245,7 @@ def benefit_table(content: Row, shell: Console) -> Table:
 
     clients, *columns = zip(*gains.help_rows(content), strict=True)
     cells = dict(zip(gains.HELP_HEADS, ([*map(escape, _once(clients))], *columns), strict=True))
-    for kept in range(len(cells), 3, -1):
+    for kept in _HELP_KEPT:
         heads, made = [*cells][:kept], new_table()
         for head in heads:
             side: JustifyMethod = "left" if head in gains.HELP_WORDS else "right"

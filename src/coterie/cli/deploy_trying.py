@@ -97,4 +97,6 @@ def rehearse(
         result = rehearsal.rehearse(folder, config, kill or (), told, say=aloud)
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, rehearsed(result.summary), ", each a process", digest)
+    if names := result.models.names:
+        say(f"Clients: {', '.join(f'{client} = {name}' for client, name in names.items())}")
     say(f"Predict with a client's model: coterie predict {result.folder} NEW.csv (or .npz) --client client/0")

@@ -161,8 +161,11 @@ def _scored(trained: TrainedModel, known: NDArray[Any], scores: NDArray[Any]) ->
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:
+    from coterie.operate.own_model import homes_in
     from coterie.runs.models import load_exported
 
+    if not source.exists() and (homes := homes_in(source.parent)):
+        raise UserError(f"{source} is not there. {source.parent} has the homes {', '.join(homes)}")
     return _of_folder(source, client)[0] if source.is_dir() else _of(client, load_exported(source), source)
 
 

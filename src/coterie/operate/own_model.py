@@ -11,13 +11,14 @@ from torch import Tensor
 import coterie
 from coterie.data.columns import inputs_of
 from coterie.deploy.built_party import stored_party
-from coterie.deploy.home import RUN, read_home
+from coterie.deploy.home import INFO, RUN, read_home
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.protocols.openings import Statements, collected
 from coterie.record.folder import deployed
 from coterie.runs.forms import offered, priors_of
 from coterie.runs.metrics import named
+from coterie.runs.models import MODELS, load_models
 from coterie.runs.trained import INPUTS, ModelFacts, TrainedModel, state
 from coterie.training.prior import Prior
 
@@ -72,6 +73,15 @@ def rehearsed(path: Path) -> Path | None:
     """The run folder, for a home that lies in a rehearsal's folder."""
     run = path.absolute().parent.parent / RUN
     return run if deployed(run) == "rehearsal" else None
+
+
+def homes_in(folder: Path) -> list[str]:
+    """The homes in a folder, as ``client-0 (east)`` where a rehearsal knows the data's name."""
+    homes = sorted(path for path in folder.glob("*") if (path / INFO).exists())
+    run = rehearsed(homes[0]) if homes else None
+    known = {} if run is None or not (run / MODELS).exists() else load_models(run).names
+    names = {path.name: known.get(read_home(path).name) for path in homes}
+    return [home if name is None else f"{home} ({name})" for home, name in names.items()]
 
 
 def own_prior(path: Path) -> Prior:

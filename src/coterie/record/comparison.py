@@ -154,6 +154,10 @@ class Candidate(msgspec.Struct, frozen=True):
     held_out_loss: float | None = None
 
 
+NO_SETTING = "it has no such setting"
+"""A reason in ``Chosen.lacks``."""
+
+
 class Chosen(msgspec.Struct, frozen=True):
     """lacks: settings tried for others only, with the reason."""
 

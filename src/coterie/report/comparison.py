@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.record.comparison import ACCURACY, Measure
+from coterie.record.comparison import ACCURACY, NO_SETTING, Measure
 from coterie.record.load import Run
 from coterie.record.schema import EMULATED
 from coterie.report.words import CANNOT_TELL, MISSING, metric, percent, plural
@@ -309,9 +310,27 @@ def chosen(content: Content) -> Iterator[str]:
     )
     for one in found["methods"]:
         tried = (f"{_settings(of['settings'])}: {_loss(of['held_out_loss'])}" for of in one["candidates"])
+        if not one["settings"]:
+            yield f"{one['method']} was not tuned: {' and '.join(starmap(_untuned, one['lacks'].items()))}."
+            continue
         lacks = "".join(f"; not tuned: {key}, {why}" for key, why in one["lacks"].items())
-        told = f"Chosen for {one['method']}: {_settings(one['settings'])}{_edge(one)} ({', '.join(tried)})"
-        yield f"{told if one['settings'] else one['method']}{lacks}."
+        told = f"Chosen for {one['method']}: {_settings(one['settings'])}{_edge(one)}"
+        yield f"{told} ({', '.join(tried)}{_level(one)}){lacks}."
+
+
+def _untuned(key: str, why: str) -> str:
+    return f"it has no setting {key}" if why == NO_SETTING else f"{key} is {why}"
+
+
+def _level(one: Mapping[str, Any]) -> str:
+    """The candidates whose loss is that of the chosen one, as far as it is shown."""
+    shown = [(_settings(of["settings"]), _loss(of["held_out_loss"])) for of in one["candidates"]]
+    best = dict(shown)[_settings(one["settings"])]
+    level = [settings for settings, loss in shown if loss == best]
+    return f"; {', '.join(level[:-1])} and {level[-1]} are level" if len(level) > 1 else ""
+
+
+_FEWEST_INSIDE = 3  # values, of which one is at no edge
 
 
 def _edge(one: Mapping[str, Any]) -> str:
@@ -319,7 +338,7 @@ def _edge(one: Mapping[str, Any]) -> str:
     for field, text in one["settings"].items():
         try:
             tried = {float(of["settings"][field]) for of in one["candidates"]}
-            at_edge = len(tried) > 1 and float(text) in (min(tried), max(tried))
+            at_edge = len(tried) >= _FEWEST_INSIDE and float(text) in (min(tried), max(tried))
         except (KeyError, ValueError):  # words have no order
             continue
         found += [field] * at_edge

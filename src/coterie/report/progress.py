@@ -200,9 +200,10 @@ def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
     if "skipped" in line.get("notes", {}):
         return "skipped"
     name, share = leading["name"], leading["share"]
-    found = {side: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side in ("local", "global")}
+    sides = {"local": "own kind", "global": "global"}  # "local" is also a method
+    found = {word: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side, word in sides.items()}
     head = "" if name == "accuracy" else f"{leading['label']} "
-    shown = [f"{side} {metric(value, share)}" for side, value in found.items() if value is not None]
+    shown = [f"{word} {metric(value, share)}" for word, value in found.items() if value is not None]
     return f"{head}{'  '.join(shown)}" if shown else ""
 
 

@@ -101,7 +101,7 @@ def worst(row: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def verdict(content: Content) -> list[str]:
-    return [*_helps(content), *_ahead(content), *_leaks(content)]
+    return [*_helps(content), *_ahead(content), *_best(content), *_leaks(content)]
 
 
 def _helps(content: Content) -> Iterator[str]:
@@ -197,6 +197,31 @@ def _ahead(content: Content) -> Iterator[str]:
             continue
         if found["mean"] + found["interval"] < 0:
             yield f"`{lead['over']}` is ahead of it: {_points(-found['mean'], found['interval'], measure)}."
+
+
+def _best(content: Content) -> Iterator[str]:
+    """Of the method with the best mean, if it is neither the first nor training alone; before fine-tuning, or else
+    after it.
+    """
+    rows, measure = content["rows"], measures(content)[0]
+    field, sign = f"local_{measure['name']}", 1 if measure["higher"] else -1
+    is_tuned = all(score(row, f"fine_tuned_{field}") for row in rows)
+    alone = next((row for row in rows if LOCAL in (row["method"], row.get("system"))), None)
+    for tuned in (False, True)[: 1 + is_tuned]:
+        form = f"fine_tuned_{field}" if tuned else field
+        means = [(sign * found["mean"], row) for row in rows if (found := score(row, form))]
+        mean, best = max(means, key=lambda of: of[0], default=(0.0, rows[0]))
+        is_first = any(row is rows[0] and own == mean for own, row in means)
+        if is_first or not means or LOCAL in (best["method"], best.get("system")):
+            continue
+        when = f" {'after' if tuned else 'before'} fine-tuning" if is_tuned else ""
+        reached = f"{measure['label']} {metric(sign * mean, measure['share'])}"
+        said = f"`{best['method']}` has the best mean{when}: {reached} on each client's own kind of data"
+        found = None if alone is None else over_alone(best, alone, measure, tuned)
+        if found is not None:
+            said += f"; against training alone {_points(found.gain, found.interval, measure)}"
+        yield f"{said}."
+        return
 
 
 def _leaks(content: Content) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from coterie.protocol.errors import CoterieWarning, RunError, UserError
-from coterie.record.comparison import Candidate, Chosen, ChosenSettings
+from coterie.record.comparison import NO_SETTING, Candidate, Chosen, ChosenSettings
 from coterie.runs.budget import ComparisonPlan, plan
 from coterie.runs.config import Resolved
 from coterie.runs.failures import is_divergence
@@ -91,7 +91,7 @@ class HeldOutChoice:
         for key, values in self.tune.items():
             settings = [planned.methods[label].settings for _, planned in self.plans]
             if _field(key) not in settings[0]:
-                found[key] = "it has no such setting"
+                found[key] = NO_SETTING
             elif len({repr(own[_field(key)]) for own in settings}) < len(values):
                 found[key] = "set for it alone, or refused"
         return found

@@ -164,6 +164,11 @@ class Models:
     def clients(self) -> tuple[str, ...]:
         return tuple(self.index.clients)
 
+    @property
+    def names(self) -> dict[str, str]:
+        """By client, its data's own name, where there is one."""
+        return {client: entry.name for client, entry in self.index.clients.items() if entry.name is not None}
+
     def of(self, client: str) -> TrainedModel:
         """client: a party or its own name. Raises UserError for an unknown one, and for files that are missing,
         damaged, or no models.

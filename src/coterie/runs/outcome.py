@@ -16,6 +16,7 @@ from coterie.dp.ledger import DELTA, statements
 from coterie.protocol.names import each
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
+from coterie.runs.digests import models_digest
 from coterie.runs.experiment import Experiment
 from coterie.runs.registry import audit_of
 
@@ -35,7 +36,8 @@ def summary(
     that are kept, by default the last.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
-    honest = experiment.attackers.left_out(models or experiment.models(len(rounds)))
+    kept = models or experiment.models(len(rounds))
+    honest = experiment.attackers.left_out(kept)
     trained = experiment.observer.train_accuracies(honest)
     emulated = experiment.crypto == "emulated"
     wanted = "fine_tuned_", "prior_", "mixed_", "grouping"
@@ -65,6 +67,7 @@ def summary(
         **totals(set_up, rounds, finish),
         **experiment.attackers.facts(config, rounds),
         "backdoor_success": last.get("backdoor_success"),
+        "models_sha256": models_digest(kept),
         "train_accuracy": None if trained is None else trained.means()["train_accuracy"],
         "train_sample": None if trained is None or trained.sampled is None else msgspec.structs.asdict(trained.sampled),
         **measured,
