@@ -1,4 +1,5 @@
-"""The ``coterie`` command. Commands import at their run: help is immediate."""
+"""The ``coterie`` command."""
+# commands import at their run, so that help is immediate
 
 from __future__ import annotations
 

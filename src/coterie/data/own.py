@@ -44,9 +44,7 @@ PARTIES = "parties-own"
 
 
 def is_path(data: str) -> bool:
-    """Whether a data set's name is a path. Known names win: ./mnist is such a folder. Raises UserError for no file's
-    name.
-    """
+    """Whether a data set's name is a path. Known names win: ./mnist is such a folder. Raises UserError for no file."""
     if data in ("", *BUILT_IN, PARTIES, *KNOWN) or is_synthetic(data):
         return False
     try:

@@ -1,7 +1,7 @@
 """A party's own log: a JSON object a line, for this user alone, of bounded size.
 
 Only here stands the reason of a refusal, which may hold the party's own numbers. Fields are numbers and short words;
-others are written as their type's name, so no secret or model gets into a log.
+others are written as their type's name, so no secret or model gets in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hub writes a deployment's run folder from the parties' reports.
 
-Clients report scores of their own held-out samples; a line says how many a mean is over. The report on round r comes
-when round r + 1 begins, or the run ends.
+A line says how many clients' scores a mean is over. The report on round r comes when round r + 1 begins, or the run
+ends.
 """
 
 from __future__ import annotations

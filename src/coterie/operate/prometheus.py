@@ -1,5 +1,5 @@
-"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone. One thread answers one request at a
-time, within two seconds, so slow local users take neither memory nor threads.
+"""A deployment's numbers for Prometheus, over HTTP on the loopback interface alone, one request at a time, within two
+seconds: slow local users take neither memory nor threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attacks on sums over rounds, for every system whose clients are sent models in the clear.
 
 The change of such a model is a weighted mean of updates. Its sender, who knows who answered, solves for each client's
-part, or takes the difference of two rounds that differ by one client. Holders of the model look for others' samples.
+part, or takes the difference of two rounds that differ by one client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
+"""Steps: a coordinator yields them to talk to other parties.
 
 A step's fold consumes each answer. If it raises ``PeerError``, that message is refused, and the step goes on: so it
 must check before it changes anything.

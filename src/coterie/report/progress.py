@@ -147,8 +147,9 @@ def show_progress(
     leading: Mapping[str, Any] = _ACCURACY,
     at_once: int = 1,
 ) -> Iterator[Tell]:
-    """Meanwhile: bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr. work, spent,
-    at_once: as of ``Pace``.  leading: the shown metric's facts.
+    """Bars on a terminal, a line below a notebook's cell, elsewhere a line a round on stderr.
+
+    work, spent, at_once: as of ``Pace``.  leading: the shown metric's facts.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {}, at_once)
     if quiet:

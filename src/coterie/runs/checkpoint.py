@@ -2,8 +2,7 @@
 
 ``checkpoint/parties.N.bin`` is a log: each checkpoint adds the changed parties, and a new log begins once half of this
 one counts no more. ``checkpoint/checkpoint.bin`` is replaced as a whole: the head's length (u64, little-endian), the
-head (``Checkpoint``), with each party's place in the log, and the frames under way. Files of different checkpoints
-cannot be mixed, and a killed process's additions do not count.
+head (``Checkpoint``), and the frames under way. Files of different checkpoints cannot be mixed.
 
 All of it is private. A digest detects damage and is no signature.
 """

@@ -1,4 +1,5 @@
-"""A run's options, for command line and API. The command line reads this file first: it imports little."""
+"""A run's options, for command line and API."""
+# the command line reads this file first, so it imports little
 
 from __future__ import annotations
 

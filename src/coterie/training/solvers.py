@@ -1,9 +1,9 @@
 """Local solvers: what a client minimises, and what it remembers.
 
-Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss: weight decay, FedProx, SCAFFOLD and
-ADMM (and FedDyn).
+Every solver descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f the mean loss: weight decay, FedProx, SCAFFOLD, ADMM
+and FedDyn.
 
-Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit``.
+Gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attacks by parties that work together in a method with hidden groups (``hidden_sums``): what would leak if.
 
-They need an emulated run, whose clients' keys follow from its seed, so that what an observer reads is the truth.
+They need an emulated run, whose clients' keys follow from its seed.
 """
 
 from __future__ import annotations

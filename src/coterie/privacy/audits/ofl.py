@@ -178,7 +178,7 @@ def lowered(run: Recorded, uploads: Sequence[ofl_views.Heard]) -> AttackResult:
 @attack("subtraction", COALITION, "models", "subtracts its own models from the mean, and has the last leader's")
 def by_coalition(run: Recorded) -> Iterator[Measured]:
     """The last leader's model follows by subtraction, but for one without weight, so this is stated and no cipher
-    attacked. ``subtracting`` measures how exact it is.
+    attacked. ``subtracting`` measures it.
     """
     for line in run.lines:
         note = line["notes"]
