@@ -62,7 +62,7 @@ def test_progress_goes_to_stderr_and_default_folders_count_up(cli: Command) -> N
     words = ["run", "fedavg", "--clients", "3", "--rounds", "1", "--set", "max_epochs=1"]
     ended = cli(*words)
     assert ended.code == 0
-    assert ended.err.startswith("fedavg  round 1 of 1  local ")
+    assert ended.err.startswith("fedavg  round 1 of 1  own kind ")
     assert "Report: runs/fedavg-digits-0-1/report.html" in ended.out
     assert "fedavg-digits-0-2" in cli(*words).out
 

@@ -55,7 +55,7 @@ def test_few_positives_are_compared_by_auroc(cli: Command, tmp_path: Path) -> No
     assert "Warning" not in ended.err
     rounds = [line for line in ended.err.splitlines() if "round 2 of 2" in line]
     assert len(rounds) == 4
-    assert all(re.search(r"  AUROC local \d+\.\d %  global \d+\.\d %  ", line) for line in rounds)
+    assert all(re.search(r"  AUROC own kind \d+\.\d %  global \d+\.\d %  ", line) for line in rounds)
     page = Path("c/report.html").read_text()
     assert "did not do the same work" not in page
     text = words(page)

@@ -153,6 +153,7 @@ class ReceivedModels(msgspec.Struct):
 
 
 def remember(party: fl.Party) -> None:
+    """Adds room for received models to the party's state."""
     old = party.state
     received: Any = ("received", dict[str, ReceivedModels], msgspec.field(default_factory=dict))
     kind = msgspec.defstruct(f"{type(old).__name__}OfAttacker", [received], bases=(type(old),), module=__name__)
