@@ -16,7 +16,7 @@ from coterie.deploy.hub import FORCED, HubNode
 from coterie.deploy.logs import NodeObserver
 from coterie.deploy.node import Node
 from coterie.deploy.packets import BeginAttempt, Letter, Report, wrap
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import UserError
 from coterie.protocols import averaging
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Opened
@@ -216,7 +216,7 @@ def test_members_that_make_their_keys_together_begin_without_one_that_was_revoke
 
 
 def test_no_attempt_of_the_set_up_begins_without_a_party_that_it_needs() -> None:
-    refused = RunError("helper was revoked")
+    refused = UserError("helper was revoked")
 
     def check() -> None:
         raise refused
@@ -225,7 +225,7 @@ def test_no_attempt_of_the_set_up_begins_without_a_party_that_it_needs() -> None
     node, _ = opened(apart, "server", plans=Told(check_begins=check))
     assert isinstance(node, HubNode)
     for attempt in (0, 1):
-        with pytest.raises(RunError, match="helper was revoked"):
+        with pytest.raises(UserError, match="helper was revoked"):
             node._announce((0, attempt))
     node._announce((1, 0))
     node.close()

@@ -20,7 +20,7 @@ from coterie.operate import authority, founding, joining, runs, tokens
 from coterie.operate.folder import Folder, current_plan, read_joined
 from coterie.operate.members import PlannedMember
 from coterie.operate.server import access_of
-from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 
 change = msgspec.structs.replace
@@ -315,14 +315,14 @@ def test_a_key_centre_deals_to_all_so_a_run_without_one_of_them_ends_before_it_b
     runs.start(with_keys.path, now_s=NOW_S)
     begins(with_keys.folder)
     authority.revoke(with_keys.path, "c", now_s=NOW_S)
-    with pytest.raises(RunError, match=r"c was revoked before run 2 began, .* coterie deploy abort"):
+    with pytest.raises(UserError, match=r"c was revoked before run 2 began, .* coterie deploy abort"):
         begins(with_keys.folder)
 
 
 @pytest.mark.parametrize("name", SERVERS[1:])
 def test_a_run_without_one_of_its_servers_does_not_begin_until_it_has_new_keys(with_keys: Study, name: str) -> None:
     authority.revoke(with_keys.path, name, now_s=NOW_S)
-    with pytest.raises(RunError, match=rf"{name} was revoked before run 1 .* invite \S+ {name} --again"):
+    with pytest.raises(UserError, match=rf"{name} was revoked before run 1 .* invite \S+ {name} --again"):
         begins(with_keys.folder)
     link = authority.invite(with_keys.path, name, again=True, now_s=NOW_S)
     with_keys.approve(with_keys.join(link, f"{name}-again", data=False)[1])

@@ -71,7 +71,7 @@ class Plans:
         return False
 
     def check_begins(self) -> None:
-        """Before each attempt of the set-up. Raises RunError if it needs a party that was revoked."""
+        """Before each attempt of the set-up. Raises UserError if it needs a party that was revoked."""
 
     def check_shown(self, data: bytes) -> None:
         """Raises NewPlanError for a newer plan, and PeerError for somebody else's."""

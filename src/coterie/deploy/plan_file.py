@@ -17,7 +17,7 @@ from coterie.deploy.home import PLAN, RESTORED, RUN, RUNS, Home, plan_of, read_j
 from coterie.deploy.hub import Plans
 from coterie.deploy.plan import NewPlanError, Plan
 from coterie.deploy.status import STATUS, RunStatus
-from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.record.files import atomic_write, locked, make_folder, writing
 from coterie.report.words import plural
@@ -75,12 +75,12 @@ class PlanFile(Plans):
         gone = [name for name in plan.revoked if name in listed]
         begun = f"{', '.join(gone)} was revoked before run {plan.run} began"
         if servers := [name for name in gone if listed[name].role != plan.client_role]:
-            raise RunError(
+            raise UserError(
                 f"{begun}, and a run has all its servers: let it join with new keys (coterie deploy invite {folder} "
                 f"{servers[0]} --again), and start the hub again"
             )
         if gone and KEY_CENTRE in listed:
-            raise RunError(
+            raise UserError(
                 f"{begun}, and its key centre deals keys to all members or none: for a run of those that are left run "
                 f"coterie deploy abort {folder}, and then coterie deploy start"
             )
