@@ -56,6 +56,12 @@ def test_no_page_differs_from_its_records(capsys: pytest.CaptureFixture[str]) ->
     assert pages.main(["--check"]) == 0, capsys.readouterr().out
 
 
+def test_no_record_says_where_it_was_made() -> None:
+    records = [*(pages.ROOT / "docs").rglob("*.json")]
+    assert len(records) > 50
+    assert not [path for path in records if re.search(r"[ \"](/|~/|[A-Z]:\\)\w+/", path.read_text())]
+
+
 def test_a_changed_number_is_noticed_and_written_back() -> None:
     text = page("scale")
     changed = text.replace("| 100,000 |", "| 100,001 |")

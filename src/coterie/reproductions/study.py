@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import to_builtins
 
+from coterie.data.own import name_of
 from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.record.files import atomic_write, writing
 from coterie.record.folder import METRICS, RESULT, check_simulated, check_writable, jsonable, read_lines
@@ -216,7 +217,7 @@ def digest(resolved: Resolved) -> str:
 
 
 def _place(resolved: Resolved, folder: Path) -> Path:
-    return folder / "runs" / f"{resolved.system}-{resolved.data}-{resolved.seed}-{digest(resolved)}"
+    return folder / "runs" / f"{resolved.system}-{name_of(resolved.data)}-{resolved.seed}-{digest(resolved)}"
 
 
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
@@ -231,7 +232,7 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
         except RunError as error:
             if not is_divergence(error) or not (out / METRICS).exists():
                 raise
-            atomic_write(out / DIVERGED, f"{error}\n".encode())  # a result, too
+            atomic_write(out / DIVERGED, f"{error.__cause__ or error}\n".encode())  # a result, too; it names no folder
     lines = read_lines(out / METRICS)
     why = ""
     summary: Row = {}
