@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": " ".join(facts.get("model name", [])) or platform.processor(),
         "vector_flags": sorted(flag for flag in facts.get("flags", []) if flag.startswith(vector)),
-        "amx": has_fast_bf16(),
+        "fast_bf16": has_fast_bf16(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -263,14 +263,17 @@ def test_dropout_repeats_and_leaves_torch_alone() -> None:
 
 def test_precision_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     images = build("cnn", (1, 28, 28), 10)
-    for amx, avx, expected in (
-        (True, False, torch.bfloat16),
-        (False, True, torch.bfloat16),
-        (False, False, torch.float32),
+    for name, amx, avx, expected in (
+        ("Intel Xeon", True, True, torch.bfloat16),
+        ("Intel Xeon", False, True, torch.float32),  # as fast as float32 at best, and slower with its conversions
+        ("AMD EPYC", False, True, torch.bfloat16),
+        ("AMD EPYC", False, False, torch.float32),
     ):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda avx=avx: avx)
+        found = {"cpu_name": name, "amx_tile": amx, "avx512_bf16": avx}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
         assert products(images, "auto", "cpu") is expected
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "arm64"})
+    assert products(images, "auto", "cpu") is torch.float32
     assert products(images, "bf16", "cpu") is torch.bfloat16
     assert products(images, "fp32", "cpu") is torch.float32
     assert products(model_mlp(), "bf16", "cpu") is torch.float32  # would gain nothing

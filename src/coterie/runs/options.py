@@ -198,8 +198,8 @@ class RunConfig:
     precision: Annotated[
         Literal["fp32", "bf16", "auto"],
         Option(
-            "Products that train a classifier with convolutions: fp32; bf16, about twice as fast where the processor "
-            "(AMX, AVX512-BF16) or GPU has them; auto, the faster. All else is fp32. [auto]",
+            "Products that train a classifier with convolutions: fp32; bf16, about twice as fast where a GPU or "
+            "the processor (AMX; of AMD AVX512-BF16) has them; auto, the faster. All else is fp32. [auto]",
             HOW,
         ),
     ] = "auto"

@@ -222,10 +222,13 @@ FP32: How = {"precision": "fp32", "device": "cpu"}
 
 
 def has_fast_bf16(device: str = "cpu") -> bool:
-    """Whether CPU (AMX, AVX512-BF16) or GPU multiplies in bfloat16."""
+    """Whether bfloat16 beats float32: on a GPU that has it, by AMX, or by AVX512-BF16 on processors other than Intel's,
+    whose float32 products are faster.
+    """
     if torch.device(device).type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("amx_tile") or (has.get("avx512_bf16") and "Intel" not in has.get("cpu_name", "")))
 
 
 def products(model: Model, precision: str, device: str) -> torch.dtype:
