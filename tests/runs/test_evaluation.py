@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs import RunConfig, build, digests, evaluation, forms, run
+from coterie.runs import RunConfig, build, digests, evaluation, run
 from coterie.runs.config import resolve
 from coterie.runs.digests import models_digest
-from coterie.runs.evaluation import Evaluator
+from coterie.runs.evaluation import Evaluator, train_accuracies
 from coterie.runs.forms import priors_of
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training import evaluate
@@ -88,7 +88,7 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
 
 def trained(observer: Evaluator, models: dict[str, ClientModel]) -> np.ndarray:
     """Training accuracy of each client."""
-    found = observer.train_accuracies(models)
+    found = train_accuracies(observer.trained(models))
     assert found is not None
     return found.values["train_accuracy"]
 
@@ -101,25 +101,20 @@ def test_training_accuracies_equal_the_plain_loop() -> None:
     np.testing.assert_allclose(found, expected)
 
 
-def test_training_accuracies_take_one_pass_a_distinct_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_accuracies_take_one_pass_a_distinct_model(
+    computed: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the samples of all its clients together, however many there are; or in parts that fit into memory."""
-    passes: list[tuple[int, int]] = []
-
-    def counted(model: Model, weights: np.ndarray, x: torch.Tensor, *args: Any, **options: Any) -> Any:
-        passes.append((len(weights), len(x)))
-        return judge_many(model, weights, x, *args, **options)
-
-    monkeypatch.setattr(evaluation, "judge_many", counted)
     a, b = MODEL.initial(0), MODEL.initial(1)
     shared = {f"client/{i}": (a, a.copy(), a, b)[i % 4] for i in range(100)}
     data = {name: list(DATA.values())[i % 5] for i, name in enumerate(shared)}
     found = trained(Evaluator(MODEL, data), shared)
     sizes = [len(data[name].y) for name in shared]
-    assert passes == [(1, sum(size for i, size in enumerate(sizes) if (i % 4 == 3) is odd)) for odd in (False, True)]
-    passes.clear()
+    assert computed == [(1, sum(size for i, size in enumerate(sizes) if (i % 4 == 3) is odd)) for odd in (False, True)]
+    computed.clear()
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
     np.testing.assert_array_equal(trained(Evaluator(MODEL, data), shared), found)
-    assert [size for _, size in sorted(passes)] == sorted(sizes)
+    assert [size for _, size in sorted(computed)] == sorted(sizes)
 
 
 @pytest.fixture
@@ -150,7 +145,7 @@ def test_outputs_of_own_test_samples_take_each_sample_once_a_distinct_model(comp
 def test_a_prior_takes_one_pass_a_distinct_model_over_a_hundred_samples_of_each_client(
     computed: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
-    monkeypatch.setattr(forms, "TRAIN_SAMPLES", 0)
+    monkeypatch.setattr(evaluation, "TRAIN_SAMPLES", 0)
     x, y = X.repeat(5, 1), Y.repeat(5)
     data = {name: replace(own, x=x[: 60 * i + 5], y=y[: 60 * i + 5]) for i, (name, own) in enumerate(DATA.items())}
     counts = {name: np.bincount(own.y, minlength=4) for name, own in data.items()}
@@ -171,14 +166,14 @@ def test_many_training_samples_are_drawn_as_many_of_each_client(many: Any) -> No
         for i, (name, own) in enumerate(data.items())
     }
     whole = trained(Evaluator(MODEL, large), models).mean()
-    scores: list[Any] = [Evaluator(MODEL, large, seed=seed).train_accuracies(models) for seed in range(30)]
+    scores: list[Any] = [train_accuracies(Evaluator(MODEL, large, seed=seed).trained(models)) for seed in range(30)]
     sampled = scores[0].sampled
     assert (sampled.samples, sampled.of) == (20 * 500, sum(600 + i for i in range(20)))
     errors = [one.means()["train_accuracy"] - whole for one in scores]
     assert 0 < np.std(errors) < 1.2 * sampled.standard_error < 0.005
     assert np.abs(errors).max() < 4 * sampled.standard_error
     few = {name: models[name] for name in DATA}
-    assert Evaluator(MODEL, DATA, seed=1).train_accuracies(few).sampled is None  # type: ignore[union-attr]
+    assert train_accuracies(Evaluator(MODEL, DATA, seed=1).trained(few)).sampled is None  # type: ignore[union-attr]
 
 
 # -- a sample of the test set ------------------------------------------------------------------------------------------
@@ -276,16 +271,18 @@ def test_of_very_many_clients_a_thousand_are_scored_if_nobody_asks_for_more() ->
         assert resolve(replace(many, **others)).evaluated is None
 
 
-def test_each_distinct_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-
-    def counted(model: Model, weights: np.ndarray, *args: Any, **options: Any) -> Any:
-        runs.append(len(weights))
-        return judge_many(model, weights, *args, **options)
-
-    monkeypatch.setattr(evaluation, "judge_many", counted)
-    Evaluator(MODEL, DATA).scores(models())
-    assert runs == [3]
+def test_each_distinct_model_is_run_once(computed: list[tuple[int, int]]) -> None:
+    """Also for the predictions of models that were scored before, however they came to be the same."""
+    observer = Evaluator(MODEL, DATA)
+    observer.scores(models())
+    assert computed == [(3, 57)]
+    before = observer.own_outputs(models())
+    assert computed == [(3, 57)]
+    for found, expected in zip(before, Evaluator(MODEL, DATA).own_outputs(models()), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    computed.clear()
+    observer.own_outputs({"client/0": models()["client/0"] + 1})
+    assert computed == [(1, len(OWN["client/0"]))]
 
 
 def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from coterie.runs.evaluation import Evaluator
 from coterie.runs.experiment import build as build_experiment
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.on_data import ClientData, TensorSamples
-from coterie.training.evaluate import judge_many
+from coterie.training.evaluate import judge_many, outputs_of_many
 from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
@@ -72,11 +72,16 @@ def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
 def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
 
-    def counted(model: Model, weights: np.ndarray, *data: Any, shares: Any = None, **options: Any) -> Any:
-        seen.append((len(weights), 0 if shares is None else len(shares)))
+    def counted(model: Model, weights: np.ndarray, *data: Any, shares: Any, **options: Any) -> Any:
+        seen.append((len(weights), len(shares)))
         return judge_many(model, weights, *data, shares=shares, **options)
 
+    def alone(model: Model, weights: np.ndarray, *data: Any, **options: Any) -> Any:
+        seen.append((len(weights), 0))
+        return outputs_of_many(model, weights, *data, **options)
+
     monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
+    monkeypatch.setattr("coterie.runs.evaluation.outputs_of_many", alone)
     Evaluator(MODEL, DATA).scores(everybody())
     assert sorted(seen) == [(1, 0), (3, 2)]  # a mixture of one is that model; two shares of three components
 

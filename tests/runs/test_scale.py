@@ -297,7 +297,7 @@ def work(clients: int, out: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[st
             counted("digests", hashlib, name)
         counted("parties as bytes", parties_of.state, "dump")
         counted("messages", fl.codec, "encode")
-        counted("passes", evaluation, "judge_many")
+        counted("passes", evaluation, "outputs_of_many")
         counted("data", holdings, "ClientData")
         run(replace(config(clients), rounds=3, checkpoint_every=1, out=str(out)))
     return done

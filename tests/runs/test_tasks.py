@@ -16,6 +16,7 @@ import coterie.method as fl
 from coterie.cli.app import app
 from coterie.data import load
 from coterie.runs import Experiment, RunConfig, build, run
+from coterie.runs.evaluation import train_accuracies
 from coterie.runs.recorded import read_recorded
 
 DIGITS = load("digits")
@@ -61,7 +62,7 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
                 on_test, on_train = experiment.effects.run(effects)
                 assert on_test.accuracy == pytest.approx((own_test == was).mean())
                 assert on_train.accuracy == pytest.approx((own_train == was).mean())
-            found = experiment.observer.train_accuracies(everybodys)
+            found = train_accuracies(experiment.observer.trained(everybodys))
             assert found is not None
             assert found.values["train_accuracy"] == pytest.approx(np.array(trained))
 

@@ -38,7 +38,7 @@ def whole_result(ready: LocalDeployment, experiment: Experiment) -> FinishedRun:
         write_partition(run, experiment)
         write_scored(run, experiment, models, done, scores)
         if experiment.observer.told_counts() is not None:  # else a deployment has no priors, either
-            write_priors(run, experiment, models, done)
+            write_priors(run, experiment, models, done, experiment.observer.trained(models))
         write_openings(run, parties[0].common.roster, parties)
         summary = read_summary(run)
         more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}

@@ -45,9 +45,10 @@ def write_end(
         e.observer.scored = e.observer.scores(e.attackers.left_out(models))
     scored = e.observer.scored or e.observer.score_again(done)  # a resumed run may have no scores of its last round
     write_scored(out, e, models, r, scored)
-    write_priors(out, e, models, r)
+    trained = e.observer.trained(models)
+    write_priors(out, e, models, r, trained)
     write_openings_of(out, e)
-    result = {**summary(e, set_up, rounds, finish, models), "calibration": _calibration(out, e)}
+    result = {**summary(e, set_up, rounds, finish, models, trained), "calibration": _calibration(out, e)}
     if e.config.early_stop is not None:
         result |= {**scored.line(), "best_round": r}
     folder.write_json(out / folder.RESULT, result)

@@ -1,8 +1,8 @@
 """The observer scores the clients' models, without messages, bytes or views.
 
 More than ``FEW_MODELS`` distinct models of one task are scored on the same sample of the test set, with a standard
-error of at most ``STANDARD_ERROR``, and all on all of a client's own test samples. At most ``TRAIN_SAMPLES`` training
-samples count, as many of each client.
+error of at most ``STANDARD_ERROR``, and all on all of a client's own test samples. As many training samples count of
+each client, at most ``TRAIN_SAMPLES`` of all, or ``LEAST_TRAINED`` of each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,12 +29,12 @@ from coterie.record.schema import SampleRecord
 from coterie.runs.digests import array_digest
 from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, TensorSamples
-from coterie.training.evaluate import Judged, judge_many, outputs_of_many
+from coterie.training.evaluate import judge_many, judge_outputs, outputs_of_many
 from coterie.training.model import Model
 
 FEW_MODELS = 10
 STANDARD_ERROR = 0.01
-TRAIN_SAMPLES = 10_000
+TRAIN_SAMPLES, LEAST_TRAINED = 10_000, 100
 _ENOUGH = round(0.25 / STANDARD_ERROR**2)  # samples of a set without end; an accuracy's variance is at most 1/4
 _BATCH_BYTES = 64 << 20  # of the weights, samples and judgements that are in memory together
 
@@ -81,8 +81,17 @@ class Scores:
         return {name: np.quantile(values, shares).tolist() for name, values in self._known().items() if len(values)}
 
 
+class Trained(NamedTuple):
+    """outputs: (n, classes) float32.  y: (n,) int64.  of: how many samples there are."""
+
+    outputs: NDArray[np.float32]
+    y: NDArray[np.int64]
+    of: int
+
+
 Some = slice | NDArray[np.int64]
 Measured = Callable[[Some], dict[str, float]]
+Outputs = NDArray[np.float32]
 
 
 class Evaluator:
@@ -107,12 +116,14 @@ class Evaluator:
         measures = (*(metric.name for metric in self.metrics), "loss")
         self.names = [f"{part}_{name}" for name in measures for part in ("global", "local")]
         self._samples: dict[TensorSamples, TensorSamples] = {}  # by test set
+        self._scored: dict[tuple[bytes, TensorSamples], Outputs] = {}  # of the last few models on whole test sets
         self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = {name: np.empty(len(owns)) for name in self.names}
         sampled: SampleRecord | None = None
+        self._scored.clear()
 
         def note(part: str, i: int, values: Mapping[str, float]) -> None:
             for name, value in values.items():
@@ -122,7 +133,9 @@ class Evaluator:
             some = [every[i] for i in here]
             looked_at, of = self._looked_at(test_set, some)
             sampled = of or sampled
-            for same, measure in self._measured(looked_at, some):
+            for same, outputs, measure in self._measured(looked_at, some):
+                if of is None and outputs is not None and len(self._scored) < FEW_MODELS:
+                    self._scored[array_digest(_weights(some[same[0]])), test_set] = outputs
                 whole = measure(slice(None))
                 for i in (here[j] for j in same):
                     note("global", i, whole)
@@ -158,30 +171,24 @@ class Evaluator:
             looked_at, _ = self._looked_at(test_set, some)
             x = triggered(looked_at.x[looked_at.y != TARGET], value)
             wanted = TensorSamples(x, torch.full((len(x),), TARGET, dtype=looked_at.y.dtype))
-            for same, measure in self._measured(wanted, some):
+            for same, _, measure in self._measured(wanted, some):
                 taken += len(same) * measure(slice(None))["accuracy"]
         return taken / len(models) if models else float("nan")
 
-    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Scores | None:
-        """``train_accuracy`` on own training data. None without classes."""
-        if self.targets.task != "classes" or not models:
-            return None
-        names, accuracies = list(models), np.empty(len(models))
-        seen: list[tuple[int, int]] = []  # samples of each client, and of how many
+    def trained(self, models: Mapping[str, ClientModel]) -> dict[str, Trained]:
+        """Of each model on its client's training samples, or some, drawn by the seed. Empty beyond classes."""
+        if self.targets.task != "classes":
+            return {}
+        names, most = list(models), max(LEAST_TRAINED, TRAIN_SAMPLES // max(1, len(models)))
+        found = {}
+        for same in alike(list(models.values())):
+            for together, places in _together(same, lambda i: self._trained_on(names[i], most)):
+                outputs, labels = self.outputs(models[names[same[0]]], together), together.y.numpy()
+                for i, place in places.items():
+                    found[names[i]] = Trained(outputs[place], labels[place], len(self.data[names[i]].y))
+        return {name: found[name] for name in names}
 
-        def own(i: int) -> TensorSamples:
-            found = self.trained_on(names[i], -(-TRAIN_SAMPLES // len(models)))
-            seen.append((len(found.y), len(self.data[names[i]].y)))
-            return found
-
-        for i, values in self._on_own(list(models.values()), own):
-            accuracies[i] = values["accuracy"]
-        samples, of = map(sum, zip(*seen, strict=True))
-        error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
-        return Scores({"train_accuracy": accuracies}, None if samples == of else SampleRecord(samples, of, error))
-
-    def trained_on(self, name: str, most: int) -> TensorSamples:
-        """A client's training samples: at most so many, drawn by the seed; without a seed all."""
+    def _trained_on(self, name: str, most: int) -> TensorSamples:
         own = self.data[name]
         found, many = TensorSamples(own.x, own.y), len(own.y)
         if self.seed is None or many <= most:
@@ -202,21 +209,16 @@ class Evaluator:
             for test_set, here in _by_test_set([owns[i] for i in same]).items():
                 tests = [owns[same[j]].test for j in here]
                 rows, places = np.unique(np.concatenate(tests), return_inverse=True)
-                outputs = self.targets.stored(self.outputs(every[same[0]], test_set.at(rows)))
+                outputs = self.targets.stored(self._outputs_at(every[same[0]], test_set, rows))
                 parts = np.split(outputs[places], np.cumsum([len(test) for test in tests])[:-1])
                 found |= {same[j]: part for j, part in zip(here, parts, strict=True)}
         return [found[i] for i in range(len(every))]
 
-    def outputs_on(
-        self, models: Sequence[ClientModel], samples: Callable[[int], TensorSamples]
-    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """By place, (n, outputs) of each model for its own samples. Equal models compute theirs together."""
-        for same in alike(models):
-            for together, places in _together(same, samples):
-                found = self.outputs(models[same[0]], together)
-                yield from ((i, found[place]) for i, place in places.items())
+    def _outputs_at(self, model: ClientModel, test_set: TensorSamples, rows: NDArray[np.int64]) -> Outputs:
+        scored = None if isinstance(model, Mixture) else self._scored.get((array_digest(model), test_set))
+        return self.outputs(model, test_set.at(rows)) if scored is None else scored[rows]
 
-    def outputs(self, model: ClientModel, samples: TensorSamples) -> NDArray[np.float32]:
+    def outputs(self, model: ClientModel, samples: TensorSamples) -> Outputs:
         """(n, outputs); of a mixture log probabilities. Raises UserError for other outputs."""
         ((_, found),) = self._outputs(samples, [model])
         return found
@@ -226,18 +228,21 @@ class Evaluator:
     ) -> Iterator[tuple[int, dict[str, float]]]:
         for same in alike(models):
             for together, places in _together(same, samples):
-                ((_, measure),) = self._measured(together, [models[same[0]]])
+                ((_, _, measure),) = self._measured(together, [models[same[0]]])
                 for i, place in places.items():
                     yield i, measure(place)
 
-    def _measured(self, samples: TensorSamples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
+    def _measured(
+        self, samples: TensorSamples, models: Sequence[ClientModel]
+    ) -> Iterator[tuple[list[int], Outputs | None, Measured]]:
+        """Which models are equal, with their outputs if these were computed as a whole."""
         if not self._counts_hits:
             labels = self.targets.stored(samples.y.numpy())
             for same, outputs in self._outputs(samples, models):
-                yield same, partial(self._by_outputs, samples.y, labels, outputs, self.targets.scores(outputs))
+                measure = partial(self._by_outputs, samples.y, labels, outputs, self.targets.scores(outputs))
+                yield same, outputs, measure
             return
-        for same, losses, right in self._judged(samples, models):
-            yield same, partial(_by_hits, losses, right)
+        yield from self._judged(samples, models)
 
     def _by_outputs(
         self, y: Tensor, labels: NDArray[Any], outputs: NDArray[np.float32], scores: Doubles, some: Some
@@ -268,10 +273,7 @@ class Evaluator:
 
     def _judged(
         self, samples: TensorSamples, models: Sequence[ClientModel]
-    ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
-        def judge(weights: NDArray[np.float32], shares: Doubles | None = None) -> Judged:
-            return judge_many(self.model, weights, samples.x, samples.y, shares=shares, device=self.device)
-
+    ) -> Iterator[tuple[list[int], Outputs | None, Measured]]:
         singles: dict[int, Vector] = {}
         mixtures: dict[int, Mixture] = {}
         for i, model in enumerate(models):
@@ -280,16 +282,22 @@ class Evaluator:
             else:
                 singles[i] = model.models[0] if isinstance(model, Mixture) else model
         for some in self._batches(_sharing(singles), samples):
-            judged = judge(np.stack([singles[same[0]] for same in some]))
-            yield from zip(some, judged.losses, judged.right, strict=True)
+            weights = np.stack([singles[same[0]] for same in some])
+            found = outputs_of_many(self.model, weights, samples.x, samples.y, device=self.device)
+            judged = judge_outputs(self.model, found, samples.y)
+            for same, outputs, *of_one in zip(some, found, *judged, strict=True):
+                yield same, outputs, partial(_by_hits, *of_one)
         for group in _sharing({i: mixture.models for i, mixture in mixtures.items()}):
             for some in self._batches(_sharing({i: mixtures[i].weights for i in group}), samples):
                 shares = np.stack([mixtures[same[0]].weights for same in some])
-                judged = judge(mixtures[group[0]].models, shares=shares)
-                yield from zip(some, judged.losses, judged.right, strict=True)
+                of_group = mixtures[group[0]].models
+                judged = judge_many(self.model, of_group, samples.x, samples.y, shares=shares, device=self.device)
+                for same, *of_one in zip(some, *judged, strict=True):
+                    yield same, None, partial(_by_hits, *of_one)
 
     def _batches(self, found: list[list[int]], samples: TensorSamples) -> Iterator[list[list[int]]]:
-        most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
+        numbers = 2 * (self.model.outputs or 0)  # outputs, and their log probabilities
+        most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + (4 * numbers + 5) * len(samples.y)))
         for start in range(0, len(found), most):
             yield found[start : start + most]
 
@@ -299,11 +307,23 @@ def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) 
     return {"accuracy": float(right.mean()), "loss": float(losses[some].mean(dtype=np.float64))}
 
 
-def hits(outputs: NDArray[Any], samples: TensorSamples) -> float:
-    """The accuracy of outputs (n, classes), 0 if diverged; NaN without samples."""
-    if not len(samples.y):
-        return float("nan")
-    return float((outputs.argmax(axis=1) == samples.y.numpy()).mean()) if np.isfinite(outputs).all() else 0.0
+def train_accuracies(trained: Mapping[str, Trained]) -> Scores | None:
+    """``train_accuracy`` of clients, with the sample it is of. None without any."""
+    if not trained:
+        return None
+    accuracies = np.array([hits(one.outputs, one.y) for one in trained.values()])
+    seen = [(len(one.y), one.of) for one in trained.values()]
+    samples, of = map(sum, zip(*seen, strict=True))
+    error = math.sqrt(sum(_variance(*one) for one in seen)) / len(seen)  # of the mean over the clients
+    return Scores({"train_accuracy": accuracies}, None if samples == of else SampleRecord(samples, of, error))
+
+
+def hits(outputs: NDArray[Any], y: NDArray[np.int64]) -> float:
+    """The accuracy of outputs (n, classes) for labels (n,), where numbers that are not finite are wrong; NaN without
+    samples.
+    """
+    right = (outputs.argmax(axis=1) == y) & np.isfinite(outputs).all(axis=1)
+    return float(right.mean()) if len(y) else float("nan")
 
 
 def _weights(model: ClientModel) -> NDArray[np.float32]:

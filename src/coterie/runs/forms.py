@@ -19,7 +19,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.randomness import rng
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.record.comparison import MIXES
-from coterie.runs.evaluation import TRAIN_SAMPLES, Doubles, Evaluator, Scores, alike, hits
+from coterie.runs.evaluation import Doubles, Evaluator, Scores, Trained, alike, hits
 from coterie.runs.metrics import METRICS
 from coterie.runs.on_data import ClientData, TensorSamples
 from coterie.training.mixing import mixing_shares
@@ -28,7 +28,6 @@ from coterie.training.prior import LEAST_BATCH, Counts, Prior, bears_out
 Told = Mapping[str, Counts | None]
 """By client, (classes,) label counts of its model's training data, as told by messages, or None."""
 
-LEAST_TRAINED = 100  # training samples of a client that its prior is checked by, if it has them
 BALANCED = METRICS["classes"]["balanced_accuracy"]
 
 
@@ -72,12 +71,17 @@ def scored_forms(
     return {form: Scores(values) for form, values in found.items()}
 
 
-def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told | None = None) -> dict[str, Prior]:
+def priors_of(
+    observer: Evaluator,
+    models: Mapping[str, ClientModel],
+    told: Told | None = None,
+    trained: Mapping[str, Trained] | None = None,
+) -> dict[str, Prior]:
     """Priors by client; none for mixtures of models, nor beyond classes.
 
     told: label counts of a model's training data. Without them, or if own samples speak against them (``bears_out``), a
-    client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is. Of
-    training samples those count that ``Evaluator.trained_on`` gives.
+    client has no prior. None: those of the clients that hold the same model, so a client's own model stays as it is.
+    trained: of these models (``Evaluator.trained``), if they are computed already.
     """
     if not offered(observer) or any(isinstance(model, Mixture) for model in models.values()):
         return {}
@@ -85,15 +89,13 @@ def priors_of(observer: Evaluator, models: Mapping[str, ClientModel], told: Told
     own = {name: np.bincount(observer.data[name].y.numpy(), minlength=labels) for name in models}
     mixtures = _supplied(models, own) if told is None else told
     known = {name: mixture for name in models if (mixture := mixtures.get(name)) is not None}
-    names, most = list(known), max(LEAST_TRAINED, TRAIN_SAMPLES // max(1, len(known)))
-    for i, outputs in observer.outputs_on(
-        [models[name] for name in names], lambda i: observer.trained_on(names[i], most)
-    ):
-        name = names[i]
-        prior = Prior(own[name], known[name], np.bincount(outputs.argmax(axis=1), minlength=labels))
-        if told is None or bears_out(outputs, observer.trained_on(name, most).y.numpy(), prior.shift):
+    seen = observer.trained({name: models[name] for name in known}) if trained is None else trained
+    for name, mixture in known.items():
+        outputs, y, _ = seen[name]
+        prior = Prior(own[name], mixture, np.bincount(outputs.argmax(axis=1), minlength=labels))
+        if told is None or bears_out(outputs, y, prior.shift):
             found[name] = prior
-    return {name: found[name] for name in names if name in found}
+    return found
 
 
 def _supplied(models: Mapping[str, ClientModel], own: Mapping[str, Counts]) -> dict[str, Counts]:
@@ -130,7 +132,7 @@ class _Alone:
             for form, of in outputs.items():
                 adjusted = form in ("prior_", "mixed_")
                 if mix != "local" or adjusted:
-                    yield f"{form}/{mix}_accuracy", hits(of, batch)
+                    yield f"{form}/{mix}_accuracy", hits(of, labels)
                 if mix == "local":
                     probabilities = self.observer.targets.scores(of)
                     for metric in (*metrics, *balanced) if adjusted else balanced:

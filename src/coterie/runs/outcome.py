@@ -17,6 +17,7 @@ from coterie.protocol.names import each
 from coterie.record.schema import Joules, Used
 from coterie.record.summary import Line, last_line, stretches, totals
 from coterie.runs.digests import models_digest
+from coterie.runs.evaluation import Trained, train_accuracies
 from coterie.runs.experiment import Experiment
 from coterie.runs.registry import audit_of
 
@@ -27,18 +28,17 @@ def summary(
     experiment: Experiment,
     set_up: Line,
     rounds: Sequence[Line],
-    finish: Line | None = None,
-    models: Mapping[str, fl.ClientModel] | None = None,
+    finish: Line | None,
+    models: Mapping[str, fl.ClientModel],
+    trained: Mapping[str, Trained],
 ) -> dict[str, Any]:
     """Bytes, seconds and refusals are sums over the set-up, all rounds and the finish.
 
     Scores are means over the honest clients after the last round, or after the finish if it changed models.  models:
-    that are kept, by default the last.
+    that are kept.  trained: their outputs on training samples.
     """
     config, everything, last = experiment.config, stretches(set_up, rounds, finish), last_line(rounds, finish)
-    kept = models or experiment.models(len(rounds))
-    honest = experiment.attackers.left_out(kept)
-    trained = experiment.observer.train_accuracies(honest)
+    accuracies = train_accuracies(experiment.attackers.left_out(trained))
     emulated = experiment.crypto == "emulated"
     wanted = "fine_tuned_", "prior_", "mixed_", "grouping"
     measured = {key: value for key, value in last.items() if key.startswith(wanted)}
@@ -67,9 +67,9 @@ def summary(
         **totals(set_up, rounds, finish),
         **experiment.attackers.facts(config, rounds),
         "backdoor_success": last.get("backdoor_success"),
-        "models_sha256": models_digest(kept),
-        "train_accuracy": None if trained is None else trained.means()["train_accuracy"],
-        "train_sample": None if trained is None or trained.sampled is None else msgspec.structs.asdict(trained.sampled),
+        "models_sha256": models_digest(models),
+        "train_accuracy": accuracies and accuracies.means()["train_accuracy"],
+        "train_sample": accuracies and accuracies.sampled and msgspec.structs.asdict(accuracies.sampled),
         **measured,
         "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in everything),
         "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),

@@ -15,6 +15,7 @@ from coterie.protocol.system import ClientModel
 from coterie.protocols.local_training import MOST_SAMPLES
 from coterie.record.files import FILE_MODE, opened, reading
 from coterie.record.folder import write_json
+from coterie.runs.evaluation import Trained
 from coterie.runs.experiment import Experiment
 from coterie.runs.forms import priors_of
 from coterie.runs.models import load_models
@@ -42,10 +43,12 @@ class Priors(msgspec.Struct, frozen=True):
     clients: dict[str, PriorRecord]
 
 
-def write_priors(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
+def write_priors(
+    out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int, trained: Mapping[str, Trained]
+) -> None:
     """Of round r's models; no file without priors (``runs/forms.py``)."""
     told = experiment.observer.told_counts()
-    found = priors_of(experiment.observer, models, told) if experiment.config.class_weights is None else {}
+    found = priors_of(experiment.observer, models, told, trained) if experiment.config.class_weights is None else {}
     if found:
         clients = {name: {key: values.tolist() for key, values in vars(prior).items()} for name, prior in found.items()}
         write_json(out / PRIORS, {"format": 1, "round": r, "clients": clients}, FILE_MODE)

@@ -89,6 +89,13 @@ def judge_many(
     return judged
 
 
+def judge_outputs(model: Model, outputs: NDArray[np.float32], y: Tensor) -> Judged:
+    """As ``judge_many`` of a classifier's outputs (k, n, classes)."""
+    with torch.inference_mode():
+        losses, right = _each(model, torch.from_numpy(outputs), y).unbind(1)
+    return Judged(losses.numpy(), right.bool().numpy())
+
+
 def outputs_of_many(
     model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, device: str = "cpu"
 ) -> NDArray[np.float32]:
